@@ -73,16 +73,16 @@ def pretended() -> list[int]:
     return found
 
 
-def tolerance(mesh: dict[str, Any]) -> float:
-    """A stage with divided layers may keep one more tensor of a part."""
-    return 0.07 if {"tensor", "pipeline"} <= mesh.keys() else 0.05
+def tolerance(mesh: dict[str, Any], options: dict[str, Any]) -> float:
+    """A stage with divided layers may keep one more tensor of a part; so may a process with some experts."""
+    return 0.07 if {"tensor", "pipeline"} <= mesh.keys() or "model" in options else 0.05
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[json.dumps(case) for case in CASES])
 def test_peak_of_a_process_without_the_others(case: int) -> None:
     mesh, options, stage = CASES[case]
     expected = predicted(SETTINGS.index((mesh, options)))[stage]
-    assert expected == pytest.approx(pretended()[case], rel=tolerance(mesh))
+    assert expected == pytest.approx(pretended()[case], rel=tolerance(mesh, options))
 
 
 REAL = (0, 1, 4, 6, 12, 14, 15)
@@ -94,4 +94,4 @@ def test_peak_of_real_processes(setting: int) -> None:
     size = Mesh(**mesh).size
     found = answers(PROGRAM, size, json.dumps([(mesh, options, 0)]))
     expected = predicted(setting) * (size // len(predicted(setting)))
-    assert found == pytest.approx(expected, rel=0.05)
+    assert found == pytest.approx(expected, rel=tolerance(mesh, options))

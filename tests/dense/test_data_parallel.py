@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel, Stepped, Workers
+from satrap.dense import DataParallel, DenseState, Stepped, Workers
 from satrap.errors import ConfigError
 from tests.dense.threads import together
 
@@ -210,6 +210,6 @@ def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
 def test_a_network_of_another_shape_is_not_restored() -> None:
     narrow, wide = (DataParallel(nn.Linear(3, width), None, None) for width in (1, 2))
     with pytest.raises(ConfigError, match="not the one that was saved") as caught:
-        wide.restore(narrow.state())
+        wide.restore(DenseState(narrow.part().weights))
     assert "bias: saved (1,), model (2,)" in str(caught.value.where)
-    assert not torch.equal(wide.state().weights["weight"][:1], narrow.state().weights["weight"])
+    assert not torch.equal(wide.part().weights["weight"][:1], narrow.part().weights["weight"])

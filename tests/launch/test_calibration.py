@@ -72,6 +72,7 @@ def test_all_keys_of_a_case(tmp_path: Path) -> None:
         "training.lookahead": "0",
         "data.batch_size": "1",
         "data.shuffle": "false",
+        "data.balance": "null",
         "data.global_batch": "false",
         "features.user.dim": "1",
         "features.item.dim": "1",

@@ -10,7 +10,7 @@ from satrap.checkpoint import Checkpoint
 from satrap.dense import DenseState, Workers
 from satrap.metrics import Metrics
 from satrap.schema import Label
-from satrap.train.merge import joined, merged, pack_worker, shared, unpack_worker
+from satrap.train.merge import merged, pack_worker, shared, unpack_worker
 from tests.dense.threads import together
 
 
@@ -90,26 +90,6 @@ def test_who_has_the_network_already_sends_none() -> None:
         assert found.model == {"own": torch.tensor(rank)}
         assert found.optimizer == {"of": rank}
         assert [int(extra["own"]) for extra in (found.extra, *found.others)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("optimizer", [True, False])
-def test_parts_of_the_network_come_together_in_process_0(optimizer: bool) -> None:
-    def work(workers: Workers) -> DenseState:
-        rank = workers.rank
-        moments = {
-            "state": {rank: {"step": torch.tensor(10 + rank)}},
-            "param_groups": [{"params": [0, 1, 2]}],
-        }
-        return joined(DenseState({f"w{rank}": torch.tensor(rank)}, moments if optimizer else {}), workers)
-
-    whole, *others = together(3, work)
-    assert {name: int(value) for name, value in whole.weights.items()} == {"w0": 0, "w1": 1, "w2": 2}
-    if optimizer:
-        assert {i: int(one["step"]) for i, one in whole.optimizer["state"].items()} == {0: 10, 1: 11, 2: 12}
-        assert whole.optimizer["param_groups"] == [{"params": [0, 1, 2]}]
-    else:
-        assert whole.optimizer == {}
-    assert [list(part.weights) for part in others] == [["w1"], ["w2"]]
 
 
 def test_one_worker_keeps_its_own() -> None:

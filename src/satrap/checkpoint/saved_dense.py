@@ -57,8 +57,9 @@ class DensePart:
                 for key, value in values.items()
             }
 
-        state = {number: copies(entry) for number, entry in self.optimizer.get("state", {}).items()}
-        optimizer = copies(self.optimizer) | {"state": state} if self.optimizer else {}
+        optimizer = copies({key: value for key, value in self.optimizer.items() if key != "state"})
+        if self.optimizer:
+            optimizer["state"] = {number: copies(entry) for number, entry in self.optimizer["state"].items()}
         return DensePart(copies(self.weights), optimizer, self.regions)
 
     def files(self) -> dict[str, tuple[Mapping[str, Tensor], dict[str, str]]]:

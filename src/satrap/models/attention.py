@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from satrap.models.layers import xavier
+from satrap.errors import ConfigError
+from satrap.models.layers import check_whole, xavier
 
 Whole = npt.NDArray[np.int64]
 
@@ -103,6 +104,21 @@ def layout(
             tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in found)))
     rows = torch.from_numpy(ends - 1).to(device) if last else None
     return Layout(tiles, torch.from_numpy(places).to(device), rows)
+
+
+def sight(window: int | None, global_tokens: int | None) -> dict[str, int]:
+    """Return what `layout` takes of these; raise `ConfigError` if they cannot be."""
+    seen = {"window": window, "global_tokens": global_tokens}
+    given = {name: count for name, count in seen.items() if count is not None}
+    for name, count in given.items():
+        check_whole(name, count)
+    if list(given) == ["global_tokens"]:
+        raise ConfigError(
+            "global_tokens needs window",
+            why="without a window, every token sees all before it",
+            fix="add window: 128, or remove global_tokens",
+        )
+    return given
 
 
 def with_last(bounds: Whole) -> Whole:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
-from satrap.models.attention import HSTUBlock, layout, with_last
+from satrap.models.attention import HSTUBlock, layout, sight, with_last
 from satrap.models.layers import Ranker, check_whole, history_of, mlp, output_layer, xavier
 from satrap.schema import Schema
 
@@ -54,23 +54,13 @@ class HSTU(Ranker):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        seen = {
-            name: value
-            for name, value in (("window", window), ("global_tokens", global_tokens))
-            if value is not None
-        }
-        for name, value in {"layers": layers, "width": width, "heads": heads, **seen}.items():
+        self.seen = sight(window, global_tokens)
+        for name, value in {"layers": layers, "width": width, "heads": heads}.items():
             check_whole(name, value)
-        if global_tokens is not None and window is None:
-            raise ConfigError(
-                "global_tokens needs window",
-                why="without a window, every token sees all before it",
-                fix="add window: 128, or remove global_tokens",
-            )
         if width % heads:
             raise ConfigError(f"HSTU cannot divide a width of {width} among {heads} heads")
         group, length = history_of(schema, "HSTU")
-        self.events, self.numbers, self.seen = group.ids, group.numbers, seen
+        self.events, self.numbers = group.ids, group.numbers
         dims = {schema.table_of(name): feature.dim for name, feature in schema.categorical.items()}
         self.tables = {name: list(dims).index(schema.table_of(name)) for name in schema.categorical}
         self.project = nn.ModuleList(xavier(nn.Linear(dim, width, bias=False)) for dim in dims.values())
