@@ -65,7 +65,7 @@ def stay_off(model: nn.Module, device: torch.device) -> None:
     if device.type == "cpu":
         keep_freed_memory(largest=_RETURNED)
         return
-    from satrap.dense.streaming import stream_weights
+    from satrap.dense.streaming import stream_weights  # takes a second or two, which few runs need
 
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
