@@ -16,6 +16,7 @@ from typing import Any
 from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, pretended
 from tests.dense.processes import Process, answers, started
 
+from benchmarks.dense.device import measure as on_device
 from benchmarks.record import write
 from benchmarks.turns import line, turn
 from satrap.dense import Mesh
@@ -97,7 +98,7 @@ def saving() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["memory", "overhead", "saving"])
+    parser.add_argument("what", choices=["memory", "overhead", "saving", "device"])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--size", type=int, default=512, help="samples of a batch")
@@ -107,7 +108,12 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
     load = os.getloadavg()[0]
-    measure = {"memory": memory, "overhead": partial(overhead, options), "saving": saving}
+    measure = {
+        "memory": memory,
+        "overhead": partial(overhead, options),
+        "saving": saving,
+        "device": on_device,
+    }
     results = measure[options.what]()
     if options.write:
         parameters = vars(options) | {"load_before": load, "saved": SAVED}

@@ -37,30 +37,42 @@ def run(how: str, folder: str, group: str, sizes: list[int]) -> dict[str, Any]:
     """Return the seconds of a step, of all and of the processor, or that it was killed."""
     command = [sys.executable, "-m", "benchmarks.offload.steps", how, folder, group, *map(str, sizes)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if folder == "cuda" and not ended.returncode:
+        found: dict[str, Any] = loads(ended.stdout)
+        print(how, group, found, flush=True)
+        return found
     if ended.returncode == -9:
         return {"killed": True}
     if ended.returncode:
         raise SystemExit(ended.stderr)
     *steps, total = loads(ended.stdout)
     seconds, cpu = ([round(one[kind], 3) for one in steps] for kind in (0, 1))
-    found = {"step_s": statistics.median(seconds[1:]), "step_cpu_s": statistics.median(cpu[1:])}
-    return {"killed": False, **found, "steps_s": seconds, "steps_cpu_s": cpu, "sum": total}
+    measured = {"step_s": statistics.median(seconds[1:]), "step_cpu_s": statistics.median(cpu[1:])}
+    return {"killed": False, **measured, "steps_s": seconds, "steps_cpu_s": cpu, "sum": total}
 
 
 def main() -> None:
     """Measure each way without and with a limit."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", help="on the disk to be measured")
-    parser.add_argument("--limit", type=int, default=160_000_000, help="bytes of memory")
+    parser.add_argument("folder", help="on the disk to be measured, or cuda: host memory, for that device")
+    parser.add_argument(
+        "--limit", type=int, default=160_000_000, help="bytes of memory, or of the device's; 0: no limit"
+    )
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     for name, default in (("layers", 24), ("width", 1024), ("batch", 512), ("steps", 6)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     sizes = [given.layers, given.width, given.batch, given.steps]
     weights = 4 * given.layers * given.width * (given.width + 1)
     found: dict[str, Any] = {"bytes": {"weights": weights, "gradients": weights, "optimizer": 2 * weights}}
-    found["with_room"] = {how: run(how, given.folder, os.devnull, sizes) for how in WAYS}
-    with limited(given.limit) as group:
-        found["limited"] = {how: run(how, given.folder, group, sizes) for how in WAYS}
+    if given.folder == "cuda":
+        found["with_room"] = {how: run(how, "cuda", "0", sizes) for how in given.ways}
+        if given.limit:
+            found["limited"] = {how: run(how, "cuda", str(given.limit), sizes) for how in given.ways}
+    else:
+        found["with_room"] = {how: run(how, given.folder, os.devnull, sizes) for how in given.ways}
+        with limited(given.limit) as group:
+            found["limited"] = {how: run(how, given.folder, group, sizes) for how in given.ways}
     parameters = {name: value for name, value in vars(given).items() if name != "folder"}
     print(write(RESULTS, parameters, found).read_text(encoding="utf-8"))
 

@@ -28,24 +28,52 @@ def network(layers: int, width: int) -> nn.Module:
     return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
 
 
-def train(how: str, folder: str, layers: int, width: int, batch: int, steps: int) -> list[Any]:
+def train(
+    how: str, folder: str | None, device: torch.device, layers: int, width: int, batch: int, steps: int
+) -> list[Any]:
     """Return [seconds, seconds of the processor] of each step, and the sum of the weights."""
     off = how == "weights"
-    model = deferred(lambda: network(layers, width)) if off else network(layers, width)
+    model = deferred(lambda: network(layers, width)) if off and folder else network(layers, width)
     if off:
-        stay_off(offload_weights(model, folder), torch.device("cpu"))
+        stay_off(offload_weights(model, folder), device)
+    else:
+        model.to(device)
     make = adam if how == "nothing" else offloaded(adam, folder)
     parameters, found = list(model.parameters()), list[Any]()
     optimizer = make(parameters)
     for step in range(steps):
         torch.manual_seed(step)
         begin, used = time.perf_counter(), time.process_time()
-        model(torch.randn(batch, width)).square().mean().backward()
+        model(torch.randn(batch, width).to(device)).square().mean().backward()
         optimizer.step()
         for parameter in parameters:
             parameter.grad = None
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         found.append([time.perf_counter() - begin, time.process_time() - used])
     return [*found, sum(parameter.double().sum().item() for parameter in parameters)]
+
+
+def on_device(how: str, limit: int, *sizes: int) -> dict[str, Any]:
+    """Train with so many bytes of a CUDA device, or all of them for 0; say how many tensors took there."""
+    device = torch.device("cuda")
+    total = torch.cuda.get_device_properties(device).total_memory
+    train(how, None, device, 2, 300, 8, 2)
+    if limit:
+        torch.cuda.set_per_process_memory_fraction(limit / total)
+    torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    try:
+        *steps, found = train(how, None, device, *sizes)
+    except torch.OutOfMemoryError:
+        return {"out_of_memory": True, "seconds": time.perf_counter() - begin}
+    return {
+        "out_of_memory": False,
+        "seconds": time.perf_counter() - begin,
+        "steps_s": [round(seconds, 4) for seconds, _ in steps],
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "sum": found,
+    }
 
 
 def main() -> None:
@@ -53,10 +81,14 @@ def main() -> None:
     how, folder, group, *sizes = sys.argv[1:]
     layers, width, batch, steps = map(int, sizes)
     keep_freed_memory()  # as a worker does
+    if folder == "cuda":
+        print(json.dumps(on_device(how, int(group), layers, width, batch, steps)))
+        return
     torch.set_num_threads(1)
-    train(how, folder, 2, 300, 8, 2)  # what a first step loads counts for nothing
+    cpu = torch.device("cpu")
+    train(how, folder, cpu, 2, 300, 8, 2)  # what a first step loads counts for nothing
     Path(group).write_text("0", encoding="utf-8")
-    print(json.dumps(train(how, folder, layers, width, batch, steps)))
+    print(json.dumps(train(how, folder, cpu, layers, width, batch, steps)))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plain-optimizer", choices=list(SPARSE_OPTIMIZERS), default=None)
     parser.add_argument("--mode", choices=["sync", "hybrid"], default="hybrid")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="satrap's")
+    parser.add_argument(
+        "--device", default="cpu", help="of the networks and of PyTorch's tables; satrap's are in RAM"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the plain sides")
     parser.add_argument("--satrap-threads", type=int, default=None, help="default: the trainer's choice")
     return parser.parse_args()
@@ -64,6 +67,7 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         mode=options.mode,
         staleness=4 if options.mode == "hybrid" else 0,
         training=satrap.train.TrainingOptions(precision=options.precision),
+        device=options.device,
         place=satrap.train.Place(threads=options.satrap_threads),
     )
     threads = torch.get_num_threads()
@@ -82,7 +86,15 @@ def plain_side(options: argparse.Namespace, layout: Any, precision: str) -> Call
     bags = Bags(cardinalities(options.rows), options.dim, layout)
     name = options.plain_optimizer or ("adagrad" if "adagrad" in options.optimizer else options.optimizer)
     dense = network(options.model, described)
-    plain = Plain(dense, described, bags, optimizer=name, embedding_lr=EMBEDDING_LR, precision=precision)
+    plain = Plain(
+        dense,
+        described,
+        bags,
+        optimizer=name,
+        embedding_lr=EMBEDDING_LR,
+        precision=precision,
+        device=options.device,
+    )
 
     def fit(samples: Samples) -> object:
         torch.set_num_threads(options.threads)

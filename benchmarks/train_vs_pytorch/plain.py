@@ -29,6 +29,8 @@ class Bags(nn.Module):
     One table makes one call to PyTorch's kernels and one coalesced gradient a step instead of 26.
     """
 
+    starts: Tensor | None
+
     def __init__(self, sizes: npt.NDArray[np.int64], dim: int, layout: Layout) -> None:
         super().__init__()
         rows = [int(sizes.sum())] if layout == "one_table" else [int(size) for size in sizes]
@@ -36,7 +38,7 @@ class Bags(nn.Module):
         for table in self.tables:
             nn.init.uniform_(table.weight, -0.01, 0.01)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.starts = torch.from_numpy(starts) if layout == "one_table" else None
+        self.register_buffer("starts", torch.from_numpy(starts) if layout == "one_table" else None)
         self.features = len(sizes)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -58,8 +60,9 @@ class Plain:
         optimizer: str,
         embedding_lr: float,
         precision: str,
+        device: str = "cpu",
     ) -> None:
-        self.network, self.bags = network, bags
+        self.network, self.bags, self.device = network.to(device), bags.to(device), torch.device(device)
         self.names = tuple(schema.categorical)
         self.sparse = SPARSE_OPTIMIZERS[optimizer](list(bags.parameters()), embedding_lr)
         self.dense = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -72,18 +75,21 @@ class Plain:
         labels = torch.from_numpy(samples.labels).unsqueeze(1)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            loss = self.loss(self.logits(ids[part], numeric[part]), labels[part])
+            given = [tensor[part].to(self.device) for tensor in (ids, numeric, labels)]
+            loss = self.loss(self.logits(given[0], given[1]), given[2])
             self.sparse.zero_grad()
             self.dense.zero_grad()
             loss.backward()
             self.sparse.step()
             self.dense.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def logits(self, ids: Tensor, numeric: Tensor) -> Tensor:
         """Return float32[size, 1]."""
         block = self.bags(ids)
         embeddings = dict(zip(self.names, block.unbind(1), strict=True))
         batch = EmbeddedBatch(len(ids), embeddings, numeric, blocks=[(self.names, block)])
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             logits: Tensor = self.network(batch)
         return logits.float()

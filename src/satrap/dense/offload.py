@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from satrap.dense.backend import in_memory
 from satrap.dense.on_disk import is_on_disk, on_disk
+from satrap.dense.staging import Staging
 from satrap.memory import release_freed_memory
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -34,9 +35,9 @@ def offloaded(make: MakeOptimizer, folder: str | None = None) -> MakeOptimizer:
 class OffloadedOptimizer(torch.optim.Optimizer):
     """Takes the steps of another optimizer, on the CPU and for one parameter after another.
 
-    Of a parameter on a device, weights and gradient are copied to the host, and the new weights back. Steps
-    of parameters on the CPU are those of the other optimizer to the bit; those of a device differ from the
-    device's own by rounding.
+    Of a parameter on a CUDA device, weights and gradient are copied to the host, and the new weights back,
+    beside the steps of others. Steps of parameters on the CPU are those of the other optimizer to the bit;
+    those of a device differ from the device's own by rounding, also of weights that only compute there.
 
     On a disk, each tensor of the state is a file mapped into memory. The system reads it when its parameter
     has its turn, and writes it back when it needs the memory. The files have no name, so they are gone when
@@ -53,6 +54,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def __init__(self, inner: torch.optim.Optimizer, folder: str | None) -> None:
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, and not copies
         self._inner, self._folder = inner, folder
+        self._staging = Staging()
         self.state = inner.state
         if folder is not None:
             on_disk(torch.zeros(1), folder)
@@ -63,22 +65,19 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Take the step of every parameter that has a gradient."""
         assert closure is None
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(group, parameter)
+        groups = {p: group for group in self.param_groups for p in group["params"] if p.grad is not None}
+        for parameter, group in groups.items():
+            if parameter.device.type == "cpu":
+                self._step(group, parameter, parameter)
+        for parameter, host in self._staging.through([p for p in groups if p.device.type != "cpu"]):
+            self._step(groups[parameter], parameter, host)
 
-    def _step(self, group: Mapping[str, Any], parameter: nn.Parameter) -> None:
-        host, own = parameter, self._inner
-        if parameter.device.type != "cpu":
-            host = nn.Parameter(parameter.detach().cpu())
-            host.grad = None if parameter.grad is None else parameter.grad.cpu()
-        own.param_groups = [{**group, "params": [host]}]
+    def _step(self, group: Mapping[str, Any], parameter: nn.Parameter, host: nn.Parameter) -> None:
+        own = self._inner
+        own.param_groups = [{**group, **_fused(group, host), "params": [host]}]
         own.state = defaultdict(dict, {host: self.state[parameter]} if parameter in self.state else {})
         own.step()
         self._keep(parameter, own.state[host])
-        if host is not parameter:
-            parameter.copy_(host)
 
     def _keep(self, parameter: Tensor, entry: MutableMapping[str, Any]) -> None:
         """Keep the state of a parameter where it belongs."""
@@ -108,6 +107,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         for number, parameter in zip(numbers, parameters, strict=True):
             if entry := state_dict["state"].get(number):
                 self._keep(parameter, {key: _own(value) for key, value in entry.items()})
+
+
+def _fused(group: Mapping[str, Any], host: nn.Parameter) -> dict[str, bool]:
+    """Return what makes a step that the device waits for a single pass over its numbers, if anything does."""
+    chosen = any(group.get(name) for name in ("foreach", "capturable", "differentiable"))
+    plain = group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
+    return {"fused": True} if plain and host.is_floating_point() and host.is_pinned() else {}
 
 
 def _own(value: Any) -> Any:

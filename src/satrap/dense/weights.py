@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from satrap.dense.deferred import deferral, fill_all
 from satrap.dense.mesh import Mesh
 from satrap.dense.on_disk import is_on_disk, on_disk
+from satrap.dense.staging import bring
 from satrap.errors import ConfigError
 from satrap.memory import keep_freed_memory, release_freed_memory
 
@@ -70,8 +71,8 @@ def stay_off(model: nn.Module, device: torch.device) -> None:
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
     if device.type == "cuda":
-        _move(model, Tensor.pin_memory)  # from there, copies go beside computation
-    stream_weights(model, lambda weight: weight.to(device, non_blocking=True))
+        _move(model, Tensor.pin_memory)  # the device reads it three times as fast as other memory
+    stream_weights(model, lambda weight: bring(weight, device))
 
 
 def check_off(

@@ -1,0 +1,80 @@
+"""Takes weights and gradients of a CUDA device to the host for a step, and brings the weights back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Staging:
+    """Two places in the host's memory, one for the parameter in turn and one for the next.
+
+    While the host takes the step of one parameter, the device sends the next one and its gradient. The memory
+    is pinned: into pages that the system has just given, or would have to copy first, weights come ten to
+    thirty times as slowly. It stays, and is as large as twice the largest parameter and its gradient.
+    """
+
+    def __init__(self) -> None:
+        self._memory = [torch.empty(0, dtype=torch.uint8)] * 2
+
+    def through(self, parameters: Sequence[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Yield each parameter and a copy of it on the host, with its gradient; the copy's changes go back.
+
+        Args:
+            parameters: of one CUDA device, with gradients.
+        """
+        if not parameters:
+            return
+        device = parameters[0].device
+        computing = torch.cuda.current_stream(device)
+        copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        copying.wait_stream(computing)
+        with torch.cuda.stream(copying):
+            host, there = self._fetched(parameters[0], 0)
+        for number, parameter in enumerate(parameters, 1):
+            own, own_there = host, there
+            if number < len(parameters):
+                with torch.cuda.stream(copying):  # after the weights that were in that place have gone back
+                    host, there = self._fetched(parameters[number], number % 2)
+            own_there.synchronize()
+            yield parameter, own
+            with torch.cuda.stream(copying):
+                parameter.copy_(own, non_blocking=True)
+        computing.wait_stream(copying)
+
+    def _fetched(self, parameter: nn.Parameter, place: int) -> tuple[nn.Parameter, torch.cuda.Event]:
+        """Have a parameter and its gradient copied; return where to, and what says that they are there."""
+        assert parameter.grad is not None
+        size = parameter.numel() * parameter.element_size()
+        if len(self._memory[place]) < 2 * size:
+            self._memory[place] = torch.empty(2 * size, dtype=torch.uint8, pin_memory=True)
+        memory = self._memory[place]
+        weights, gradient = (
+            memory[start : start + size].view(parameter.dtype).view(parameter.shape) for start in (0, size)
+        )
+        host = nn.Parameter(weights.copy_(parameter.detach(), non_blocking=True))
+        host.grad = gradient.copy_(parameter.grad, non_blocking=True)
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record()
+        return host, there
+
+
+def bring(weight: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a weight on a device; from CUDA, its gradient comes back to pinned memory."""
+    found: Tensor = _Brought.apply(weight, device)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Brought(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, device: torch.device) -> Tensor:
+        return weight.to(device, copy=True, non_blocking=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # PyTorch keeps such memory for the next gradients. This waits: those of a weight used twice add up.
+        pinned = gradient.device.type == "cuda"
+        return torch.empty_like(gradient, device="cpu", pin_memory=pinned).copy_(gradient), None
