@@ -176,6 +176,9 @@ def test_what_is_wrong_is_told() -> None:
     data.loc[7, "at"] = "31.12.2024"
     with pytest.raises(DataError, match=r"'31.12.2024' is no time[\s\S]*row 8"):
         list(read(data, TimeRange("at", "2024-01-01")))
+    lists = {"label": [1.0], "x": [1.0], "y": [1.0], "at": [["2024-01-01"]]}
+    with pytest.raises(DataError, match=r"type list<.*> cannot be a time[\s\S]*column 'at'"):
+        list(read(lists, TimeRange("at", "2024-01-01")))
     with pytest.raises(ConfigError, match="validation rows are before test rows"):
         TimeRange("at", "2024-02-01", "2024-01-01")
 

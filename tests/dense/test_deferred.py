@@ -284,3 +284,20 @@ def test_an_operation_that_draws_in_secret_is_an_error_before_training() -> None
     with pytest.raises(ConfigError, match="has drawn random numbers without saying so") as caught:
         fill_all(model)
     assert "train without dense.mesh" in str(caught.value)
+
+
+def test_networks_with_other_first_values_have_other_digests() -> None:
+    def digest(seed: int, bias: float = 0.0) -> bytes:
+        def make() -> nn.Module:
+            torch.manual_seed(seed)
+            model = nn.Linear(WIDE, WIDE)
+            model.bias.data[3] = bias  # a small tensor: it has its memory at once
+            return model
+
+        model = deferred(make)
+        record = deferral(model)
+        assert record is not None
+        return record.digest(model)
+
+    assert digest(1) == digest(1)
+    assert len({digest(1), digest(2), digest(1, bias=1.0)}) == 3

@@ -78,3 +78,17 @@ def test_gradients_of_parts_whose_step_never_comes_are_forgotten() -> None:
         assert all(p.grad is None for p in dense.model.parameters())
     finally:
         dist.destroy_process_group()
+
+
+def test_a_part_without_an_optimizer_says_where_it_belongs() -> None:
+    try:
+        model = nn.Linear(3, 2)
+        part = Divided(model, None, None, Pretended(Mesh(2, sharded=True), 1)).part()
+        assert part.optimizer == {}
+        assert part.regions == {"weight": ([2, 3], [1, 0]), "bias": ([2], [1])}
+        assert {name: tensor.shape for name, tensor in part.weights.items()} == {
+            "weight": (1, 3),
+            "bias": (1,),
+        }
+    finally:
+        dist.destroy_process_group()

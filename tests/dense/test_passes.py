@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from satrap.dense.passes import Boundary, _Received, _Sent
+from satrap.batch import EmbeddedBatch
+from satrap.dense import Mesh
+from satrap.dense.passes import Boundary, Passes, Stage, _Received, _Sent
+from satrap.dense.stages import compute, stages_of, tensors
 from satrap.errors import ConfigError
 
 
@@ -38,3 +46,71 @@ def test_a_boundary_has_samples_first() -> None:
     for wrong in (torch.zeros(3, 2), torch.zeros(())):
         with pytest.raises(ConfigError, match="would hand on a tensor of shape"):
             Boundary.of(wrong, 2)
+
+
+@pytest.fixture
+def alone() -> Iterator[Any]:
+    """The group of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+class TwoWays(nn.Module):
+    """Its first stage hands on two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(5, 7), nn.Linear(7, 3), nn.Linear(10, 1)
+
+    def chain(self) -> list[Any]:
+        return [
+            EmbeddedBatch.flat,
+            self.first,
+            (lambda x: (x, self.second(x)), self.second),
+            (lambda *both: self.head(torch.cat(both, 1)), self.head),
+        ]
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        x = self.first(batch.flat())
+        logits: Tensor = self.head(torch.cat([x, self.second(x)], 1))
+        return logits
+
+
+def made(size: int) -> EmbeddedBatch:
+    return EmbeddedBatch(size, {}, torch.randn(size, 5), labels=torch.rand(size, 1))
+
+
+def test_stages_of_one_process_have_the_gradients_of_the_whole_network(alone: Any) -> None:
+    """Two tensors pass the boundary, and parts differ in size; a later batch has a larger part."""
+    torch.manual_seed(0)
+    model = TwoWays()
+    mesh = Mesh(stages_per_rank=2, schedule="looped_bfs", microbatches=2, stages=("head",))
+    links, found, boundaries = stages_of(model, mesh), made(4), list[list[Boundary]]()
+    for stage in links:
+        found = compute([step for link in stage for step in link.steps], found)
+        boundaries.append([Boundary.of(tensor, 4) for tensor in tensors(found)])
+    assert [len(one) for one in boundaries] == [2, 1]
+    passes = Passes(
+        {0: Stage(links[0], first=True, last=False), 1: Stage(links[1], first=False, last=True)},
+        boundaries,
+        mesh,
+        group=alone,
+        device=torch.device("cpu"),
+        backward=True,
+    )
+    for sizes in ((4, 2), (1, 6)):
+        parts = [made(size) for size in sizes]
+
+        def loss(number: int, logits: Tensor, parts: list[EmbeddedBatch] = parts) -> Tensor:
+            return (logits - parts[number].labels).square().sum()  # type: ignore[operator]
+
+        model.zero_grad()
+        logits = passes.run(parts, loss)
+        mine = [p.grad for p in model.parameters()]
+        model.zero_grad()
+        whole = [model(part) for part in parts]
+        for number, one in enumerate(whole):
+            loss(number, one).backward()  # type: ignore[no-untyped-call]
+        for one, other in zip([*logits, *mine], [*whole, *(p.grad for p in model.parameters())], strict=True):
+            torch.testing.assert_close(one, other)

@@ -24,6 +24,7 @@ def test_a_recipe_is_simulated(tmp_path: Path) -> None:
     one = found.outcomes[AS_ASKED]
     assert (one.setup.workers, one.setup.shards, one.setup.ahead, one.setup.cores) == (3, 2, 2, 8)
     assert one.setup.samples == recipe.sections.data.batch_size
+    assert one.setup.values == 4 * one.setup.rows  # the dim of both features
     assert max(one.own) == 2
     assert one.sent > 0
     assert found.survived is not None

@@ -64,6 +64,11 @@ SIMULATION = (
 @click.option(
     "--device-memory", metavar="SIZE", callback=byte_size, help="Of each, for the dense network: 24GiB."
 )
+@click.option(
+    "--device-flops",
+    type=speed,
+    help="FLOP/s that the dense network reaches on a device.",
+)
 @click.option("--calibrate", metavar="FILE", help="Measure short real runs on this machine for --simulate.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Of --calibrate.")
 @click.option("--simulate", is_flag=True, help="Simulate the training of the recipe's processes.")
@@ -89,6 +94,7 @@ def plan(
     parameters: float | None,
     devices: int | None,
     device_memory: int | None,
+    device_flops: float | None,
     **facts: Any,
 ) -> int:
     """Say where the tables of RECIPE should live, and what a step then costs.
@@ -106,7 +112,9 @@ def plan(
     from satrap.launch import planning
     from satrap.launch.dense_plan import plan_network
     from satrap.plan.cluster.report import report
+    from satrap.plan.dense import Speed
     from satrap.plan.dense.report import report as report_dense
+    from satrap.plan.topology import BANDWIDTH
 
     simulation = {name: facts.pop(name) for name in SIMULATION}
     files = {name: facts.pop(name) for name in ("calibrate", "simulate", "calibration", "output", "rounds")}
@@ -123,15 +131,16 @@ def plan(
         if devices is not None and device_memory is None:
             raise click.UsageError("--devices needs --device-memory")
         found = planning.plan(asked, known, notice=notice)
-        dense = plan_network(asked, devices, device_memory)
+        reached = None if device_flops is None else Speed(device_flops, known.bandwidth or BANDWIDTH)
+        dense = plan_network(asked, devices, device_memory, reached)
         if as_json:
             of_dense = {} if dense is None else {"dense": dense.to_dict()}
             click.echo(json.dumps(found.to_dict() | of_dense, indent=2))
         else:
             click.echo(found.report() + ("" if dense is None else f"\n\n{report_dense(dense)}"))
         return 0 if dense is None or dense.fits else 1
-    if devices is not None or device_memory is not None:
-        raise click.UsageError("--devices and --device-memory do not go with --parameters")
+    if any(given is not None for given in (devices, device_memory, device_flops)):
+        raise click.UsageError("--devices, --device-memory and --device-flops do not go with --parameters")
     sized = planning.plan_size(asked, parameters, known, **cluster, notice=notice)
     click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
     return 0 if sized.fits else 1

@@ -29,7 +29,7 @@ from satrap.launch.build import (
 from satrap.launch.datasets import open_part
 from satrap.launch.planning import WITHOUT_NUMBERS
 from satrap.own_code import blaming
-from satrap.plan.dense import DensePlan, Inputs, Network, plan_dense
+from satrap.plan.dense import DensePlan, Inputs, Network, Speed, plan_dense
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.train.loop import Loss
@@ -39,7 +39,9 @@ _MANY = 1 << 20
 """Numbers of a gradient, to find how many bytes each takes on its way."""
 
 
-def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None = None) -> DensePlan | None:
+def plan_network(
+    recipe: Recipe, devices: int | None = None, memory: int | None = None, speed: Speed | None = None
+) -> DensePlan | None:
     """Return what the dense network of a recipe needs on its mesh, and which mesh fits devices.
 
     One batch of the training rows is read, for the number of its distinct ids. The network is computed
@@ -49,6 +51,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
         recipe: what is to be trained.
         devices: how many there are; default: no mesh is proposed.
         memory: bytes of each.
+        speed: of each; default: no time is predicted.
 
     Returns:
         None if the recipe spreads its network over no mesh, and nothing is said of devices.
@@ -59,7 +62,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
     """
     dense = recipe.sections.dense
     spread = bool(dense.sharded) or mesh_of(recipe).size > 1
-    if not spread and devices is None and memory is None:
+    if not spread and devices is None and memory is None and speed is None:
         return None
     if recipe.sections.training.mode == "async":
         raise ConfigError(
@@ -69,7 +72,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
         )
     mesh = mesh_of(recipe) if spread or devices is None else None
     with blaming(WITHOUT_NUMBERS, ConfigError):
-        return plan_dense(_network(recipe), mesh=mesh, devices=devices, memory=memory)
+        return plan_dense(_network(recipe), mesh=mesh, devices=devices, memory=memory, speed=speed)
 
 
 def _network(recipe: Recipe) -> Network:

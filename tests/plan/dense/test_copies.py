@@ -45,6 +45,10 @@ def test_bytes_that_meshes_send() -> None:
     # Two pairs of layers: each sums its outputs, and the gradients of its inputs.
     assert cut["activations"] == pytest.approx(2 * 2 * 2048 * 256 * 4, rel=0.01)
     assert cut["rows"] == net.inputs.row_bytes / 2
+    whole = cut["gradients"]  # of what both have whole
+    assert 0 < whole < n / 30
+    both = need_of_copy(net, Mesh(2, 2)).sent["gradients"]
+    assert both == 2 * 1 / 2 * (n - whole) / 2 + 2 * 3 / 4 * whole
     parts = need_of_copy(network(microbatches=4), Mesh(2, sharded=True)).sent
     assert parts["weights"] == pytest.approx(4 * n, rel=0.01)
 

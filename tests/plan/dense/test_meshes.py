@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from satrap.dense import Mesh
-from satrap.plan.dense import DensePlan, Need, plan_dense
+from satrap.plan.dense import DensePlan, Need, Speed, plan_dense
 from satrap.plan.dense.meshes import Tried, _changes, _try, keys, meshes, needs, per_sample
-from tests.plan.dense.measured import network
+from tests.plan.dense.measured import BLOCKS, SIZE, WIDTH, network
 
 
 @cache
@@ -39,6 +41,9 @@ def test_meshes_of_four_devices_in_order() -> None:
         Mesh(pipeline=4),
     ]
     assert list(meshes(4)) == [*plain, *stages]
+    several = [mesh for mesh in meshes(4, interleaved=True) if mesh.pipeline > 1]
+    assert several[::2] == stages
+    assert several[1::2] == [replace(mesh, schedule="interleaved_1f1b") for mesh in stages]
     parts = [mesh for mesh in meshes(4, microbatches=2) if mesh.sharded == "optimizer"]
     assert parts == [Mesh(4, sharded="optimizer"), Mesh(2, 2, "optimizer")]
     assert [mesh.tensor for mesh in meshes(9) if mesh.sharded is False and mesh.pipeline == 1] == [1, 3]
@@ -55,6 +60,38 @@ def test_meshes_as_keys_of_a_recipe() -> None:
         "mesh": {"data": 2, "pipeline": 2},
         "microbatches": 3,
     }
+    assert keys(Mesh(pipeline=2, schedule="interleaved_1f1b"))["schedule"] == "interleaved_1f1b"
+
+
+def test_operations_of_a_step() -> None:
+    whole = 6 * SIZE * (25 * WIDTH + BLOCKS * WIDTH**2 + WIDTH)  # Tower, two for each product of numbers
+    assert [needs(network(**how), Mesh())[0].flop for how in ({}, {"microbatches": 4})] == [whole, whole]
+    assert needs(network(), Mesh(2, sharded=True))[0].flop == whole
+    assert needs(network(), Mesh(1, 2))[0].flop == pytest.approx(whole / 2, rel=0.05)
+    for schedule in ("1f1b", "interleaved_1f1b"):
+        assert sum(need.flop for need in needs(network(), Mesh(pipeline=2, schedule=schedule))) == whole  # type: ignore[arg-type]
+    again = needs(network(checkpoint_activations=True), Mesh())[0].flop
+    assert again == pytest.approx(4 / 3 * whole, rel=0.02)
+
+
+def test_the_mesh_that_trains_most_samples_per_second() -> None:
+    need = Need(Mesh(pipeline=2), {}, {"rows": 100.0}, 0, 8e9)
+    assert need.seconds(Speed(1e9, 50.0)) == pytest.approx(8 * 9 / 8 + 2)  # one of nine parts of it is idle
+    assert need.to_dict()["flop"] == 8e9
+    enough = 1 << 40
+    slow, fast = (plan_dense(network(), devices=2, memory=enough, speed=Speed(1e9, b)) for b in (1e5, 1e15))
+    assert fast.chosen is not None
+    assert fast.chosen.mesh == Mesh(2)  # neither idles nor computes anything twice
+    for plan in (slow, fast):
+        best = max(one.mesh.data / one.seconds for one in plan.tried if one.seconds is not None)
+        [own] = [one for one in plan.tried if one.need is plan.chosen]
+        assert own.seconds is not None
+        assert own.mesh.data / own.seconds == best
+        assert plan.to_dict()["tried"][0]["seconds"] == plan.tried[0].seconds
+    given = plan_dense(network(), mesh=Mesh(pipeline=2), speed=Speed(1e9, 1e9))
+    seconds = [one["seconds"] for one in given.to_dict()["mesh"]]
+    assert seconds == [one.seconds(Speed(1e9, 1e9)) for one in given.given]
+    assert "seconds" not in plan_dense(network(), mesh=Mesh(2)).to_dict()["mesh"][0]
 
 
 def test_changes_that_are_tried() -> None:

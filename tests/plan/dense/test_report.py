@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from satrap.dense import Mesh
-from satrap.plan.dense import DensePlan, Need, plan_dense
+from satrap.plan.dense import DensePlan, Need, Speed, plan_dense
 from satrap.plan.dense.meshes import Tried, needs
-from satrap.plan.dense.report import NOTES, report
+from satrap.plan.dense.report import KNOWN, NOTES, UNKNOWN, report
 from satrap.plan.result import columns
 from tests.plan.dense.measured import network
 
@@ -28,7 +28,7 @@ def test_a_mesh_of_stages_and_what_does_not_fit() -> None:
 def test_the_whole_text() -> None:
     stages = Mesh(pipeline=2)
     given = [
-        Need(stages, {"parameters": 2048, "rows": 1024 * one}, {"rows": 2.0, "gradients": 1022.0}, one)
+        Need(stages, {"parameters": 2048, "rows": 1024 * one}, {"rows": 2.0, "gradients": 1022.0}, one, 8e11)
         for one in (0, 1)
     ]
     copies = Need(Mesh(2), {"buffers": 1 << 20}, {"gradients": 20480.0})
@@ -57,7 +57,7 @@ def test_the_whole_text() -> None:
             [str(stages), "3.0 KiB", "1.0 KiB", "1 B", "11%", "PROPOSED"],
         ]
     )
-    notes = ["", *(f"  {note}" for note in NOTES)]
+    notes = ["", *(f"  {note}" for note in (*NOTES, UNKNOWN.format(flop="1.6 TFLOP")))]
     start = ["dense network, batches of 2,048 samples per share", ""]
     mesh = "mesh of the recipe: 1 data x 2 pipeline = 2 workers"
     best = "proposed: 1 data x 2 pipeline = 2 workers, the one that fits and sends least for each sample"
@@ -84,3 +84,33 @@ def test_the_whole_text() -> None:
     said = report(DensePlan(network(), 2047, (given[0],), change="more")).splitlines()
     assert said[-5:-4] == ["what to do: use more"]
     assert said[-6] == "DOES NOT FIT: no mesh here fits devices with 2.0 KiB"
+
+
+def test_times_by_the_speed_of_devices() -> None:
+    stages, speed = Mesh(pipeline=2), Speed(1e12, 2048.0)
+    given = [Need(stages, {}, {"rows": 1024.0}, one, flop) for one, flop in ((0, 8e10), (1, 8e11))]
+    tried = (Tried(Mesh(2), given[0], "", 0.25), Tried(Mesh(1, 2), None, "no"))
+    lines = report(DensePlan(network(), 1 << 20, tuple(given), tried, given[0], speed=speed)).splitlines()
+    # 0.8 s of work, idle for a ninth of the step, and half a second for what is sent
+    assert "a step takes 1.4 s, by the speeds that are given" in lines
+    assert [line.split() for line in lines if line.startswith("mesh ")][1][-3:] == [
+        "idle",
+        "step",
+        "samples/s",
+    ]
+    assert next(line for line in lines if line.endswith("PROPOSED")).split()[-3:] == [
+        "ms",
+        "16,384",
+        "PROPOSED",
+    ]
+    assert " 250 ms " in next(line for line in lines if line.endswith("PROPOSED"))
+    assert (
+        "proposed: 1 data x 2 pipeline = 2 workers, the one that fits and trains most samples per second"
+        in lines
+    )
+    assert "no mesh without stages fits" not in lines
+    assert lines[-1] == "  " + KNOWN.format(flops="1 TFLOP", bandwidth="2.0 KiB")
+    small = DensePlan(network(), None, (Need(Mesh(1, 2), {}, {}, 0, 1.25e9),))
+    assert report(small).splitlines()[-1] == "  " + UNKNOWN.format(flop="2.5 GFLOP")
+    small = DensePlan(network(), None, (Need(Mesh(), {}, {}, 0, 9.99e8),))
+    assert "the 999 MFLOP of" in report(small)

@@ -64,6 +64,7 @@ def test_a_stop_drops_what_has_not_begun(desk: Desk) -> None:
         desk.submit(1, "a")
     stopping = threading.Thread(target=desk.executor.stop)
     stopping.start()
+    assert eventually(lambda: desk.executor._stopping, 10)
     desk.open.set()
     stopping.join(10)
     assert desk.ended.is_set()

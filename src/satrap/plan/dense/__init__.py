@@ -6,6 +6,6 @@ larger than this machine. `plan_dense` puts it all together.
 
 from satrap.plan.dense.inputs import Inputs
 from satrap.plan.dense.meshes import DensePlan, plan_dense
-from satrap.plan.dense.network import Need, Network
+from satrap.plan.dense.network import Need, Network, Speed
 
-__all__ = ["DensePlan", "Inputs", "Need", "Network", "plan_dense"]
+__all__ = ["DensePlan", "Inputs", "Need", "Network", "Speed", "plan_dense"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from satrap.dense.mesh import Mesh, Sharded
 from satrap.dense.weights import check_off
 from satrap.errors import ConfigError
 from satrap.plan.dense.copies import need_of_copy
-from satrap.plan.dense.network import Need, Network
+from satrap.plan.dense.network import Need, Network, Speed
 from satrap.plan.dense.pipeline import needs_of_stages
 from satrap.words import size
 
@@ -30,11 +30,13 @@ class Tried:
         mesh: the mesh.
         need: None: the network does not go with the mesh.
         why: what is wrong with it; empty: it fits.
+        seconds: of a step, where it takes longest; None: nothing is known of the devices' speed.
     """
 
     mesh: Mesh
     need: Need | None
     why: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class DensePlan:
     Args:
         network: the network.
         memory: bytes of each device; None: not said.
+        speed: of devices; None: not said.
         given: of the recipe's mesh: what each stage needs, or the first process of a mesh without stages.
         tried: meshes for the devices, if a number of them was given.
         chosen: one of them.
@@ -56,6 +59,7 @@ class DensePlan:
     tried: tuple[Tried, ...] = ()
     chosen: Need | None = None
     change: str = ""
+    speed: Speed | None = None
 
     @property
     def fits(self) -> bool:
@@ -65,12 +69,12 @@ class DensePlan:
         return self.memory is None or all(need.peak <= self.memory for need in self.given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data: bytes and counts."""
+        """Return the plan as plain data: bytes and counts, and with `speed` seconds of a step."""
         return {
             "batch_size": self.network.inputs.size,
             "device_memory": self.memory,
             "fits": self.fits,
-            "mesh": [need.to_dict() for need in self.given],
+            "mesh": [need.to_dict() | self._seconds(need.seconds) for need in self.given],
             "proposed": None if self.chosen is None else keys(self.chosen.mesh),
             "tried": [
                 {"mesh": keys(one.mesh), "why_not": one.why}
@@ -79,40 +83,52 @@ class DensePlan:
                     if one.need is None
                     else one.need.to_dict() | {"bytes_per_sample": per_sample(one.need, self.network)}
                 )
+                | ({} if one.seconds is None else {"seconds": one.seconds})
                 for one in self.tried
             ],
             "change": self.change,
         }
 
+    def _seconds(self, of: Callable[[Speed], float]) -> dict[str, float]:
+        return {} if self.speed is None else {"seconds": of(self.speed)}
+
 
 def plan_dense(
-    network: Network, *, mesh: Mesh | None = None, devices: int | None = None, memory: int | None = None
+    network: Network,
+    *,
+    mesh: Mesh | None = None,
+    devices: int | None = None,
+    memory: int | None = None,
+    speed: Speed | None = None,
 ) -> DensePlan:
     """Say what a mesh needs, and propose one for some devices.
 
-    The mesh that fits and sends fewest bytes for each sample is proposed, with as many samples per share as
-    the network has, among meshes without stages. Only if none of these fits, it is one with stages: they send
-    fewest bytes, but idle at the begin and end of each step.
+    With a speed, the mesh that fits and trains most samples per second is proposed, with as many samples per
+    share as the network has. Without one, it is the mesh that fits and sends fewest bytes for each sample,
+    among meshes without stages. Only if none of these fits, it is then one with stages: they send fewest
+    bytes, but idle at the begin and end of each step.
 
     Args:
         network: what is to be trained.
         mesh: the recipe's.
         devices: how many there are; default: no mesh is proposed.
         memory: bytes of each; needed with `devices`.
+        speed: of each; default: no time is predicted, and pipelines with several stages in a process, which
+            send more and idle less, are not tried.
 
     Raises:
         ConfigError: the network does not go with `mesh`.
     """
     given = () if mesh is None else tuple(needs(network, mesh))
     if devices is None or memory is None:
-        plan = DensePlan(network, memory, given)
+        plan = DensePlan(network, memory, given, speed=speed)
         return plan if plan.fits or mesh is None else replace(plan, change=_change(network, mesh, plan))
-    tried = tuple(_try(network, one, memory) for one in meshes(devices, network.microbatches))
-    fitting = [one.need for one in tried if one.need is not None and not one.why]
-    plan = DensePlan(network, memory, given, tried)
+    candidates = meshes(devices, network.microbatches, interleaved=speed is not None)
+    tried = tuple(_try(network, one, memory, speed) for one in candidates)
+    fitting = [one for one in tried if one.need is not None and not one.why]
+    plan = DensePlan(network, memory, given, tried, speed=speed)
     if fitting:
-        chosen = min(fitting, key=lambda need: (need.mesh.pipeline > 1, per_sample(need, network)))
-        return replace(plan, chosen=chosen)
+        return replace(plan, chosen=min(fitting, key=lambda one: _cost(one, network)).need)
     known = [one.need for one in tried if one.need is not None]
     least = min(known, key=lambda need: need.peak)
     return replace(plan, change=_change(network, least.mesh, replace(plan, given=(least,))))
@@ -136,12 +152,13 @@ def needs(network: Network, mesh: Mesh) -> list[Need]:
     return needs_of_stages(network, mesh) if mesh.pipeline > 1 else [need_of_copy(network, mesh)]
 
 
-def meshes(devices: int, microbatches: int = 1) -> Iterator[Mesh]:
+def meshes(devices: int, microbatches: int = 1, *, interleaved: bool = False) -> Iterator[Mesh]:
     """Yield the meshes that are tried for a number of devices, the simplest first.
 
     Args:
         devices: how many.
         microbatches: of the network; if there is one, "optimizer" is what "gradients" is.
+        interleaved: whether pipelines with two stages in each process are tried, too.
     """
     for tensor in _divisors(devices):
         data = devices // tensor
@@ -159,7 +176,18 @@ def meshes(devices: int, microbatches: int = 1) -> Iterator[Mesh]:
         for tensor in _divisors(devices // pipeline) if pipeline > 1 else []:
             data = devices // pipeline // tensor
             for sharded in (False, True) if data > 1 else (False,):
-                yield Mesh(data, tensor, sharded, pipeline=pipeline)
+                plain = Mesh(data, tensor, sharded, pipeline=pipeline)
+                yield plain
+                if interleaved:
+                    yield replace(plain, schedule="interleaved_1f1b")
+
+
+def _cost(tried: Tried, network: Network) -> tuple[float, float]:
+    """Return what is to be least: the seconds for a sample, or as `plan_dense` says."""
+    assert tried.need is not None
+    if tried.seconds is not None:
+        return tried.seconds / tried.mesh.data, 0.0
+    return float(tried.mesh.pipeline > 1), per_sample(tried.need, network)
 
 
 def per_sample(need: Need, network: Network) -> float:
@@ -177,6 +205,8 @@ def keys(mesh: Mesh) -> dict[str, Any]:
         found["shard_size"] = mesh.shard_size
     if mesh.pipeline > 1:
         found["microbatches"] = mesh.parts
+    if mesh.per_rank > 1:
+        found["schedule"] = mesh.schedule
     return found
 
 
@@ -184,7 +214,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, min(number, MOST) + 1) if number % n == 0]
 
 
-def _try(network: Network, mesh: Mesh, memory: int) -> Tried:
+def _try(network: Network, mesh: Mesh, memory: int, speed: Speed | None = None) -> Tried:
     if mesh.pipeline > 1 and (network.precision != "float32" or network.checkpoint_activations):
         return Tried(mesh, None, "stages go with precision float32 and without checkpoint_activations only")
     try:
@@ -193,7 +223,8 @@ def _try(network: Network, mesh: Mesh, memory: int) -> Tried:
         return Tried(mesh, None, error.what)
     worst = max(found, key=lambda need: need.peak)
     missing = worst.peak - memory
-    return Tried(mesh, worst, f"needs {size(missing)} more" if missing > 0 else "")
+    seconds = None if speed is None else max(need.seconds(speed) for need in found)
+    return Tried(mesh, worst, f"needs {size(missing)} more" if missing > 0 else "", seconds)
 
 
 def _change(network: Network, mesh: Mesh, plan: DensePlan) -> str:

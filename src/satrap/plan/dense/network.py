@@ -51,6 +51,20 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast devices are.
+
+    Args:
+        flops: floating-point operations per second that the network reaches on one of them: those of a step,
+            `Need.flop`, by the seconds that one process was measured to take for it.
+        bandwidth: bytes/s that a process sends, and at the same time receives.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """What one process of a mesh needs, for one step.
 
@@ -59,12 +73,14 @@ class Need:
         memory: one of `KINDS` -> bytes, at the moment of a step when their sum is largest.
         sent: purpose -> bytes that the process sends in a step, by ring algorithms.
         stage: of a pipeline, the first that this process has; else 0.
+        flop: floating-point operations of the process's matrix products in a step, forward and backward.
     """
 
     mesh: Mesh
     memory: Mapping[str, int]
     sent: Mapping[str, float] = field(default_factory=dict)
     stage: int = 0
+    flop: float = 0.0
 
     @property
     def peak(self) -> int:
@@ -87,14 +103,19 @@ class Need:
         idle = self.mesh.pipeline - 1
         return idle / (self.mesh.per_rank * self.mesh.parts + idle)
 
+    def seconds(self, speed: Speed) -> float:
+        """Return how long a step takes if all stages take as long as this, and nothing is sent meanwhile."""
+        return self.flop / speed.flops / (1 - self.bubble) + self.traffic / speed.bandwidth
+
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data: bytes, and a share."""
+        """Return it as plain data: bytes, operations, and a share."""
         return {
             "memory": {kind: self.memory.get(kind, 0) for kind in KINDS} | {"peak": self.peak},
             "sent": {purpose: round(count) for purpose, count in self.sent.items()},
             "sent_bytes": round(self.traffic),
             "bubble": self.bubble,
             "stage": self.stage,
+            "flop": self.flop,
         }
 
 
