@@ -76,7 +76,9 @@ def test_a_mesh_for_some_devices(tmp_path: Path) -> None:
     assert (found["fits"], found["proposed"], found["device_memory"]) == (False, None, 4096)
     assert len(found["tried"]) == 5
     assert found["change"]
-    timed = satrap("plan", recipe, "--devices", 2, "--device-memory", "1GiB", "--device-flops", "1e12", "--json")
+    timed = satrap(
+        "plan", recipe, "--devices", 2, "--device-memory", "1GiB", "--device-flops", "1e12", "--json"
+    )
     assert all(one["seconds"] > 0 for one in json.loads(timed.out)["dense"]["tried"] if "memory" in one)
     slow = satrap("plan", recipe, *spread, "--device-flops", "1e3", "--bandwidth", "10")
     assert "a step takes" in slow.out

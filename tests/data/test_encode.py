@@ -85,6 +85,14 @@ def test_cross():
     assert batch.ids["c"].values[1] == MISSING_ID
 
 
+@pytest.mark.parametrize("separator", ["|", None])
+def test_all_values_of_a_long_list_are_kept_without_max_values(separator):
+    names = [str(number) for number in range(1000)]
+    values = ["|".join(names)] if separator else [names]
+    batch = one({"m": values}, m=Categorical(dim=2, multi=True, separator=separator))
+    assert len(np.unique(batch.ids["m"].values)) == 1000
+
+
 def test_max_values_keeps_the_first():
     lists = [["a", "b", "c"], [], ["d"], ["e", None, "f", "g"]]
     texts = ["a|b|c", "", "d", "e||f|g"]
