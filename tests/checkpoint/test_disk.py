@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from satrap.checkpoint import Series, read_checkpoint, storage, write_checkpoint
@@ -135,6 +136,13 @@ def test_a_store_without_conditions_is_asked_first(refusal: type[Exception]) -> 
     assert fs.cat_file(path) == b"first"
     disk.put(path, b"third")
     assert fs.cat_file(path) == b"third"
+
+
+def test_a_folder_of_a_store_may_be_there_already(tmp_path: Path) -> None:
+    disk, path = RemoteDisk(LocalFileSystem()), str(tmp_path / "a" / "b")
+    for _ in range(2):
+        disk.make_folder(path)
+    assert os.path.isdir(path)
 
 
 class StrangeError(Exception):
