@@ -110,7 +110,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
 
 def _fused(group: Mapping[str, Any], host: nn.Parameter) -> dict[str, bool]:
-    """Return what makes a step that the device waits for a single pass over its numbers, if anything does."""
+    """Return the option that makes a step one pass over its numbers, if a device waits for the step."""
     chosen = any(group.get(name) for name in ("foreach", "capturable", "differentiable"))
     plain = group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
     return {"fused": True} if plain and host.is_floating_point() and host.is_pinned() else {}
