@@ -98,8 +98,9 @@ def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None
     with closing(launcher(workers(5), [])) as made:
         made.reserve(workers(7), [])
         assert eventually(lambda: free() == 1, 20)
-        with pytest.raises(ConfigError, match=r"has no room now .*\n.*worker: "):
+        with pytest.raises(ConfigError, match=r"has no room now .*\n.*worker: ") as caught:
             made.reserve(workers(10), [])
+        assert caught.value.fix == "add nodes, or ask for fewer processes"
         assert eventually(lambda: free() == 1, 20)
         made.release(workers(6), [])
         assert eventually(lambda: free() == 2, 20)

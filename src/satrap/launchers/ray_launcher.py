@@ -151,9 +151,10 @@ class RayLauncher:
         try:
             for name, amounts in more.items():
                 self._place({name: amounts}, 0.0)
-        except ConfigError:
+        except ConfigError as error:
             self._give_back(more)
-            raise
+            fix = "add nodes, or ask for fewer processes"  # who waits at the beginning does not wait here
+            raise ConfigError(error.what, where=error.where, why=error.why, fix=fix) from error
         self._asked |= more
 
     def release(self, keys: Cluster, shards: Collection[int]) -> None:
