@@ -9,6 +9,7 @@ import os
 import statistics
 import tempfile
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, p
 from tests.dense.processes import Process, answers, started
 
 from benchmarks.dense.device import measure as on_device
+from benchmarks.dense.rank import Tower, adam, loss_of
 from benchmarks.record import write
 from benchmarks.turns import line, turn
 from satrap.dense import Mesh
+from satrap.plan.dense import Inputs, Network, Speed
+from satrap.plan.dense.meshes import needs
+from satrap.plan.measure import network as measured_network
 
 RANK = "benchmarks.dense.rank"
 
@@ -37,6 +42,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "2 tensor parts": {"mesh": {"tensor": 2}},
     "2 stages, gpipe": {"mesh": {"pipeline": 2, "schedule": "gpipe"}},
     "2 stages, 1f1b": {"mesh": {"pipeline": 2}},
+    "4 stages in 2 processes, looped_bfs": {"mesh": {"pipeline": 2, "schedule": "looped_bfs"}},
+    "4 stages in 2 processes, interleaved_1f1b": {"mesh": {"pipeline": 2, "schedule": "interleaved_1f1b"}},
 }
 
 
@@ -75,13 +82,35 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
             for name, processes in running.items():
                 times[name].append(turn(processes, options.steps))
     plain = times["plain PyTorch"]
-    found = {}
+    expected, speed = predicted_steps(options, statistics.median(plain))
+    found: dict[str, Any] = {"speed": asdict(speed)}
     for name, own in times.items():
         # Round by round, so that what slows the machine for a while slows both.
         ratio = statistics.median(one / base for one, base in zip(own, plain, strict=True))
-        found[name] = {"median_ms": statistics.median(own), "by_plain": ratio, "ms": own}
-        print(f"{name:30} {statistics.median(own):8.2f} ms {ratio:6.2f}", flush=True)
+        planned = expected.get(name)
+        found[name] = {
+            "median_ms": statistics.median(own),
+            "by_plain": ratio,
+            "predicted_by_plain": planned,
+            "ms": own,
+        }
+        said = "" if planned is None else f", predicted {planned:5.2f}"
+        print(f"{name:42} {statistics.median(own):8.2f} ms {ratio:6.2f}{said}", flush=True)
     return found
+
+
+def predicted_steps(options: argparse.Namespace, plain_ms: float) -> tuple[dict[str, float], Speed]:
+    """Return what `satrap plan` says of each mesh, by the plain step, and the speeds that were measured."""
+    inputs = Inputs(options.size, (), {}, {}, {}, (), options.width, 1, weights=False)
+    network = Network(partial(Tower, options.width, options.layers), inputs, adam, loss_of)
+    [alone] = needs(network, Mesh())
+    speed = Speed(alone.flop / plain_ms * 1000, measured_network(2)[0])
+    found = {}
+    for name, how in WAYS.items():
+        if "mesh" in how:
+            steps = [need.seconds(speed) for need in needs(network, Mesh(**how["mesh"]))]
+            found[name] = 1000 * max(steps) / plain_ms
+    return found, speed
 
 
 def saving() -> dict[str, Any]:
