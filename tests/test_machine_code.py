@@ -106,3 +106,31 @@ def test_compiling_is_announced_once_and_not_when_the_code_is_there(tmp_path: Pa
         for _ in range(2)
     ]
     assert outs == ["compiling\n2 3 4\n", "2 3 4\n"]
+
+
+def test_an_edit_of_a_helper_is_compiled_into_its_callers_whatever_the_times_of_files_say(
+    tmp_path: Path,
+) -> None:
+    """As an upgrade does whose files all have the time of the epoch, with a helper of the same length."""
+    helper, caller = tmp_path / "helper.py", tmp_path / "caller.py"
+    first = "from satrap.machine_code import compiled\n@compiled()\ndef add(x):\n    return x + 1\n"
+    caller.write_text(
+        "from helper import add\n"
+        "from satrap.machine_code import compiled\n"
+        "@compiled()\ndef twice(x):\n    return 2 * add(x)\n"
+        "print(twice(1), sum(twice.stats.cache_hits.values()))\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(satrap.__file__).parents[1]),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    outs = list[str]()
+    for source in (first, first, first.replace("1", "5")):
+        helper.write_text(source)
+        for path in (helper, caller):
+            os.utime(path, (0, 0))
+        run = [sys.executable, "caller.py"]
+        outs.append(subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout)
+    assert outs == ["4 0\n", "4 1\n", "12 0\n"]

@@ -1,11 +1,20 @@
-"""Compiles kernels with Numba and keeps the machine code between runs if that is possible."""
+"""Compiles kernels with Numba and keeps the machine code between runs if that is possible.
+
+Numba's own cache checks only the time and size of the file of the called function. After an edit of a helper
+in another file, or an upgrade of a package whose files have constant times, it could run old machine code.
+Here the name of the cache folder contains a digest of the sources: other sources use another folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import caching
@@ -44,25 +53,60 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             tell(error)
 
 
+def digest_of(sources: Iterable[Path]) -> str:
+    """Return 16 hex digits that change with any byte of any of these files."""
+    digest = hashlib.sha256()
+    for path in sorted(sources):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def cache_folder(name: str, sources: Iterable[Path]) -> str | None:
+    """Return a folder for machine code of exactly these sources; None, after a warning: none can be written.
+
+    It is below `NUMBA_CACHE_DIR`, or else the user's `~/.cache`.
+    """
+    base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")
+    try:
+        if base.startswith("~"):
+            raise OSError("this user has no home folder")
+        folder = Path(base) / "satrap" / f"{name}-{digest_of(sources)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        tell(error)
+        return None
+
+
+@cache
+def _folder_beside(sources: Path) -> str | None:
+    """Return the folder for functions of some modules in one folder, which may compile each other's."""
+    compiling = [path for path in sources.glob("*.py") if b"machine_code" in path.read_bytes()]
+    return cache_folder(sources.name, compiling)
+
+
 def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
 
-    The folder is Numba's choice by default, beside the source or below the home folder. If no folder can be
-    written, or the disk is full, it warns once and compiles in each process. `options` go to `numba.njit`.
+    The folder is by default that of all modules beside the function's that compile something. If no folder
+    can be written, or the disk is full, it warns once and compiles in each process. `options` go to
+    `numba.njit`.
     """
 
     def decorate(function: F) -> F:
-        dispatcher = _numba.njit(**options)(function)
+        dispatcher: Any = _numba.njit(**options)(function)
+        if (place := folder or _folder_beside(Path(function.__code__.co_filename).parent)) is None:
+            return cast(F, dispatcher)
         before = _numba.config.CACHE_DIR
         try:
-            _numba.config.CACHE_DIR = folder or before
+            _numba.config.CACHE_DIR = place
             dispatcher._cache = _Cache(function)
         except (RuntimeError, OSError) as error:
             tell(error)
         finally:
             _numba.config.CACHE_DIR = before
-        result: F = dispatcher
-        return result
+        return cast(F, dispatcher)
 
     return decorate
 

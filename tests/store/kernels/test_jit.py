@@ -7,6 +7,7 @@ from pathlib import Path
 import numba
 
 import satrap
+from satrap.machine_code import digest_of
 from satrap.store.kernels import batch, hashing, index, jit, optimizers, rows
 
 PROGRAM = """
@@ -38,14 +39,14 @@ def test_an_edit_of_any_kernel_source_changes_the_folder(tmp_path, monkeypatch):
     for path, copy in zip(sources, copies, strict=True):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
-    assert jit.source_digest() in (jit.CACHE_FOLDER or jit.source_digest())
+    assert digest_of(jit.sources()) in (jit.CACHE_FOLDER or digest_of(jit.sources()))
     monkeypatch.setattr(jit, "__file__", str(tmp_path / "store" / "kernels" / "jit.py"))
-    seen = {jit.source_digest()}
+    seen = {digest_of(jit.sources())}
     for path in copies:
         stamp = path.stat().st_mtime
         path.write_bytes(path.read_bytes() + b"#")
         os.utime(path, (stamp, stamp))  # as in a wheel: the time says nothing
-        seen.add(jit.source_digest())
+        seen.add(digest_of(jit.sources()))
     assert len(seen) == 1 + len(copies)
 
 

@@ -1,15 +1,7 @@
-"""How kernels are compiled and where their machine code is cached.
-
-Numba's own cache checks only the file of the called function. After an edit of a helper in another file, or
-an upgrade of a package whose files have constant times, it could run old machine code. Here the name of the
-cache folder contains a digest of all kernel sources: other sources use another folder.
-"""
+"""How kernels are compiled and where their machine code is cached: one folder for all kernel sources."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,36 +9,19 @@ from typing import Any, TypeVar
 import numba
 from numba.extending import register_jitable
 
-from satrap.machine_code import compiled, tell
+from satrap.machine_code import cache_folder, compiled
 
 _numba: Any = numba
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def source_digest() -> str:
-    """Return 16 hex digits that change with any byte of any kernel source, here or in a `kernels.py`."""
-    digest, here = hashlib.sha256(), Path(__file__).parent
-    for path in sorted([*here.glob("*.py"), *here.parents[1].glob("*/kernels.py")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def sources() -> list[Path]:
+    """Return all kernel sources, here or in a `kernels.py`."""
+    here = Path(__file__).parent
+    return [*here.glob("*.py"), *here.parents[1].glob("*/kernels.py")]
 
 
-def _cache_folder() -> str | None:
-    """Return a writable folder for machine code of exactly these sources, or None."""
-    base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")  # NUMBA_CACHE_DIR, as Numba reads it
-    try:
-        if base.startswith("~"):
-            raise OSError("this user has no home folder")
-        folder = Path(base) / "satrap" / f"kernels-{source_digest()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return str(folder)
-    except OSError as error:
-        tell(error)
-        return None
-
-
-CACHE_FOLDER = _cache_folder()
+CACHE_FOLDER = cache_folder("kernels", sources())
 """Where machine code is kept between runs; None if no folder is writable (then none is kept)."""
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
