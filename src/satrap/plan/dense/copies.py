@@ -7,7 +7,6 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from satrap.dense.compressed import kept_bytes, sent_bytes
 from satrap.dense.mesh import Mesh
@@ -51,8 +50,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         shapes = [parameter.shape for parameter in trained]
         if network.compression is not None and mesh.whole and mesh.data > 1:
             live.hold("buffers", kept_bytes(network.compression, shapes))
-        with FlopCounterMode(display=False) as counter:
-            rows = _passes(network, model, live, sharding)
+        rows = _passes(network, model, live, sharding)
         averaged = _averaged(trained, whole, mesh)
         for count in averaged.values():
             live.hold("buffers", count)
@@ -71,7 +69,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     if mesh.tensor > 1:
         sent["activations"] = times * all_reduce(sum(sums), mesh.tensor)
         sent["rows"] = network.inputs.row_bytes * (mesh.tensor - 1) / mesh.tensor
-    return Need(mesh, dict(live.most), sent, flop=times * counter.get_total_flops())
+    return Need(mesh, dict(live.most), sent, flop=times * live.flop)
 
 
 def _weights(network: Network, model: nn.Module, mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 _KNOWN = ""
 
@@ -21,12 +22,13 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         now: kind -> bytes alive.
         most: the same at the moment when their sum was largest.
+        flop: floating-point operations of matrix products.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now, self.most, self._sum, self._largest = Counter[str](), Counter[str](), 0, -1
-        self._kinds = dict[int, str]()
+        self._kinds, self.flop = dict[int, str](), 0
 
     def know(self, tensors: Iterable[Tensor]) -> None:
         """Leave out tensors that were there before: the caller holds what they stand for."""
@@ -81,6 +83,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **kwargs or {})
+        # Not `FlopCounterMode`: its hooks of modules keep tensors alive where activations are recomputed.
+        if (flop := flop_registry.get(func._overloadpacket)) is not None:
+            self.flop += flop(*args, **kwargs or {}, out_val=found)
         for one in tree_leaves(found):
             if isinstance(one, Tensor):
                 self._enter(one, "activations")

@@ -9,7 +9,6 @@ from itertools import chain, count, islice
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.passes import Boundary, Stage
@@ -63,8 +62,7 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
         # What arrives, whose gradients go back, and what leaves.
         sides = sum(_bytes(boundaries[n - 1], part) for n in own if n > 0)
         sides += sum(_bytes(boundaries[n], part) for n in own if n < mesh.stage_count - 1)
-        with FlopCounterMode(display=False) as counter:
-            rows = _passes(network, mesh, process, own, boundaries, live, sharding)
+        rows = _passes(network, mesh, process, own, boundaries, live, sharding)
         copied = sum(kept for p, kept in trained.items() if not sharding or p.ndim == 0)
         uncut = sum(kept for p, kept in trained.items() if p in whole)
         for averaged in (copied * (mesh.data > 1), uncut * (mesh.tensor > 1)):
@@ -82,7 +80,7 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
         weights, gradients = one.sent()
         sent["weights"] = sent.get("weights", 0) + weights
         sent["gradients"] += gradients
-    return Need(mesh, dict(live.most), sent, process, float(counter.get_total_flops()))
+    return Need(mesh, dict(live.most), sent, process, float(live.flop))
 
 
 class Called(nn.Module):
