@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,11 @@ def main() -> None:
     sizes = [given.layers, given.width, given.batch, given.steps]
     weights = 4 * given.layers * given.width * (given.width + 1)
     found: dict[str, Any] = {"bytes": {"weights": weights, "gradients": weights, "optimizer": 2 * weights}}
-    if given.folder == "cuda":
-        found["with_room"] = {how: run(how, "cuda", "0", sizes) for how in given.ways}
-        if given.limit:
-            found["limited"] = {how: run(how, "cuda", str(given.limit), sizes) for how in given.ways}
-    else:
-        found["with_room"] = {how: run(how, given.folder, os.devnull, sizes) for how in given.ways}
-        with limited(given.limit) as group:
+    on_device = given.folder == "cuda"
+    room = "0" if on_device else os.devnull
+    found["with_room"] = {how: run(how, given.folder, room, sizes) for how in given.ways}
+    if given.limit:
+        with nullcontext(str(given.limit)) if on_device else limited(given.limit) as group:
             found["limited"] = {how: run(how, given.folder, group, sizes) for how in given.ways}
     parameters = {name: value for name, value in vars(given).items() if name != "folder"}
     print(write(RESULTS, parameters, found).read_text(encoding="utf-8"))

@@ -55,7 +55,7 @@ def train(
 
 
 def on_device(how: str, limit: int, *sizes: int) -> dict[str, Any]:
-    """Train with so many bytes of a CUDA device, or all of them for 0; say how many tensors took there."""
+    """Train with so many bytes of a CUDA device, or all of them for 0; say how many bytes tensors took."""
     device = torch.device("cuda")
     total = torch.cuda.get_device_properties(device).total_memory
     train(how, None, device, 2, 300, 8, 2)

@@ -142,7 +142,8 @@ class Eviction(Keys):
     policy: Literal["lru", "lfu", "ttl"] = "lru"
     """lru: those used longest ago; lfu: least often; ttl: not for `ttl` steps, and as lru when full."""
     ttl: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """For policy ttl: steps without a lookup after which a row is removed."""
+    """For policy ttl: steps without a lookup after which a row is removed; over servers, the steps of all
+    workers add up."""
 
 
 EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
