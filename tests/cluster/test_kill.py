@@ -35,7 +35,7 @@ def test_a_stop_saves_the_state_and_leaves_nothing(tmp_path: Path, number: signa
     with Started(tmp_path) as run:
         run.popen.send_signal(number)
         answer = run.answer()
-        assert answer.code == 0, answer
+        assert answer.code == 0, answer.err
         assert "stopped after step" in answer.out
         assert f"satrap train --output {tmp_path}/run --resume" in answer.out
         assert run.left() == []
@@ -46,7 +46,7 @@ def test_a_stop_saves_the_state_and_leaves_nothing(tmp_path: Path, number: signa
     again = process(
         "train", tmp_path / "run/recipe.yaml", "--output", tmp_path / "run", "--resume", "--set", steps
     )
-    assert again.code == 0, again
+    assert again.code == 0, again.err
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"] == step + 5
     assert 0.5 < json.loads(satrap("evaluate", tmp_path / "run", "--json").out)["auc"] < 1
 

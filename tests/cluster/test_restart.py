@@ -112,7 +112,7 @@ def test_deltas_bring_back_shards_workers_and_the_run(tmp_path: Path) -> None:
     assert run_command("checkpoint", "verify", run).code == 0
     assert "delta" in run_command("checkpoint", "inspect", run).out
     again = run_command("train", recipe, "--output", run, "--resume", "--set", "cluster.shards=3")
-    assert again.code == 0, again
+    assert again.code == 0, again.err
     assert model_of(run) == model_of(expected)
     later = [series.manifest(step).delta for step in series.steps() if step > kept[-1]]
     assert later
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_another_number_of_shards_or_workers(tmp_path: Path, 
     with started(recipe, run):
         assert eventually(lambda: (series.latest() or 0) > 20)
     again = run_command("train", recipe, "--output", run, "--resume", "--set", change)
-    assert again.code == 0, again
+    assert again.code == 0, again.err
     before, after = (json.loads((folder / "metrics.json").read_text()) for folder in (expected, run))
     assert after["samples"] == before["samples"]
     assert after["auc"] == pytest.approx(before["auc"], abs=0.02)

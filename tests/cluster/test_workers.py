@@ -84,7 +84,7 @@ def test_each_sample_is_trained_once_and_a_resume_has_the_number_asked_for_last(
     assert "no run that could be asked" in satrap("workers", run.folder, 3).err
     assert json.loads((run.folder / "workers.json").read_text()) == {"recipe": 1, "workers": 2}
     again = process("train", tmp_path / "clicks.yaml", "--output", run.folder, "--resume", *_sets(settings))
-    assert again.code == 0, again
+    assert again.code == 0, again.err
     assert "2 workers" in again.err
     found = json.loads((run.folder / "metrics.json").read_text())
     assert found["samples"] == 6 * 48_000
