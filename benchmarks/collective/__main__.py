@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import write
+from tests.cluster.machines import Machines
 
-COMMON = ("rows", "batch_size", "warm_up", "steps", "passes", "delay")
+COMMON = ("rows", "batch_size", "warm_up", "steps", "passes", "delay", "rate")
 SIDES = (
     "collective",
     "collective-lookahead",
@@ -52,26 +53,29 @@ def shards(count: int) -> Iterator[list[str]]:
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
     """Run the ranks of one side; return samples per second of each pass, and where a step's time went."""
-    with shards(options["world"] if options["side"].startswith("servers") else 0) as addresses:
-        return run_ranks(options | {"shards": addresses})
+    count = options["world"] if options["side"].startswith("servers") else 0
+    with shards(count) as addresses, Machines(options["world"], options["rate"]) as machines:
+        return run_ranks(options | {"shards": addresses}, machines)
 
 
-def run_ranks(options: dict[str, Any]) -> dict[str, Any]:
-    """Run the ranks of one side; see `run`."""
-    store = f"127.0.0.1:{free_port()}"
+def run_ranks(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
+    """Run the ranks of one side, each on a machine of its own; see `run`."""
+    store = f"{machines.master}:{free_port()}"
     script = [sys.executable, "-m", "benchmarks.collective.ranks"]
     serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
     serve += "wait_for_workers=False); print('ready', flush=True); sys.stdin.read()"
     meeting = None
     if options["side"] != "torchrec":  # there, rank 0 serves the store
-        command = [sys.executable, "-c", serve, store.partition(":")[2]]
+        command = [*machines.command(0), sys.executable, "-c", serve, store.partition(":")[2]]
         meeting = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert meeting.stdout is not None
         meeting.stdout.readline()
     ranks = []
     for rank in range(options["world"]):
-        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | {"rank": rank, "store": store})}
-        ranks.append(subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, text=True))
+        own = {"rank": rank, "store": store, "host": machines.addresses[rank]}
+        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | own)}
+        command = [*machines.command(rank), *script]
+        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     said = [rank.communicate()[0] for rank in ranks]
     if meeting is not None:
         meeting.communicate("")
@@ -116,6 +120,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4096, help="of each worker")
     parser.add_argument("--warm-up", type=int, default=160, help="steps before the measured passes")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds; sides of satrap only")
+    parser.add_argument(
+        "--rate", default="", help='of the network of each worker, such as "1gbit" (needs root); "": loopback'
+    )
     parser.add_argument("--steps", type=int, default=40, help="of a pass")
     parser.add_argument("--passes", type=int, default=2, help="measured passes of each run")
     parser.add_argument("--repeats", type=int, default=2)
@@ -125,6 +132,8 @@ def main() -> None:
     sides = [side for side in options.sides if side != "torchrec" or find_spec("torchrec")]
     if options.delay and any(side == "torchrec" or side.startswith("servers") for side in sides):
         parser.error("--delay is for the sides collective...")
+    if options.rate and any(side.startswith("servers") for side in sides):
+        parser.error("--rate is for the sides collective... and torchrec")
     load, results = os.getloadavg()[0], {}
     for tower in options.towers:
         for dim in options.dims:

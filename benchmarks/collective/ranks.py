@@ -61,7 +61,7 @@ def satrap_side(options: argparse.Namespace) -> Side:
     """Ranks that hold the rows together, or shard servers; any 64-bit id gets a row when it is first seen."""
     described, workers = schema(options.dim), Workers()
     if options.world > 1:
-        workers = FarWorkers(options.store, options.rank, options.world, deadline=300.0)
+        workers = FarWorkers(options.store, options.rank, options.world, host=options.host, deadline=300.0)
         workers.delay = options.delay / 1e3
     hybrid = "hybrid" in options.side
 
@@ -109,6 +109,8 @@ def torchrec_side(options: argparse.Namespace) -> Side:
     rank, world, dim = options.rank, options.world, options.dim
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
+    if options.rate:
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # of the namespace; else gloo takes the loopback
     host, port = options.store.split(":")
     dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world)
     described, names = schema(dim), [f"C{i}" for i in range(NUM_CATEGORICAL)]

@@ -65,7 +65,7 @@ def one(mode: str, batch_size: int, options: argparse.Namespace) -> dict[str, fl
             )
 
         trainer = satrap.Trainer(
-            workload.network("tiny", options.dim),
+            workload.network(options.model, options.dim),
             described,
             embedding_optimizer=satrap.optim.Adagrad(lr=0.02),
             dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
@@ -107,6 +107,7 @@ def compare(batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[512, 1024, 2048])
+    parser.add_argument("--model", choices=["tiny", "dlrm"], default="tiny", help="as in benchmarks.persia")
     parser.add_argument("--delay", type=float, default=2.0, help="milliseconds each way")
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--shards", type=int, default=2)

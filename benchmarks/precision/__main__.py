@@ -21,6 +21,7 @@ from satrap.config import load
 
 WIRES = {
     "16 bits": ("float16", "bfloat16"),
+    "8 bits": ("int8", "int8"),
     "dense bfloat16": ("float32", "float32", "bfloat16"),
     "dense float16": ("float32", "float32", "float16"),
     "dense int8": ("float32", "float32", "int8"),

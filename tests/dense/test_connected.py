@@ -257,6 +257,20 @@ def test_an_error_of_the_network_names_who_was_lost(alive: list[int], named: str
             raise dist.DistStoreError(given)
 
 
+def test_signs_of_life_end_when_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connected, "BEAT_SECONDS", 0.001)
+    store = dist.HashStore()
+    beat = connected._Beat(store, "beat/0")
+    beat.start()
+    while store.add("beat/0", 0) < 3:
+        time.sleep(0.001)
+    beat.end(60.0)
+    assert not beat.is_alive()
+    number = store.add("beat/0", 0)
+    time.sleep(0.02)
+    assert store.add("beat/0", 0) == number
+
+
 def test_stages_talk_over_the_backend_of_their_device() -> None:
     workers = Lone()
     group = ConnectedGroup.__new__(ConnectedGroup)

@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 
 class Board:
-    """Where threads lay what they have, and see what the others have; `dense` is the format of sums."""
+    """Where threads lay what they have, and see what the others have; `dense` is the format of sums.
+
+    Whoever waits for another one in an exchange gives up after `patience` seconds.
+    """
+
+    patience = 20.0
 
     def __init__(self, world: int, dense: str = "float32") -> None:
         self.world, self.dense = world, dense
@@ -39,12 +44,12 @@ class Board:
 
     def exchange(self, channel: str, rank: int, item: Any) -> list[Any]:
         with self._lock:
-            barrier = self._barriers.setdefault(channel, threading.Barrier(self.world, timeout=20))
+            barrier = self._barriers.setdefault(channel, threading.Barrier(self.world))
             slots = self._slots.setdefault(channel, {})
         slots[rank] = item
-        barrier.wait()
+        barrier.wait(self.patience)
         items = [slots[r] for r in range(self.world)]
-        barrier.wait()
+        barrier.wait(self.patience)
         return items
 
     def arrive(self, place: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,19 +28,28 @@ def weight(batch: Any) -> float:
     return float(batch.size)
 
 
+def taken(
+    sizes: list[int], workers: Workers, weight: Callable[[Any], float] = weight, ends_with: int | None = None
+) -> list[Turn]:
+    """The turns of a worker; after that number of them, counted from 0, it wants to end."""
+    found, ending = list[Turn](), threading.Event()
+    for turn in turns(tickets(sizes), workers, weight, ending):
+        if len(found) == ends_with:
+            ending.set()
+        found.append(turn)
+    return found
+
+
 def test_one_worker_takes_its_batches_as_they_are() -> None:
     given_tickets = tickets([3, 5])
-    assert list(turns(given_tickets, Workers(), weight)) == [
-        Turn(t, 1.0, t.batch.size) for t in given_tickets
-    ]
+    found = list(turns(given_tickets, Workers(), weight, threading.Event()))
+    assert found == [Turn(t, 1.0, t.batch.size) for t in given_tickets]
 
 
 def test_processes_with_the_same_batches_count_them_once() -> None:
     sizes = [[4, 4], [2]]  # of each share of the data; four processes, two for each share
-    taken = together(
-        4, lambda workers: list(turns(tickets(sizes[workers.data.rank]), workers, weight)), copies=2
-    )
-    assert [[(turn.share, turn.samples) for turn in part] for part in taken] == [
+    found = together(4, lambda workers: taken(sizes[workers.data.rank], workers), copies=2)
+    assert [[(turn.share, turn.samples) for turn in part] for part in found] == [
         *[[(pytest.approx(2 * 4 / 6), 6), (2.0, 4)]] * 2,
         *[[(pytest.approx(2 * 2 / 6), 6), (0.0, 4)]] * 2,
     ]
@@ -48,12 +59,12 @@ def test_processes_with_the_same_batches_count_them_once() -> None:
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=2, max_size=3))
 def test_all_take_equally_many_turns_and_every_sample_counts_the_same(sizes: list[list[int]]) -> None:
     world = len(sizes)
-    taken = together(world, lambda workers: list(turns(tickets(sizes[workers.rank]), workers, weight)))
+    found = together(world, lambda workers: taken(sizes[workers.rank], workers))
     count = max(len(part) for part in sizes)
-    assert [len(part) for part in taken] == [count] * world
+    assert [len(part) for part in found] == [count] * world
     for step in range(count):
         present = [part[step] if step < len(part) else 0 for part in sizes]
-        for rank, mine in enumerate(taken):
+        for rank, mine in enumerate(found):
             turn = mine[step]
             assert (turn.ticket is None) == (present[rank] == 0)
             assert turn.samples == sum(present)
@@ -61,13 +72,19 @@ def test_all_take_equally_many_turns_and_every_sample_counts_the_same(sizes: lis
 
 
 def test_equal_batches_are_not_scaled_at_all() -> None:
-    taken = together(3, lambda workers: list(turns(tickets([7, 7]), workers, weight)))
-    assert all(turn.share == 1.0 for part in taken for turn in part)
+    found = together(3, lambda workers: taken([7, 7], workers))
+    assert all(turn.share == 1.0 for part in found for turn in part)
 
 
 def test_samples_that_weigh_nothing_are_no_division_by_zero() -> None:
-    taken = together(2, lambda workers: list(turns(tickets([3]), workers, lambda _: 0.0)))
-    assert [[(turn.share, turn.samples) for turn in part] for part in taken] == [[(1.0, 6)]] * 2
+    found = together(2, lambda workers: taken([3], workers, lambda _: 0.0))
+    assert [[(turn.share, turn.samples) for turn in part] for part in found] == [[(1.0, 6)]] * 2
+
+
+@pytest.mark.parametrize(("ends_with", "turns"), [(0, 1), (2, 3), (4, 5), (None, 5)])
+def test_one_that_wants_to_end_ends_all_after_the_same_count(ends_with: int | None, turns: int) -> None:
+    found = together(2, lambda w: taken([3] * 5, w, ends_with=ends_with if w.rank else None))
+    assert list(map(len, found)) == [turns, turns]
 
 
 def test_the_weight_of_a_batch_is_the_denominator_of_its_loss() -> None:

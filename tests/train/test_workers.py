@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,10 +16,12 @@ import torch
 
 import satrap
 from satrap.batch import Batch, Jagged
+from satrap.checkpoint import Series
 from satrap.dense import Workers
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
+from satrap.metrics import Metrics
 from satrap.store import Eviction, Tier
-from satrap.train import Observer, Place, Progress, Result, Trainer
+from satrap.train import Checkpointing, Observer, Place, Progress, Result, Trainer, merge, snapshots
 from tests.contract import parties
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
@@ -398,6 +401,103 @@ def test_a_stop_of_one_stops_all_after_the_same_step() -> None:
         return steps
 
     assert together(2, work) == [5, 5]
+
+
+class Late(Batches):
+    """A data set whose batches come late from the sixth on."""
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        for number, batch in enumerate(self.items):
+            time.sleep(0.5 * (number > 5))
+            yield batch
+
+
+def test_workers_that_stop_end_what_they_read_ahead_together(tmp_path: Path) -> None:
+    """One has read and counted all that it may; the other counts later: no other count may come between."""
+
+    def work(workers: Workers) -> tuple[int, int]:
+        for rank in range(2):
+            if workers.rank == rank:
+                trainer = make_trainer(workers=workers)
+            workers.meet("built")
+        data = (Batches, Late)[workers.rank](make_batches(20, seed=workers.rank))
+        observers = [StopAt([trainer], 4)] if workers.rank else []
+        stopped = trainer.fit(data, observers=observers, checkpoint=Checkpointing(str(tmp_path)))
+        assert stopped.stopped == "stopped"
+        assert not [t for t in threading.enumerate() if t.name == "satrap-prefetch"]
+        again = trainer.fit(Batches(make_batches(20, seed=workers.rank)))
+        trainer.close()
+        return stopped.steps, again.steps
+
+    assert together(2, work) == [(5, 20), (5, 20)]
+
+
+class Counted(Batches):
+    """A data set that knows its length."""
+
+    def num_rows(self) -> int:
+        return 16 * len(self.items)
+
+
+class Idle(Observer):
+    """Hears of an evaluation."""
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("slow", "stop"),
+    [
+        ((Series, "write"), False),
+        ((Series, "write"), True),
+        *(
+            pytest.param(slow, False, marks=pytest.mark.cluster)
+            for slow in (
+                (Series, "prune"),
+                (Series, "open"),
+                (merge, "loaded"),
+                (Metrics, "compute"),
+                (Counted, "num_rows"),
+                (Idle, "evaluated"),
+            )
+        ),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else str(value),
+)
+def test_what_one_worker_does_alone_may_take_longer_than_every_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: tuple[Any, str], stop: bool
+) -> None:
+    quickly, slowed = getattr(*slow), list[float]()
+    if slow[1] == "loaded":
+        monkeypatch.setattr(snapshots, "opened", lambda *_: None)  # as if no folder were common
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread().name != "rank 1" and not slowed:
+            slowed.append(time.monotonic())
+            time.sleep(4)
+        return quickly(*arguments, **more)
+
+    def work(workers: Workers) -> str:
+        for rank in range(2):
+            if workers.rank == rank:
+                trainer = make_trainer(workers=workers)
+            workers.meet("built")
+        data = Counted(make_batches(8, seed=workers.rank))
+        trainer.fit(data, validation=data)  # compiles
+        workers.solo("slow from now on", lambda: monkeypatch.setattr(*slow, slowly))
+        workers.board.patience = 2.0  # type: ignore[attr-defined]
+        plan = Checkpointing(str(tmp_path), every_steps=8)
+        observers = [Idle(), *([StopAt([trainer], 4)] if stop and workers.rank else [])]
+        result = trainer.fit(data, validation=data, epochs=2, observers=observers, checkpoint=plan)
+        if not stop:
+            trainer.fit(data, epochs=3, checkpoint=plan, resume=True)
+        trainer.close()
+        return result.stopped
+
+    assert together(2, work) == 2 * ["stopped" if stop else "epochs"]
+    assert slowed
+    assert Series(str(tmp_path)).steps() == [5] if stop else [16, 24]
 
 
 def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:

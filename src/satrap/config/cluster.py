@@ -90,7 +90,8 @@ class Cluster(Keys):
     wire: Wire = Wire()
     """Number formats between workers and shards, or among workers; in async mode always float32."""
     deadline: Rate = 30.0
-    """Seconds without an answer after which a shard or worker counts as lost."""
+    """Seconds without an answer after which a shard or worker counts as lost. What one worker does alone,
+    such as writing a snapshot, may take longer."""
     grace: Rate = 60.0
     """Seconds for workers to save after Ctrl-C or SIGTERM; then they are killed."""
     restarts: Count = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -62,6 +63,7 @@ class Loop:
         self._mover = mover
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
         self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
+        self._ending = threading.Event()
         self._unanswered = 0  # lookups whose update has not been issued yet
 
     def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
@@ -82,6 +84,7 @@ class Loop:
                     position.trained(turn)
                     if stop:
                         self._release()
+                        self._end_reading(batches)
                     snapshots.stepped(stop=stop)
                     self._mover.stepped()
             snapshots.pass_trained()
@@ -107,10 +110,19 @@ class Loop:
             for _ in range(self._unanswered):
                 self._update(None, [])
 
+    def _end_reading(self, turns: Prefetcher[Turn]) -> None:
+        """End the thread that reads ahead: it counts samples with the other workers', and all end together."""
+        if self._state.dense.partners.data.size > 1:
+            self._ending.set()
+            for _ in turns:
+                pass
+        turns.close()
+
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
         batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
-        turns_of = turns(self._predictor.tickets(batches), self._state.dense.partners, self._weight)
+        tickets, partners = self._predictor.tickets(batches), self._state.dense.partners
+        turns_of = turns(tickets, partners, self._weight, self._ending)
         return prefetch(turns_of, depth=PREFETCHED_BATCHES)
 
     def _look_up(self, turn: Turn) -> Pending | None:

@@ -25,7 +25,8 @@ def merged(metrics: Metrics, workers: Workers) -> dict[str, float]:
         other = metrics.empty()
         other.restore(arrays.load(state))
         metrics.merge(other)
-    found = metrics.compute() if workers.rank == 0 else {}
+    found = dict[str, float]()
+    workers.solo("metrics", lambda: found.update(metrics.compute()))
     values: dict[str, float] = json.loads(workers.share(json.dumps(found).encode()))
     return values
 
@@ -54,7 +55,7 @@ def shared(checkpoint: Checkpoint | None, workers: Workers, dense: DenseState | 
     extras = [pack_tensors(extra) for extra in (given.extra, *given.others)]
     settings, count = json.loads(workers.share(json.dumps([given.settings, len(extras)]).encode()))
     if dense is None:
-        loaded(given)
+        workers.solo("reading the network", lambda: loaded(given))
         model = unpack_tensors(workers.share(pack_tensors(given.model)))
         dense = DenseState(model, unpack_optimizer(workers.share(pack_optimizer(given.optimizer))))
     extra, *others = (unpack_tensors(workers.share(extras[i] if checkpoint else b"")) for i in range(count))

@@ -48,6 +48,7 @@ class Length:
         """
         self._data = data
         rows = data.num_rows() if hasattr(data, "num_rows") else None
+        workers.meet("length of the data")  # counting rows may take much longer than a step
         [total] = workers.data.count([math.nan if rows is None else rows])
         self._know(None if math.isnan(total) else int(total))
 

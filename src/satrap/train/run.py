@@ -247,6 +247,7 @@ class Run:
 
     def finish(self) -> Result:
         """Close the account and call the observers' `finished`; every step refused is a `TrainingError`."""
+        self.workers.meet("end of the run")  # one of them may have removed snapshots, or written one
         self._check_learnt()
         self._look_at_store()
         result = Result(

@@ -101,8 +101,10 @@ class Snapshots:
 
     def pass_begins(self) -> None:
         """Raise `StopRequested` if a stop was asked for on any worker."""
-        if self._plan is not None and self.anywhere(self._state.stopping):
-            raise StopRequested
+        if self._plan is not None:
+            self._workers.meet("begin of the pass")  # an observer of one of them may have taken its time
+            if self.anywhere(self._state.stopping):
+                raise StopRequested
 
     def stoppable(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """Return the batches of an evaluation; reading ends early when a stop is requested."""
@@ -246,6 +248,11 @@ class Snapshots:
         if error := self._writer.failure():
             self._report(error)
 
+    def ended(self) -> None:
+        """Wait until all workers have written everything, however long one of them writes."""
+        self.finish()
+        self._workers.meet("end of writing")
+
     def _report(self, error: SatrapError) -> None:
         assert self._plan is not None
         self._plan.notice(f"warning: {error}")
@@ -332,6 +339,7 @@ class Snapshots:
             step, whole = series.open()
             place = series.place(step)
             _check_same(whole.settings, state.settings(), place)
+        workers.meet("opening the snapshot")
         assert series is not None
         assert plan is not None
         checkpoint = shared(whole, workers, opened(workers, place))

@@ -212,6 +212,7 @@ class Trainer:
         observers = [*observers, line] if line else observers
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
         snapshots = Snapshots(self.state, checkpoint)
+        self.workers.meet("begin of training")  # one of them may have made its network much earlier
         if resume:
             snapshots.resume()
         else:
@@ -225,7 +226,7 @@ class Trainer:
             loop.run(data, validation, epochs, steps)
             self.state.settle("end of training")
             self.state.total_up()
-            snapshots.finish()
+            snapshots.ended()
             self.state.restore_best()
         return self.run.finish()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -25,10 +26,20 @@ class Turn:
     samples: int
 
 
-def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch], float]) -> Iterator[Turn]:
+def turns(
+    tickets: Iterable[Ticket],
+    workers: Workers,
+    weight: Callable[[Batch], float],
+    ending: threading.Event,
+) -> Iterator[Turn]:
     """Yield this worker's turns until no worker has a batch left; all yield equally many.
 
-    `workers` step together. `weight` returns the denominator of a batch's mean loss.
+    Args:
+        tickets: of this worker's batches.
+        workers: who step together.
+        weight: returns the denominator of a batch's mean loss.
+        ending: set on each worker to end earlier. Then all end after the same count of samples, so that
+            none waits in a count for the others.
     """
     if workers.data.size == 1:
         for ticket in tickets:
@@ -40,8 +51,8 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
     while True:
         batch = None if ticket_or_none is None else ticket_or_none.batch
         own = [0.0, 0, 0] if batch is None else [weight(batch), batch.size, 1]
-        total, samples, active = workers.data.count(own)
-        if not active:
+        total, samples, active, ends = workers.data.count([*own, ending.is_set()])
+        if ends or not active:
             return
         share = workers.data.size * own[0] / total if total > 0 else 1.0
         yield Turn(ticket_or_none, share, int(samples))
