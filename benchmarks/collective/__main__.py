@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import write
 from tests.cluster.machines import Machines
+
+from benchmarks.record import write
 
 COMMON = ("rows", "batch_size", "warm_up", "steps", "passes", "delay", "rate")
 SIDES = (

@@ -111,7 +111,7 @@ class Loop:
                 self._update(None, [])
 
     def _end_reading(self, turns: Prefetcher[Turn]) -> None:
-        """End the thread that reads ahead: it counts samples with the other workers', and all end together."""
+        """End the thread that reads ahead, together with those of other workers: they count samples."""
         if self._state.dense.partners.data.size > 1:
             self._ending.set()
             for _ in turns:

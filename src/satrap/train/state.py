@@ -97,7 +97,8 @@ class TrainingState:
         self.dense.settle(self.exchange)
 
     def total_up(self) -> None:
-        """Sum the samples of all workers, if each has counted its own."""
+        """Settle at the end of training, and sum the samples of all workers if each has counted its own."""
+        self.settle("end of training")
         if self.apart:
             [samples] = self.workers.data.count([self.run.progress.samples])
             self.run.progress.samples = int(samples)

@@ -224,7 +224,6 @@ class Trainer:
             options, mover = self.training, Mover(self.state, self._desk, snapshots)
             loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, mover, options.microbatches)
             loop.run(data, validation, epochs, steps)
-            self.state.settle("end of training")
             self.state.total_up()
             snapshots.ended()
             self.state.restore_best()
