@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from satrap.config import load
+from satrap.deploy.sizes import held_bytes
 from satrap.errors import ConfigError
 from satrap.launchers.room import asked
 from tests.deploy import kuberay
@@ -193,6 +194,14 @@ def test_memory_is_that_of_the_process_and_of_ray(recipe: Path) -> None:
     for kind, size in (("shard", "6144Mi"), ("worker", "4096Mi")):
         resources = found[kind]["template"]["spec"]["containers"][0]["resources"]
         assert resources["requests"]["memory"] == resources["limits"]["memory"] == size
+
+
+def test_a_worker_that_holds_rows_has_memory_for_them(recipe: Path) -> None:
+    found = groups(job_of(recipe, *TOGETHER, worker_memory=3 << 30))
+    (container,) = found["worker"]["template"]["spec"]["containers"]
+    rows = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) - (4 << 10)
+    assert rows == pytest.approx(held_bytes(load(recipe, TOGETHER).sections) / (1 << 20), abs=2)
+    assert rows > 256
 
 
 def test_what_pods_cannot_do_is_one_error(recipe: Path) -> None:

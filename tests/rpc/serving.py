@@ -21,15 +21,18 @@ class Echo:
         listener: it.
         address: HOST:PORT it listens on.
         seen: connections a message came from, one entry per message.
+        ended: connections whose end was told.
         dropped: answers that were not taken.
         most_unsent, most_held: the most bytes the listener had after a round.
     """
 
     def __init__(self, bounds: Bounds | None = None, key: Key | None = None) -> None:
-        self.seen: list[Hashable] = []
+        self.seen, self.ended = list[Hashable](), list[Hashable]()
         self.dropped, self.most_unsent, self.most_held = 0, 0, 0
         self._ending = threading.Event()
-        self.listener = Listener("127.0.0.1:0", key=key, bounds=bounds, on_message=self._answer)
+        self.listener = Listener(
+            "127.0.0.1:0", key=key, bounds=bounds, on_message=self._answer, on_end=self.ended.append
+        )
         self.address = self.listener.address
         self._thread = threading.Thread(target=self._run)
 

@@ -117,6 +117,30 @@ def test_the_log_names_who_lost_a_slot():
     assert d.reassigned > 1000
 
 
+def test_ids_are_found_while_tables_take_memory_from_each_other():
+    """The index is too small for all rows, so that pages of one table are given up for those of another."""
+    d = Directory(("a", "b", "c"), Budget(20_000, 11 * PAGE_BYTES + 14 * 20_000), Eviction(), WORKERS)
+    rng, owner, none = np.random.default_rng(0), {}, np.array([], U)
+    for turn in range(120):
+        parts, since = [none] * 3, d.reassigned
+        parts[turn // 20 % 3] = rng.integers(0, 2**63, 500).astype(U)
+        slots = use(d, *parts)
+        for key, table, slot in zip(*d.taken(since), strict=True):
+            assert owner.pop(int(slot)) == (table, key)
+        for slot, key in zip(slots.tolist(), parts[turn // 20 % 3].tolist(), strict=True):
+            if slot >= 0:  # else it has got no row
+                owner[slot] = turn // 20 % 3, key
+        if turn % 20 == 19:
+            for t in range(3):
+                known = [(slot, key) for slot, (table, key) in owner.items() if table == t]
+                parts = [none] * 3
+                parts[t] = np.array([key for _, key in known], U)
+                found, missing = d.find(*request(*parts), use=False)
+                assert len(missing) == 0
+                assert found.tolist() == [slot for slot, _ in known]
+    assert min(d.counters()["rows"]) > 500
+
+
 @pytest.mark.parametrize("eviction", [None, Eviction(), Eviction("ttl", ttl=5)], ids=str)
 def test_a_budget_holds_all_its_rows_need(eviction):
     for memory in (1 << 20, 100 << 20, 10 << 30):

@@ -19,6 +19,8 @@ def test_a_hello_that_no_server_would_read_is_refused_where_it_is_made() -> None
     assert unpack_text(pack_hello({"tables": ["a"]})) == {"tables": ["a"]}
     with pytest.raises(ConfigError, match=f"take {MAX_TEXT + 14} bytes to describe"):
         pack_hello({"tables": "x" * MAX_TEXT})
+    largest = {"tables": "x" * (MAX_TEXT - 14)}
+    assert unpack_text(pack_hello(largest)) == largest
 
 
 def test_texts_round_trip_and_are_bounded() -> None:
