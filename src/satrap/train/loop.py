@@ -116,7 +116,6 @@ class Loop:
             self._ending.set()
             for _ in turns:
                 pass
-        turns.close()
 
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
