@@ -29,6 +29,7 @@ SIDES = (
     "servers",
     "servers-hybrid",
     "torchrec",
+    "torchrec-16bit",
 )
 
 
@@ -66,7 +67,7 @@ def run_ranks(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
     serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
     serve += "wait_for_workers=False); print('ready', flush=True); sys.stdin.read()"
     meeting = None
-    if options["side"] != "torchrec":  # there, rank 0 serves the store
+    if "torchrec" not in options["side"]:  # there, rank 0 serves the store
         command = [*machines.command(0), sys.executable, "-c", serve, store.partition(":")[2]]
         meeting = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert meeting.stdout is not None
@@ -99,7 +100,7 @@ def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[
             print(case, side, speeds[side], steps[side], flush=True)
     median = {side: statistics.median(found) for side, found in speeds.items()}
     peer = median.get("torchrec")
-    ratios = {} if peer is None else {s: round(m / peer, 3) for s, m in median.items() if s != "torchrec"}
+    ratios = {} if peer is None else {s: round(m / peer, 3) for s, m in median.items()}
     print(case, "over torchrec:", ratios, flush=True)
     return {"samples_per_second": speeds, "median": median, "over_torchrec": ratios, "last_run": steps}
 
@@ -130,8 +131,8 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
     options = parser.parse_args()
-    sides = [side for side in options.sides if side != "torchrec" or find_spec("torchrec")]
-    if options.delay and any(side == "torchrec" or side.startswith("servers") for side in sides):
+    sides = [side for side in options.sides if "torchrec" not in side or find_spec("torchrec")]
+    if options.delay and any("torchrec" in side or side.startswith("servers") for side in sides):
         parser.error("--delay is for the sides collective...")
     if options.rate and any(side.startswith("servers") for side in sides):
         parser.error("--rate is for the sides collective... and torchrec")

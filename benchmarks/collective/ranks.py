@@ -102,6 +102,7 @@ def torchrec_side(options: argparse.Namespace) -> Side:
     from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
     from torchrec.distributed import DistributedModelParallel, ShardingEnv
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
     from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
     from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -137,8 +138,12 @@ def torchrec_side(options: argparse.Namespace) -> Side:
 
     net = Net()
     apply_optimizer_in_backward(RowWiseAdagrad, net.bags.parameters(), {"lr": LR})
-    sharders: Any = [EmbeddingBagCollectionSharder()]
-    topology = Topology(world_size=world, compute_device="cpu", local_world_size=world)
+    codecs = None
+    if options.side == "torchrec-16bit":
+        short = QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)
+        codecs = get_qcomm_codecs_registry(short, device=torch.device("cpu"))
+    sharders: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)]
+    topology = Topology(world_size=world, compute_device="cpu", local_world_size=1 if options.rate else world)
     plan = EmbeddingShardingPlanner(topology=topology).collective_plan(net, sharders, dist.group.WORLD)
     model = DistributedModelParallel(
         net,
@@ -172,7 +177,7 @@ def main() -> None:
     measured passes.
     """
     options = argparse.Namespace(**json.loads(os.environ["RANK_OPTIONS"]))
-    fit, meet, report = (torchrec_side if options.side == "torchrec" else satrap_side)(options)
+    fit, meet, report = (torchrec_side if "torchrec" in options.side else satrap_side)(options)
     sizes, speeds, seen = cardinalities(options.rows), [], list[dict[str, Any]]()
     for number in range(1 + options.passes):  # the first compiles and warms up
         steps = options.steps if number else options.warm_up

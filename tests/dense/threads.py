@@ -23,10 +23,10 @@ T = TypeVar("T")
 class Board:
     """Where threads lay what they have, and see what the others have; `dense` is the format of sums.
 
-    Whoever waits for another one in an exchange gives up after `patience` seconds.
+    Whoever waits for another one in an exchange gives up after `patience` seconds: compiling may take long.
     """
 
-    patience = 20.0
+    patience = 60.0
 
     def __init__(self, world: int, dense: str = "float32") -> None:
         self.world, self.dense = world, dense
@@ -137,7 +137,7 @@ class ThreadWorkers(ThreadGroup, Workers):
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         turn = self._met[stage] = self._met.get(stage, 0) + 1
         self.board.arrive(f"{stage}/{turn}")
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while self.board.arrived(f"{stage}/{turn}") < self.size:
             time.sleep(0.001)
             if self.board.aborted or time.monotonic() > limit:
@@ -151,7 +151,7 @@ class ThreadWorkers(ThreadGroup, Workers):
     def posted(self, key: str) -> bytes:
         board = self.board
         with board.news:
-            board.news.wait_for(lambda: board.aborted or key in board.posted, 20)
+            board.news.wait_for(lambda: board.aborted or key in board.posted, 60)
             if key not in board.posted:
                 raise threading.BrokenBarrierError
             return board.posted[key]
@@ -190,7 +190,7 @@ def together(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
     if errors:
         raise errors[0]
