@@ -34,7 +34,7 @@ test-slow: setup
 	$(PYTEST) -m slow --timeout 900
 
 test-cluster: setup
-	$(PYTEST) -m cluster --timeout 900
+	$(PYTEST) -m "cluster and not slow" --timeout 900
 
 # The network over every mesh of up to four workers; minutes each.
 test-dense: setup

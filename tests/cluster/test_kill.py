@@ -19,7 +19,7 @@ from tests.cluster.runs import PATIENCE, Started, children, eventually
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize("name", ["shard 1", "worker 0", "worker 1"])
+@pytest.mark.parametrize("name", ["shard 1", pytest.param("worker 0", marks=pytest.mark.slow), "worker 1"])
 def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, name: str) -> None:
     deadline = 2 * PATIENCE  # a death is noticed as such, not by silence
     with Started(tmp_path, f"cluster.deadline={deadline:g}") as run:
@@ -30,7 +30,7 @@ def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, nam
         assert run.left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stop_saves_the_state_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with Started(tmp_path) as run:
         run.popen.send_signal(number)
@@ -78,7 +78,7 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
         assert run.left() == []
 
 
-@pytest.mark.parametrize("name", ["worker 1", "shard 0"])
+@pytest.mark.parametrize("name", ["worker 1", pytest.param("shard 0", marks=pytest.mark.slow)])
 def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: str) -> None:
     with Started(tmp_path, "cluster.deadline=12") as run:
         os.kill(run.roles[name], signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) ->
         assert run.left() == []
 
 
-@pytest.mark.parametrize("durability", ["snapshot", "journal"])
+@pytest.mark.parametrize("durability", [pytest.param("snapshot", marks=pytest.mark.slow), "journal"])
 def test_a_killed_embedding_worker_is_started_again_with_snapshots(tmp_path: Path, durability: str) -> None:
     settings = ("checkpoint.every_steps=20", f"checkpoint.durability={durability}")
     with Started(tmp_path, *settings, middle=2) as run:
@@ -142,7 +142,8 @@ def test_a_killed_embedding_worker_is_started_again_with_snapshots(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("role", "asked"), [("loader 1", {"loaders": 2}), ("embedding-worker 0", {"middle": 1})]
+    ("role", "asked"),
+    [pytest.param("loader 1", {"loaders": 2}, marks=pytest.mark.slow), ("embedding-worker 0", {"middle": 1})],
 )
 def test_a_stopped_server_of_workers_is_named_after_the_deadline(
     tmp_path: Path, role: str, asked: dict[str, int]
@@ -156,7 +157,11 @@ def test_a_stopped_server_of_workers_is_named_after_the_deadline(
 
 @pytest.mark.parametrize(
     ("roles", "asked"),
-    [(["shard 0", "worker 1"], {}), (["loader 0"], {"loaders": 1}), (["embedding-worker 0"], {"middle": 1})],
+    [
+        (["shard 0", "worker 1"], {}),
+        pytest.param(["loader 0"], {"loaders": 1}, marks=pytest.mark.slow),
+        pytest.param(["embedding-worker 0"], {"middle": 1}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_role_that_stops_for_a_while_is_waited_for(
     tmp_path: Path, roles: list[str], asked: dict[str, int]

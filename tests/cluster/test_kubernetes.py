@@ -78,7 +78,7 @@ def test_pods_train_what_one_process_trains(room: Path, code: Path) -> None:
     assert "warning" not in cluster.log("clicks-train")
 
 
-@pytest.mark.parametrize("durability", ["journal", "snapshot"])
+@pytest.mark.parametrize("durability", ["journal", pytest.param("snapshot", marks=pytest.mark.slow)])
 def test_pods_that_are_killed_come_back_and_lose_nothing(room: Path, code: Path, durability: str) -> None:
     data = room / "data"
     recipe = make_recipe(data, rows=frame(4000))

@@ -145,7 +145,9 @@ def test_a_mesh_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["mmoe", "ple"])
-@pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, 2, True)], ids=name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(1, 2), pytest.param(Mesh(2, 2, True), marks=pytest.mark.slow)], ids=name
+)
 def test_experts_at_several_processes_learn_what_one_process_learns(
     mesh: Mesh, model: str, tmp_path: Path, alone: Any, copies: Any
 ) -> None:
@@ -178,7 +180,9 @@ def test_clipping_the_same_bytes_and_a_forgotten_division(tmp_path: Path, alone:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mesh", [Mesh(2, 2, True), Mesh(2, 1, "optimizer")], ids=name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(2, 2, True), pytest.param(Mesh(2, 1, "optimizer"), marks=pytest.mark.slow)], ids=name
+)
 def test_micro_batches_over_a_mesh_make_the_step_of_the_batch(
     mesh: Mesh, tmp_path: Path, alone: Any, copies: Any
 ) -> None:
@@ -189,7 +193,9 @@ def test_micro_batches_over_a_mesh_make_the_step_of_the_batch(
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mesh", [Mesh(2, 1, True), Mesh(2, 2, True)], ids=name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(2, 1, True), pytest.param(Mesh(2, 2, True), marks=pytest.mark.slow)], ids=name
+)
 def test_recomputed_activations_change_no_bit_over_a_mesh(mesh: Mesh, tmp_path: Path) -> None:
     tasks = [{"checkpoint_activations": again, "precision": "bfloat16"} for again in (False, True)]
     plain, again = run(tmp_path, mesh, [{"mode": "sync", "steps": 10, **task} for task in tasks])
@@ -261,7 +267,9 @@ def dense_bytes(place: str) -> dict[str, bytes]:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mesh", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "mesh", [pytest.param(mesh, marks=() if mesh.size > 2 else pytest.mark.slow) for mesh in KINDS], ids=str
+)
 def test_a_saved_network_has_the_bytes_that_safetensors_gives_to_the_whole(
     mesh: Mesh, tmp_path: Path
 ) -> None:

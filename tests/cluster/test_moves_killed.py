@@ -61,8 +61,8 @@ def add_and_kill(run: Run, point: Point, role: str, *, visit: int = 1) -> Answer
     ("point", "role"),
     [
         ("shard.export", "shard 0"),
-        ("shard.load", "shard 2"),
-        ("shard.map", "shard 1"),
+        pytest.param("shard.load", "shard 2", marks=pytest.mark.slow),
+        pytest.param("shard.map", "shard 1", marks=pytest.mark.slow),
         ("shard.map", "shard 2"),
     ],
 )
@@ -85,11 +85,11 @@ def test_a_shard_with_a_journal_comes_back_into_the_move(
 @pytest.mark.parametrize(
     ("point", "role", "visit"),
     [
-        ("shard.export", "shard 0", 1),
+        pytest.param("shard.export", "shard 0", 1, marks=pytest.mark.slow),
         ("shard.load", "shard 2", 1),
-        ("move.copied", "worker 0", 1),
-        ("move.mapped", "worker 0", 2),
-        ("move.adopt", "worker 0", 2),
+        pytest.param("move.copied", "worker 0", 1, marks=pytest.mark.slow),
+        pytest.param("move.mapped", "worker 0", 2, marks=pytest.mark.slow),
+        pytest.param("move.adopt", "worker 0", 2, marks=pytest.mark.slow),
         ("move.adopt", "worker 1", 2),
     ],
 )

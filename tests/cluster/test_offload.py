@@ -21,7 +21,10 @@ from tests.launch.test_collective import COLLECTIVE, KillWorker
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize(("sharded", "weights"), [("false", "false"), ("true", "false"), ("false", "true")])
+@pytest.mark.parametrize(
+    ("sharded", "weights"),
+    [pytest.param("false", "false", marks=pytest.mark.slow), ("true", "false"), ("false", "true")],
+)
 def test_a_run_on_a_disk_has_the_bytes_of_one_in_memory(tmp_path: Path, sharded: str, weights: str) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5"]
@@ -55,7 +58,7 @@ except KilledError:
 """
 
 
-@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("weights", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_network_without_room_is_trained_and_saved_and_goes_on(tmp_path: Path, weights: bool) -> None:
     """38 MB of weights, as many of gradients, and 76 MB of Adam's state, in a container of 60 MB.
 

@@ -91,6 +91,7 @@ def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     assert "(restart 3 of 1000)" in said
 
 
+@pytest.mark.slow
 def test_deltas_bring_back_shards_workers_and_the_run(tmp_path: Path) -> None:
     """A shard (from chain and journal), a worker and the launcher are killed; three shards then go on."""
     keep = "{every_steps: 60, delta_every_steps: 11, keep: 9, durability: journal}"
@@ -134,7 +135,9 @@ def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     assert Series(str(run / "checkpoints")).latest() is not None
 
 
-@pytest.mark.parametrize("change", ["cluster.shards=3", "cluster.workers=3"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("cluster.shards=3", marks=pytest.mark.slow), "cluster.workers=3"]
+)
 def test_a_run_goes_on_with_another_number_of_shards_or_workers(tmp_path: Path, change: str) -> None:
     recipe = make_recipe(tmp_path, EXACT, frame(8000))
     expected, run = tmp_path / "expected", tmp_path / "run"

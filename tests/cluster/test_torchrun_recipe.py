@@ -87,7 +87,7 @@ def workers_of(torchrun: subprocess.Popen[str]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("exchange", ["servers", "collective"])
+@pytest.mark.parametrize("exchange", [pytest.param("servers", marks=pytest.mark.slow), "collective"])
 def test_two_machines_and_a_killed_worker(tmp_path: Path, machines: Machines, exchange: str) -> None:
     """All are started again and go on from the newest snapshot; the result is undisturbed."""
     recipe, run, key = make_recipe(tmp_path, SYNC), tmp_path / "run", tmp_path / "key"

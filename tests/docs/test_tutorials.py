@@ -12,11 +12,12 @@ from tests.docs.page import follow
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIRST = DOCS / "tutorials" / "own_data.md"
 LATER = [
-    *sorted({*DOCS.glob("tutorials/*.md")} - {FIRST}),
     *(
-        DOCS / f"{name}.md"
-        for name in ("coming_from", "kubernetes", "persia_on_kubernetes", "published_runs")
+        pytest.param(page, marks=pytest.mark.slow)
+        for page in sorted({*DOCS.glob("tutorials/*.md")} - {FIRST})
     ),
+    pytest.param(DOCS / "published_runs.md", marks=pytest.mark.slow),
+    *(DOCS / f"{name}.md" for name in ("coming_from", "kubernetes", "persia_on_kubernetes")),
 ]
 
 pytestmark = pytest.mark.cluster

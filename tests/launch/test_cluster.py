@@ -270,7 +270,7 @@ def test_what_is_wrong_with_the_recipe_is_found_before_any_process_starts(tmp_pa
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "hybrid"])
 def test_loaders_change_nothing_but_who_reads(tmp_path: Path, mode: str) -> None:
     """With two workers in sync the model is the same to the bit; in hybrid the samples are."""
     path = make_recipe(tmp_path, rows=frame(1501))
@@ -288,6 +288,7 @@ def test_loaders_change_nothing_but_who_reads(tmp_path: Path, mode: str) -> None
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_another_number_of_loaders_goes_on_in_the_middle_of_a_pass(tmp_path: Path) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*SERVERS, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=1"]
@@ -343,7 +344,14 @@ def test_a_loader_reads_for_a_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("mode", "workers", "middle"), [("hybrid", 1, 1), ("sync", 2, 1), ("sync", 2, 2)])
+@pytest.mark.parametrize(
+    ("mode", "workers", "middle"),
+    [
+        pytest.param("hybrid", 1, 1, marks=pytest.mark.slow),
+        pytest.param("sync", 2, 1, marks=pytest.mark.slow),
+        ("sync", 2, 2),
+    ],
+)
 def test_embedding_workers_change_nothing_but_who_pools(
     tmp_path: Path, mode: str, workers: int, middle: int
 ) -> None:

@@ -25,11 +25,11 @@ COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
 @pytest.mark.parametrize(
     ("workers", "placed"),
     [
-        (1, "cluster.placement=row_wise"),
-        (2, "cluster.placement=row_wise"),
+        pytest.param(1, "cluster.placement=row_wise", marks=pytest.mark.slow),
+        pytest.param(2, "cluster.placement=row_wise", marks=pytest.mark.slow),
         (3, "cluster.placement=row_wise"),
         (2, "cluster.placements={user: replicated, item: table_wise}"),
-        (2, "cluster.placement=replicated"),
+        pytest.param(2, "cluster.placement=replicated", marks=pytest.mark.slow),
         (2, "cluster.placement=auto"),
         (2, "training.lookahead=2"),
     ],
@@ -65,7 +65,11 @@ def test_processes_pool_the_rows_they_hold_for_others_to_the_bit(tmp_path: Path)
     assert sent[1] < sent[0] / 2
 
 
-@pytest.mark.parametrize("exchange", [COLLECTIVE, [*SERVERS, "cluster.shards=2"]], ids=lambda one: one[0])
+@pytest.mark.parametrize(
+    "exchange",
+    [COLLECTIVE, pytest.param([*SERVERS, "cluster.shards=2"], marks=pytest.mark.slow)],
+    ids=lambda one: one[0],
+)
 def test_gradients_of_the_network_travel_in_8_bits(tmp_path: Path, exchange: list[str]) -> None:
     path = make_recipe(tmp_path, rows=frame(6001))
     common = [*exchange, "cluster.workers=2", "data.batch_size=50"]
@@ -96,7 +100,9 @@ class KillWorker(Observer):
         os.kill(self.killed, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("dense", ["sign", "{dense: powersgd, dense_rank: 1}"])
+@pytest.mark.parametrize(
+    "dense", [pytest.param("sign", marks=pytest.mark.slow), "{dense: powersgd, dense_rank: 1}"]
+)
 def test_gradients_of_the_network_travel_compressed(tmp_path: Path, dense: str) -> None:
     """A run that lost a worker is, in its end, one that lost none: errors are in the snapshots."""
     path = make_recipe(tmp_path, rows=frame(3001))

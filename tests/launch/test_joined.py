@@ -44,7 +44,7 @@ class Kill(Observer):
             os.kill(self.killed, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("who", ["worker 1", "shard 0"])
+@pytest.mark.parametrize("who", ["worker 1", pytest.param("shard 0", marks=pytest.mark.slow)])
 def test_sync_leaves_the_model_of_a_run_without_replicas_to_the_bit_whoever_dies(
     tmp_path: Path, who: str
 ) -> None:

@@ -37,8 +37,8 @@ class Kill(Observer):
 @pytest.mark.parametrize(
     ("name", "restarted"),
     [
-        ("worker 0", ["checkpoint.every_steps=5"]),
-        ("shard 1", ["checkpoint.every_steps=5"]),
+        pytest.param("worker 0", ["checkpoint.every_steps=5"], marks=pytest.mark.slow),
+        pytest.param("shard 1", ["checkpoint.every_steps=5"], marks=pytest.mark.slow),
         ("shard 1", ["checkpoint.durability=journal"]),
     ],
 )

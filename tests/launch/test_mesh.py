@@ -61,8 +61,13 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
 @pytest.mark.parametrize(
     ("mesh", "sharded", "words"),
     [
-        ("{pipeline: 2}", "false", "1 data x 2 pipeline = 2 workers; "),
-        ("{data: 2, pipeline: 2}", "true", "2 data x 2 pipeline = 4 workers, weights in 2 parts; "),
+        pytest.param("{pipeline: 2}", "false", "1 data x 2 pipeline = 2 workers; ", marks=pytest.mark.slow),
+        pytest.param(
+            "{data: 2, pipeline: 2}",
+            "true",
+            "2 data x 2 pipeline = 4 workers, weights in 2 parts; ",
+            marks=pytest.mark.slow,
+        ),
         ("{tensor: 2, pipeline: 2}", "false", "1 data x 2 tensor x 2 pipeline = 4 workers; "),
         ("{pipeline: 2}", "false", "1 data x 2 pipeline of 2 stages = 2 workers; "),
     ],

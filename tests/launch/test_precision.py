@@ -18,7 +18,11 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["servers", "collective"])
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(PLACES[0], marks=pytest.mark.slow), PLACES[1]],
+    ids=["servers", "collective"],
+)
 def test_all_workers_compute_in_bfloat16_and_so_does_the_model(tmp_path: Path, place: list[str]) -> None:
     path = make_recipe(tmp_path, rows=frame(3001))
     settings = [*place, "training.mode=sync", "cluster.workers=2", "data.batch_size=50"]
