@@ -116,7 +116,9 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
         dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
         mode=options.mode,
         staleness=options.staleness,
-        training=satrap.train.TrainingOptions(precision=options.precision),
+        training=satrap.train.TrainingOptions(
+            precision=options.precision, staleness_warmup=options.staleness_warmup
+        ),
         place=satrap.train.Place(connect, threads=options.threads),
     )
     data = satrap.data.read(str(options.data), described, batch_size=workload.BATCH)
@@ -189,6 +191,7 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--mode", choices=["hybrid", "sync"], default="hybrid")
     parser.add_argument("--staleness", type=int, default=4)
+    parser.add_argument("--staleness-warmup", type=int, help="steps; default: as satrap chooses")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=3)

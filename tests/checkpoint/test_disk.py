@@ -185,7 +185,11 @@ class Ticking:
 RAISED = [StrangeError, ServerError, KeyError, PermissionError, TimeoutError, NotImplementedError]
 
 
-@pytest.mark.parametrize("raised", RAISED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "raised",
+    [*RAISED[:2], *(pytest.param(kind, marks=pytest.mark.slow) for kind in RAISED[2:])],
+    ids=lambda kind: kind.__name__,
+)
 def test_whatever_a_store_raises_the_older_snapshot_stays_and_the_next_save_works(
     raised: type[Exception], tmp_path: Path
 ) -> None:

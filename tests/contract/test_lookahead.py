@@ -75,7 +75,7 @@ def ahead(kind: str, *arguments: Any) -> Iterator[Exchange]:
 
 
 @pytest.mark.parametrize("tables", [TABLES, HALF, OTHERS], ids=["adagrad", "16-bit", "others"])
-@pytest.mark.parametrize("steps_ahead", [1, 4])
+@pytest.mark.parametrize("steps_ahead", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_lookups_in_their_turn(kind: str, steps_ahead: int, tables: list[Table]) -> None:
     with opened(kind, tables) as sync, ahead(kind, tables) as early:

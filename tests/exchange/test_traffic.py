@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from satrap.exchange import Lookup, Request
-from satrap.exchange.kernels import FORMATS, INT8
+from satrap.exchange import Lookup, Request, kernels
+from satrap.exchange.kernels import FLOAT32, FORMATS, INT8
 from satrap.exchange.servers.wire import gather_gradients
 from satrap.exchange.traffic import Answers, Meter, Rounding, Traffic
+from satrap.store.types import address
 
 
 def lookup() -> Lookup[np.ndarray]:
@@ -121,3 +122,18 @@ def test_rounding_is_that_of_the_first_message_and_of_some_later_ones(code: int)
     else:
         least, most = {4: (0, 0), 2: (2**-14, 2**-8)}[len(raw) // 15]
         assert least <= rounding.error <= most
+
+
+@pytest.mark.parametrize("code", [code for code in FORMATS if code != FLOAT32])
+def test_some_rows_of_a_long_message_tell_how_far_all_are_rounded(code: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
+    rows *= np.linspace(1, 100, len(rows), dtype=np.float32)[:, None]  # from one end to the other
+    places, rounding = np.arange(len(rows))[::-1].astype(np.int32), Rounding()
+    raw, _ = gather_gradients(rows, places, code, 1.0)
+    rounding.note(rows, raw, code, places)
+    sent = np.empty_like(rows)
+    kernels.widen(code, address(raw), address(sent), *map(np.uint64, rows.shape))
+    exact = rows[places].astype(np.float64)
+    assert rounding.error == pytest.approx(
+        (np.square(sent - exact).sum() / np.square(exact).sum()) ** 0.5, rel=0.1
+    )

@@ -136,7 +136,7 @@ def weighted(rank: int) -> Batches:
 
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("schema", SCHEMAS)
-@pytest.mark.parametrize("others", ["table_wise", "row_wise"])
+@pytest.mark.parametrize("others", ["table_wise", pytest.param("row_wise", marks=pytest.mark.slow)])
 def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
     others: str, schema: str, always: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +163,7 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
     ("placement", "wire"),
     [("row_wise", EXACT), ("row_wise", Wire()), ("row_wise", Wire("int8", "int8")), ("replicated", EXACT)],
 )
-@pytest.mark.parametrize(("world", "lookahead"), [(1, 2), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("world", "lookahead"), [(1, 2), (2, 1), pytest.param(4, 3, marks=pytest.mark.slow)])
 def test_lookahead_changes_nothing(world: int, lookahead: int, placement: str, wire: Wire) -> None:
     arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "placement": Placement(placement), "wire": wire}
     arguments["validation"] = lambda rank: parts(3 - rank)
@@ -230,7 +230,7 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
         {"mode": "sync", "dense": "sign"},
     ],
 )
-@pytest.mark.parametrize("delta", [None, 2])
+@pytest.mark.parametrize("delta", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_a_killed_run_resumes_to_the_bit(
     arguments: dict[str, Any], delta: int | None, tmp_path: Path
 ) -> None:

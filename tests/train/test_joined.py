@@ -84,7 +84,7 @@ def trained(world: int, *, epochs: int = 1, validation: Any = lambda _: None, **
 
 
 @pytest.mark.parametrize("wire", [EXACT, Wire(), Wire("int8", "int8")], ids=["exact", "16-bit", "8-bit"])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_sync_is_that_of_shard_servers_alone_to_the_bit(world: int, wire: Wire) -> None:
     arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "validation": lambda r: parts(3 - r)}
     mine = trained(world, wire=wire, **arguments)

@@ -95,8 +95,8 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("world", "arguments"),
     [
-        (1, {"mode": "sync"}),
-        (1, {"mode": "sync", "lookahead": 3}),
+        pytest.param(1, {"mode": "sync"}, marks=pytest.mark.slow),
+        pytest.param(1, {"mode": "sync", "lookahead": 3}, marks=pytest.mark.slow),
         (1, {"mode": "hybrid", "staleness": 4}),
         (2, {"mode": "sync"}),
     ],

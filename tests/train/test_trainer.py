@@ -65,7 +65,8 @@ def all_rows(trainer: Trainer, table: str) -> np.ndarray:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    ("mode", "staleness", "every"), [("sync", 0, 0), ("hybrid", 3, 0), ("hybrid", 4, 20)]
+    ("mode", "staleness", "every"),
+    [("sync", 0, 0), pytest.param("hybrid", 3, 0, marks=pytest.mark.slow), ("hybrid", 4, 20)],
 )
 def test_equals_plain_pytorch_after_200_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
     """Staleness is full at once, or grows by one `every` so many steps."""

@@ -257,7 +257,14 @@ def die(_: str) -> None:
 
 
 @pytest.mark.parametrize("next_map", ["before", "after"])
-@pytest.mark.parametrize(("point", "at"), [("move.copied", 1), ("move.mapped", 1), ("move.mapped", 3)])
+@pytest.mark.parametrize(
+    ("point", "at"),
+    [
+        pytest.param("move.copied", 1, marks=pytest.mark.slow),
+        pytest.param("move.mapped", 1, marks=pytest.mark.slow),
+        ("move.mapped", 3),
+    ],
+)
 def test_if_rank_0_dies_in_a_move_the_next_generation_loads_the_snapshot_under_either_map(
     tmp_path: Path, point: str, at: int, next_map: str
 ) -> None:
