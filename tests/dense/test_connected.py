@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -158,10 +159,10 @@ class Time:
 
 
 class Lone(ConnectedWorkers):
-    """Worker 1 of three: all that it sees of the others is what the store holds."""
+    """Worker 1 of some: all that it sees of the others is what the store holds."""
 
-    def __init__(self) -> None:
-        self.rank, self.size, self._process, self.deadline = 1, 3, 1, 3.0
+    def __init__(self, size: int = 3) -> None:
+        self.rank, self.size, self._process, self.deadline = 1, size, 1, 3.0
         self._met, self._axes, self._store = {}, {}, dist.HashStore()
         self.looks: list[tuple[float, str]] = []
 
@@ -185,18 +186,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return clock
 
 
-@pytest.mark.parametrize(("alive", "lost"), [([0, 1], [2]), ([1], [0, 2]), ([], [0, 2]), ([0, 2], [])])
+@pytest.mark.parametrize(
+    ("alive", "lost", "took"),
+    [([0, 1], [2], 0.25 + 8 * 0.25), ([1], [0, 2], 8 * 0.25), ([], [0, 2], 8 * 0.25), ([0, 2], [], 0.25)],
+)
 def test_the_first_who_notices_tells_the_others_who_was_lost(
-    alive: list[int], lost: list[int], clock: Time
+    alive: list[int], lost: list[int], took: float, clock: Time
 ) -> None:
     workers = Lone()
     workers.beat(0, 1, 2)
     clock.then = lambda: workers.beat(*alive)
     assert workers.silent() == lost
-    assert clock.now == 100.0 + 4 * 0.25
+    assert clock.now == 100.0 + took
     assert workers._store.check(["lost"]) == bool(lost)
     assert workers.silent() == lost
-    assert clock.now == 100.0 + (4 * 0.25 if lost else 8 * 0.25)
+    assert clock.now == 100.0 + (took if lost else 2 * took)
+
+
+def test_a_worker_whose_sign_of_life_comes_late_is_not_lost(clock: Time) -> None:
+    """As where many processes share a core: worker 0 is heard after 1.75 s, worker 3 1.75 s later."""
+    workers, sleeps = Lone(size=4), itertools.count(1)
+    workers.beat(0, 1, 2, 3)
+
+    def late() -> None:
+        workers.beat(*{7: [0], 14: [3]}.get(next(sleeps), []))
+
+    clock.then = late
+    assert workers.silent() == [2]
+    assert clock.now == 100.0 + (14 + 8) * 0.25
 
 
 @pytest.mark.parametrize(("stage", "limit"), [("end", 3.0), ("start", 120.0)])

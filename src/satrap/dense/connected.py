@@ -29,8 +29,8 @@ from satrap.exchange.servers.wire import CODES
 BEAT_SECONDS = 0.25
 """Seconds between two signs of life of a worker."""
 
-SILENT_SECONDS = 4 * BEAT_SECONDS
-"""Seconds without a sign of life after which a worker is named as lost once a connection to it has ended."""
+SILENT_SECONDS = 8 * BEAT_SECONDS
+"""Seconds without a sign of life after which a worker is named as lost once a connection has ended."""
 
 START_SECONDS = 120.0
 """Seconds for all workers to find each other; importing PyTorch may take some of them long."""
@@ -355,7 +355,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 )
 
     def silent(self) -> list[int]:
-        """Return the workers that give no sign of life; this takes a second.
+        """Return the workers that give no sign of life; this takes about two seconds.
 
         Who finds out first tells the others, since workers that lost one end, too.
         """
@@ -363,14 +363,25 @@ class ConnectedWorkers(ConnectedGroup, Workers):
             if self._store.check(["lost"]):
                 told = self._store.get("lost")
             else:
-                before = self._beats_of_all()
-                time.sleep(SILENT_SECONDS)
-                after = self._beats_of_all()
-                found = [str(r) for r in range(self.size) if before[r] == after[r] and r != self.rank]
-                told = self._store.compare_set("lost", "", ",".join(found)) if found else b""
+                found = self._unheard()
+                told = self._store.compare_set("lost", "", ",".join(map(str, found))) if found else b""
         except RuntimeError:  # who holds the store has gone
             return []
         return [int(rank) for rank in told.decode().split(",") if rank]
+
+    def _unheard(self) -> list[int]:
+        """Return the workers that are not heard for `SILENT_SECONDS`, and longer while others still are.
+
+        Where many processes share a core, the signs of some come late.
+        """
+        before, missing = self._beats_of_all(), set(range(self.size)) - {self.rank}
+        until = time.monotonic() + SILENT_SECONDS
+        while missing and time.monotonic() < until:
+            time.sleep(BEAT_SECONDS)
+            beats = self._beats_of_all()
+            if heard := {rank for rank in missing if beats[rank] != before[rank]}:
+                missing, until = missing - heard, time.monotonic() + SILENT_SECONDS
+        return sorted(missing)
 
     def _beats_of_all(self) -> list[int]:
         return [self._store.add(f"beat/{rank}", 0) for rank in range(self.size)]
