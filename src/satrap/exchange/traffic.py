@@ -19,7 +19,7 @@ from satrap.store.types import address
 _LOOKS = 61
 """Of so many messages one is looked at; a prime, so that it is not always that of the same table group."""
 _ROWS = 256
-"""So many rows of a message are looked at, or a few less."""
+"""At most so many rows of a message are looked at, at equal distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Traffic:
 class Rounding:
     """Measures how far numbers are rounded on their way: in the first message, then now and then.
 
-    Of a message it looks at some hundred rows: all of them would take longer than the rounding itself.
+    Of a message it looks at some hundred rows: to look at all takes longer than to round them.
     """
 
     def __init__(self) -> None:
