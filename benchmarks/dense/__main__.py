@@ -114,15 +114,18 @@ def predicted_steps(options: argparse.Namespace, plain_ms: float) -> tuple[dict[
 
 
 def saving() -> dict[str, Any]:
-    """Return what each of two processes needs to save a network of which each has half."""
+    """Return what each of two processes needs to save and read a network of which each has half."""
     with tempfile.TemporaryDirectory() as folder:
-        found = answers("benchmarks.dense.saving", 2, json.dumps(SAVED), f"{folder}/model")
+        found, whole = (
+            answers("benchmarks.dense.saving", 2, json.dumps(SAVED | {"whole": whole}), f"{folder}/{name}")
+            for name, whole in (("model", False), ("other", True))
+        )
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for path in Path(folder).rglob("*.safetensors")
+            for path in Path(folder, "model").rglob("*.safetensors")
         }
-    print(*found, files, sep="\n", flush=True)
-    return {"processes": found, "files": files}
+    print(*found, *whole, files, sep="\n", flush=True)
+    return {"processes": found, "reading_the_whole": [one["reading"] for one in whole], "files": files}
 
 
 def main() -> None:

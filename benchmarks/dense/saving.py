@@ -1,4 +1,7 @@
-"""One process of a mesh: trains a network for two steps and saves it, and says how much memory that took."""
+"""One process of a mesh: trains a network, saves it and goes on from a snapshot that only process 0 reaches.
+
+It says how much memory both took.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.memory import keep_freed_memory, release_freed_memory
+from satrap.train import Checkpointing, dense_files, snapshots
 
 RETURNED = 1 << 17
 """Bytes from which the C library returns freed memory to the system at once, so that it does not count."""
@@ -43,6 +49,21 @@ def resident(key: str) -> float:
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(key))
 
 
+def measured(work: Callable[[], object]) -> dict[str, float]:
+    """Return megabytes before a piece of work and at its peak, and seconds."""
+    release_freed_memory()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    start = time.perf_counter()
+    work()
+    took = time.perf_counter() - start
+    return {"before_mb": before, "peak_mb": resident("VmHWM"), "seconds": took}
+
+
+def unseen(_: Any) -> Any:
+    raise FileNotFoundError
+
+
 def main() -> None:
     store, rank, given, place = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
     mesh = Mesh(2, sharded=True)
@@ -55,15 +76,16 @@ def main() -> None:
         "sync", "wide", workers=workers, exchange=exchange, in_parts=True, **arguments
     )
     keep_freed_memory(RETURNED, RETURNED)
-    trainer.fit(Batches(make_batches(2, seed=rank)))
-    release_freed_memory()
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
-    start = time.perf_counter()
-    trainer.save(place)
-    took, peak = time.perf_counter() - start, resident("VmHWM")
-    weights = sum(p.numel() * p.itemsize for p in trainer.model.parameters()) / 1e6
-    print(json.dumps({"network_mb": weights, "before_mb": before, "peak_mb": peak, "seconds": took}))
+    data, plan = Batches(make_batches(2, seed=rank)), Checkpointing(f"{place}-snapshots", every_steps=2)
+    trainer.fit(data, checkpoint=plan)
+    found: dict[str, Any] = {"saving": measured(lambda: trainer.save(place))}
+    if rank:
+        dense_files.read_manifest = unseen
+    if given["whole"]:  # as where each process has the whole network
+        snapshots.opened = lambda *_, **__: nullcontext()
+    found["reading"] = measured(lambda: trainer.fit(data, checkpoint=plan, resume=True))
+    found["network_mb"] = sum(p.numel() * p.itemsize for p in trainer.model.parameters()) / 1e6
+    print(json.dumps(found))
     sys.stdout.flush()
     trainer.close()
     workers.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from contextlib import ExitStack
@@ -284,6 +285,24 @@ def test_a_saved_network_has_the_bytes_that_safetensors_gives_to_the_whole(
     for number in range(2):
         assert dense_bytes(str(tmp_path / f"saved {number}")) == expected
     assert dense_bytes(Series(alone).place(10)) == expected
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(2, 2, True), pytest.param(Mesh(2, 1, True, pipeline=2), marks=pytest.mark.slow)], ids=str
+)
+def test_a_run_whose_snapshots_only_process_0_reaches_goes_on_to_the_bit(mesh: Mesh, tmp_path: Path) -> None:
+    task = {"mode": "sync", "model": "mine" if mesh.pipeline == 1 else "stacked"}
+    places = [str(tmp_path / name) for name in ("reached", "alone")]
+    run(tmp_path / "begun", mesh, [{**task, "steps": 10, "checkpoints": places[0]}])
+    shutil.copytree(*places)
+    tasks = [{**task, "steps": 20, "checkpoints": place, "resume": True} for place in places]
+    reached, alone = run(tmp_path / "again", mesh, [tasks[0], {**tasks[1], "unreached": True}])
+    assert [one["losses"] for one in alone] == [one["losses"] for one in reached]
+    assert dense_bytes(str(tmp_path / "again" / "saved 1")) == dense_bytes(
+        str(tmp_path / "again" / "saved 0")
+    )
 
 
 @pytest.mark.cluster

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.saved_dense import DensePart
+from satrap.checkpoint.storage import Storage
 from satrap.dense import Workers
 from satrap.errors import CheckpointError
+from satrap.train import dense_files
 from satrap.train.dense_files import DenseFiles, all_reach, opened
 from tests.dense.threads import together
 
@@ -107,9 +113,9 @@ def test_a_process_alone_reaches_its_folder_and_leaves_nothing_there(tmp_path: P
     assert all_reach(Workers(), str(tmp_path / "new"))
     assert not list((tmp_path / "new").iterdir())
     write_checkpoint(str(tmp_path), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
-    found = opened(Workers(), str(tmp_path))
-    assert found is not None
-    assert found.weights["w"].read([1], [2]).tolist() == [1, 1]
+    with opened(Workers(), str(tmp_path), whole=True) as found:
+        assert found is not None
+        assert found.weights["w"].read([1], [2]).tolist() == [1, 1]
 
 
 def test_processes_reach_a_folder_together(tmp_path: Path) -> None:
@@ -120,9 +126,75 @@ def test_processes_reach_a_folder_together(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert not all_reach(Workers(), str(tmp_path / "file" / "new"))
     write_checkpoint(str(place), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
-    for found in together(2, lambda workers: opened(workers, str(place) if workers.rank == 0 else "")):
-        assert found is not None
-        assert found.weights["w"].read([0], [3]).tolist() == [1, 1, 1]
+    assert together(2, lambda workers: read_by(workers, str(place), whole=True)) == 2 * [[[1, 1, 1], []]]
+
+
+def read_by(workers: Workers, place: str, *, whole: bool) -> Any:
+    """Return what a process reads of the network `w` and of the optimizer, or None."""
+    with opened(workers, place if workers.rank == 0 else "", whole=whole) as found:
+        if found is None:
+            return None
+        state = found.optimizer.get("state", {})
+        return [found.weights["w"].whole().tolist(), [state[0]["m"].read([1], [3]).tolist()] if state else []]
+
+
+def unseen(monkeypatch: pytest.MonkeyPatch, ranks: Sequence[int]) -> None:
+    """Some processes, each a thread, do not reach the checkpoint."""
+    seen = read_manifest
+
+    def read(storage: Storage) -> Manifest:
+        if threading.current_thread().name in [f"rank {rank}" for rank in ranks]:
+            raise FileNotFoundError(storage.url)
+        return seen(storage)
+
+    monkeypatch.setattr(dense_files, "read_manifest", read)
+
+
+def written(place: Path) -> str:
+    """Write a network, and the state of its optimizer, of 40 numbers each."""
+    optimizer = {"state": {0: {"m": torch.arange(40.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    write_checkpoint(str(place), Checkpoint({}, {"w": torch.arange(40.0) / 2}, optimizer, ()))
+    return str(place)
+
+
+@pytest.mark.parametrize("ranks", [[1], [1, 2]])
+def test_who_does_not_reach_the_files_gets_copies_of_them_for_a_while(
+    ranks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = written(tmp_path / "place")
+    monkeypatch.setattr(dense_files, "READ", 64)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    unseen(monkeypatch, ranks)
+    expected = [(torch.arange(40.0) / 2).tolist(), [[1, 2, 3]]]
+    assert together(3, lambda workers: read_by(workers, place, whole=False)) == 3 * [expected]
+    assert together(3, lambda workers: read_by(workers, place, whole=True)) == 3 * [None]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_all_are_told_that_one_has_no_room_for_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = written(tmp_path / "place")
+    unseen(monkeypatch, [1])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    opening = Path.open
+
+    def full(path: Path, mode: str = "r", **more: Any) -> Any:
+        if mode == "ab":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opening(path, mode, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+
+    def work(workers: Workers) -> str:
+        with pytest.raises(CheckpointError) as raised, opened(workers, place, whole=False):
+            pass
+        return raised.value.what
+
+    here, there = together(2, work)
+    assert here == "1 of 2 workers have no copy of the network: not this one"
+    assert there == "1 of 2 workers have no copy of the network: [Errno 28] No space left on device"
 
 
 class Elsewhere(Workers):
@@ -137,4 +209,5 @@ class Elsewhere(Workers):
 def test_one_that_does_not_see_the_folder_is_enough_to_give_it_up(tmp_path: Path) -> None:
     assert not all_reach(Elsewhere(), str(tmp_path))
     write_checkpoint(str(tmp_path), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
-    assert opened(Elsewhere(), str(tmp_path)) is None
+    with opened(Elsewhere(), str(tmp_path), whole=True) as found:
+        assert found is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.saved_dense import DensePart, SavedDense
+from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.saved_dense import DensePart, SavedDense, is_dense_file
 from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.checkpoint.stream import READ
 from satrap.dense import DenseState, Workers
 from satrap.errors import CheckpointError
 
@@ -92,12 +95,21 @@ def all_reach(workers: Workers, url: str) -> bool:
     return count == workers.size
 
 
-def opened(workers: Workers, url: str) -> DenseState | None:
-    """Return the network of a checkpoint, to be read by slices; None unless all processes reach it.
+@contextmanager
+def opened(workers: Workers, url: str, *, whole: bool) -> Iterator[DenseState | None]:
+    """Open the network of a checkpoint, to be read by slices.
+
+    If some processes do not reach the checkpoint, it is None where each process has the `whole` network.
+    Where each has a part, process 0 sends the files, a few megabytes at a time, and those that do not reach
+    them have copies in a temporary folder until the block ends.
 
     Args:
         workers: all processes.
         url: of the checkpoint, in process 0.
+        whole: whether each process has the whole network.
+
+    Raises:
+        CheckpointError: a process has no room for the copy; or the checkpoint is damaged, in process 0.
     """
     place, id_ = json.loads(workers.share(json.dumps(_named(url) if workers.rank == 0 else []).encode()))
     found = None
@@ -105,10 +117,65 @@ def opened(workers: Workers, url: str) -> DenseState | None:
         storage = Storage(place)
         manifest = read_manifest(storage)
         if manifest.id == id_:
-            saved = SavedDense(storage, manifest)
-            found = DenseState(dict(saved.weights), saved.optimizer)
+            found = _network(storage, manifest)
     [count] = workers.count([float(found is not None)])
-    return found if count == workers.size else None
+    if whole or count == workers.size:
+        yield found if count == workers.size else None
+        return
+    with TemporaryDirectory(prefix="satrap-") as folder:
+        sent = _described(workers, place)
+        _keep(workers, _blocks(workers, place, sent), None if found or workers.rank == 0 else folder)
+        yield found or _network(Storage(folder if workers.rank else place), sent)
+
+
+def _network(storage: Storage, manifest: Manifest) -> DenseState:
+    saved = SavedDense(storage, manifest)
+    return DenseState(dict(saved.weights), saved.optimizer)
+
+
+def _described(workers: Workers, place: str) -> Manifest:
+    """Return what process 0 knows of the files of the network in a checkpoint."""
+    said = b""
+    if workers.rank == 0:
+        manifest = read_manifest(Storage(place))
+        files = {name: entry.to_dict() for name, entry in manifest.files.items() if is_dense_file(name)}
+        said = json.dumps([manifest.data, files]).encode()
+    data, plain = json.loads(workers.share(said))
+    return Manifest(data, {}, {name: FileEntry.from_dict(entry) for name, entry in plain.items()})
+
+
+def _blocks(workers: Workers, place: str, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
+    """Yield (file, its next bytes) in all processes, as process 0 reads them."""
+    for name, entry in manifest.files.items():
+        path = f"{manifest.data}/{name}"
+        with Storage(place).open(path, entry) if workers.rank == 0 else nullcontext() as file:
+            for _ in range(0, entry.bytes, READ):
+                block = b"" if file is None else file.read(READ)
+                workers.meet("reading the network")  # slow disks must not run into a deadline in `share`
+                yield path, workers.share(block)
+
+
+def _keep(workers: Workers, blocks: Iterable[tuple[str, bytes]], folder: str | None) -> None:
+    """Write blocks to files in a folder, if one is given; raise an error in all processes if one cannot."""
+    wrong = None
+    for path, block in blocks:
+        if folder is None or wrong is not None:
+            continue
+        target = Path(folder, path)
+        try:
+            target.parent.mkdir(exist_ok=True)
+            with target.open("ab") as file:
+                file.write(block)
+        except OSError as error:
+            wrong = error
+    [failed] = workers.count([float(wrong is not None)])
+    if failed:
+        raise CheckpointError(
+            f"{int(failed)} of {workers.size} workers have no copy of the network: {wrong or 'not this one'}",
+            where=folder or "",
+            why="they do not reach the checkpoint, so they keep its files while they read their parts",
+            fix="save where all machines see it, or give TMPDIR a folder with room for network and optimizer",
+        )
 
 
 def _named(url: str) -> list[str]:

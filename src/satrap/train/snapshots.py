@@ -342,10 +342,11 @@ class Snapshots:
         workers.meet("opening the snapshot")
         assert series is not None
         assert plan is not None
-        checkpoint = shared(whole, workers, opened(workers, place))
-        with reading_settings(series.url):
-            place = series.place(int(checkpoint.settings["steps"]))
-        state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
+        with opened(workers, place, whole=state.dense.whole) as dense:
+            checkpoint = shared(whole, workers, dense)
+            with reading_settings(series.url):
+                place = series.place(int(checkpoint.settings["steps"]))
+            state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
         with reading_settings(place):
             state.restore_worker(checkpoint)
 

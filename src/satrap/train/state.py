@@ -201,11 +201,11 @@ class TrainingState:
             return
         scale = self.control.lr_scale
         found = open_checkpoint(self.best.place) if self.workers.rank == 0 else None
-        dense = opened(self.workers, self.best.place)
-        # Rows created since then must start afresh.
-        self._on_rows("clearing rows", self.exchange.durability.clear)
-        place = self.best.place if self.exchange.collective else ""  # then each process reads its rows
-        self.restore(shared(found, self.workers, dense), place)
+        with opened(self.workers, self.best.place, whole=self.dense.whole) as dense:
+            # Rows created since then must start afresh.
+            self._on_rows("clearing rows", self.exchange.durability.clear)
+            place = self.best.place if self.exchange.collective else ""  # then each process reads its rows
+            self.restore(shared(found, self.workers, dense), place)
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
