@@ -29,8 +29,8 @@ from satrap.exchange.servers.wire import CODES
 BEAT_SECONDS = 0.25
 """Seconds between two signs of life of a worker."""
 
-SILENT_SECONDS = 8 * BEAT_SECONDS
-"""Seconds without a sign of life after which a worker is named as lost once a connection has ended."""
+SILENT_SECONDS = 4 * BEAT_SECONDS
+"""Seconds after the last sign of others when a worker without one is lost, once a connection has ended."""
 
 START_SECONDS = 120.0
 """Seconds for all workers to find each other; importing PyTorch may take some of them long."""
@@ -355,7 +355,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 )
 
     def silent(self) -> list[int]:
-        """Return the workers that give no sign of life; this takes about two seconds.
+        """Return the workers that give no sign of life; this takes a second or two.
 
         Who finds out first tells the others, since workers that lost one end, too.
         """
@@ -370,18 +370,20 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return [int(rank) for rank in told.decode().split(",") if rank]
 
     def _unheard(self) -> list[int]:
-        """Return the workers that are not heard for `SILENT_SECONDS`, and longer while others still are.
+        """Return the workers that are not heard soon after all others.
 
-        Where many processes share a core, the signs of some come late.
+        Where many processes share a core, signs come late. Then the wait for more is three times as long as
+        the last one took, be it this worker's own.
         """
-        before, missing = self._beats_of_all(), set(range(self.size)) - {self.rank}
-        until = time.monotonic() + SILENT_SECONDS
-        while missing and time.monotonic() < until:
+        before, missing = self._beats_of_all(), set(range(self.size))
+        start = time.monotonic()
+        until = start + SILENT_SECONDS
+        while missing - {self.rank} and time.monotonic() < until:
             time.sleep(BEAT_SECONDS)
-            beats = self._beats_of_all()
+            beats, now = self._beats_of_all(), time.monotonic()
             if heard := {rank for rank in missing if beats[rank] != before[rank]}:
-                missing, until = missing - heard, time.monotonic() + SILENT_SECONDS
-        return sorted(missing)
+                missing, until = missing - heard, now + max(SILENT_SECONDS, 3 * (now - start))
+        return sorted(missing - {self.rank})
 
     def _beats_of_all(self) -> list[int]:
         return [self._store.add(f"beat/{rank}", 0) for rank in range(self.size)]
