@@ -370,20 +370,20 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return [int(rank) for rank in told.decode().split(",") if rank]
 
     def _unheard(self) -> list[int]:
-        """Return the workers that are not heard soon after all others.
+        """Return the workers that are not heard soon after the others.
 
         Where many processes share a core, signs come late. Then the wait for more is three times as long as
-        the last one took, be it this worker's own.
+        the last one took.
         """
-        before, missing = self._beats_of_all(), set(range(self.size))
+        before, missing = self._beats_of_all(), set(range(self.size)) - {self.rank}
         start = time.monotonic()
         until = start + SILENT_SECONDS
-        while missing - {self.rank} and time.monotonic() < until:
+        while missing and time.monotonic() < until:
             time.sleep(BEAT_SECONDS)
             beats, now = self._beats_of_all(), time.monotonic()
             if heard := {rank for rank in missing if beats[rank] != before[rank]}:
                 missing, until = missing - heard, now + max(SILENT_SECONDS, 3 * (now - start))
-        return sorted(missing - {self.rank})
+        return sorted(missing)
 
     def _beats_of_all(self) -> list[int]:
         return [self._store.add(f"beat/{rank}", 0) for rank in range(self.size)]
