@@ -30,7 +30,7 @@ BEAT_SECONDS = 0.25
 """Seconds between two signs of life of a worker."""
 
 SILENT_SECONDS = 4 * BEAT_SECONDS
-"""Seconds after the last sign of others when a worker without one is lost, once a connection has ended."""
+"""At least so long after the last sign of another worker, one without a sign is named as lost."""
 
 START_SECONDS = 120.0
 """Seconds for all workers to find each other; importing PyTorch may take some of them long."""
