@@ -43,10 +43,10 @@ def _placed(size: int, width: int, layers: int) -> tuple[Tower, EmbeddedBatch]:
     return model, EmbeddedBatch(size, {}, batch.numeric.cuda(), labels=batch.labels.cuda())
 
 
-def plain(sizes: tuple[int, int, int], precision: str, compiles: bool) -> Step:
-    """Return a step as PyTorch's tutorials write it."""
+def plain(sizes: tuple[int, int, int], precision: str, compiles: bool, *, fused: bool = True) -> Step:
+    """Return a step as PyTorch's tutorials write it, with one kernel for Adam, or its default of ten."""
     model, batch = _placed(*sizes)
-    optimizer = adam(list(model.parameters()))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True if fused else None)
     network: nn.Module = torch.compile(model) if compiles else model
 
     def step() -> None:
@@ -165,6 +165,9 @@ def ways(sizes: tuple[int, int, int]) -> dict[str, tuple[str, Callable[[], Step]
     for precision, compiles in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
         name = precision + ", compiled" * compiles
         found[f"plain, {name}"] = f"plain, {name}", partial(plain, sizes, precision, compiles)
+        if not compiles:
+            by_default = partial(plain, sizes, precision, compiles, fused=False)
+            found[f"plain, {name}, Adam by default"] = f"plain, {name}", by_default
         found[f"satrap, {name}"] = (
             f"plain, {name}",
             partial(backend, sizes, precision, compiles=compiles),

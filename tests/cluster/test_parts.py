@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from satrap.dense import Mesh
 from tests.cluster.test_meshes import run, saved
-from tests.dense.processes import answers
+from tests.dense.processes import answers, started
+from tests.dense.test_offload import container
 
 MESHES = [Mesh(2, sharded=True), Mesh(1, 2), Mesh(1, pipeline=2)]
 LONG = [Mesh(4, sharded=True, shard_size=2), Mesh(2, 2, True), Mesh(2, 2), Mesh(2, 1, "optimizer")]
@@ -59,3 +61,17 @@ def test_a_process_needs_memory_for_its_part_and_some_layers(shape: dict[str, An
     for (took, part), (before, _) in zip(parts, whole, strict=True):
         assert part < 4.1 * layer  # a half of eight layers
         assert took < part + 3 * layer < 8 * layer < before
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(600)
+def test_four_processes_begin_where_four_whole_networks_have_no_room() -> None:
+    """605 MB of weights, 151 MB in each process, in a container of 1.4 GB; whole networks take 2.4 GB."""
+    width, shape = 4350, json.dumps({"data": 4, "sharded": True})
+    with container(1_400_000_000) as group:
+        for took, part in answers("tests.dense.begin", 4, shape, str(width), "parts", group):
+            assert part < 0.26 * 8 * width * (width + 1) * 4
+            assert took < 350_000_000
+        with started("tests.dense.begin", 4, shape, str(width), "whole", group) as processes:
+            killed = [process.wait(timeout=500) for process in processes]
+            assert -signal.SIGKILL in killed

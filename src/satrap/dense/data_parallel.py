@@ -14,6 +14,7 @@ from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import compressed
 from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
+from satrap.dense.fused import Said, can_leave_out, fuse, kept_ways, step_unless
 from satrap.dense.offload import MakeOptimizer, OffloadedOptimizer
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Group, Workers
@@ -57,6 +58,8 @@ class DataParallel(DenseBackend):
         self.workers = self.partners = workers or Workers()
         self.trainable = make is not None
         self.optimizer = make(self.parameters) if make is not None and self.parameters else None
+        if self.optimizer is not None:
+            fuse(self.optimizer)
         self.clip_norm, self.scale = clip_norm, LossScale(precision)
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
         self._compressed = compressed.compressed(self.parameters, self.workers.data)
@@ -106,6 +109,11 @@ class DataParallel(DenseBackend):
     ) -> Stepped:
         """See `DenseBackend.step`."""
         total = self._backward(loss, share)
+        if loss is not None and self.partners.data.size == 1 and can_leave_out(self.optimizer):
+            stepped = self._step_ahead(total, rows, lr_scale, stop, finite)
+            if ready is not None:
+                ready(stepped.accepted)
+            return replace(stepped, rescaled=self.scale.update(stepped.accepted))
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (
@@ -123,6 +131,31 @@ class DataParallel(DenseBackend):
             self._take(lr_scale)
         return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
+    def _step_ahead(
+        self,
+        total: Tensor,
+        rows: Sequence[Tensor],
+        lr_scale: float,
+        stop: bool,
+        finite: Callable[[], bool] | None,
+    ) -> Stepped:
+        """Take a step that the device leaves out if it must; its orders are there before the host knows."""
+        of_rows = [row.grad for row in rows if row.grad is not None]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if finite is None or any(row.is_cuda for row in rows):  # there `finite` would wait
+            right = all_finite(total, [*gradients, *of_rows])
+        else:
+            right = all_finite(total, gradients) & finite()
+        gradients += of_rows
+        self.scale.divide(gradients)
+        if self.clip_norm is not None and gradients:
+            norm = _norms(gradients).norm()
+            torch._foreach_mul_(gradients, (self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+        said = Said(torch.stack([right.double(), total.double()]))
+        self._take(lr_scale, refused=~right)
+        accepted, mean = said.heard()
+        return Stepped(accepted == 1, mean, stop)
+
     def _summable(self, gradients: Sequence[Tensor]) -> bool:
         """Return whether the sum of such gradients over the copies cannot overflow."""
         if self._compressed is None:
@@ -130,12 +163,15 @@ class DataParallel(DenseBackend):
         terms = [*gradients, *self._compressed.errors.values()]
         return _summable(terms, self.partners.data.size, compressed.LARGEST)
 
-    def _take(self, lr_scale: float) -> None:
+    def _take(self, lr_scale: float, refused: Tensor | None = None) -> None:
         """Take the optimizer step, and drop the gradients: the next forward pass can have their memory."""
         if self.optimizer is not None:
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale
-            self.optimizer.step()
+            if refused is None:
+                self.optimizer.step()
+            else:
+                step_unless(self.optimizer, refused)
             self.optimizer.zero_grad()
             for parameter in self.parameters:
                 parameter.grad = None
@@ -191,7 +227,8 @@ class DataParallel(DenseBackend):
                 state = {
                     number: {k: in_memory(v) for k, v in entry.items()} for number, entry in state.items()
                 }
-            self.optimizer.load_state_dict({**whole.optimizer, "state": state})
+            groups = kept_ways(whole.optimizer["param_groups"], self.optimizer.param_groups)
+            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:
@@ -249,10 +286,15 @@ def average(
 
 def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     """Return whether the loss and all gradients are finite, and so is the sum of each gradient."""
+    return bool(all_finite(loss, gradients))
+
+
+def all_finite(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Return what `finite_sum` does, as a truth value on the device of the loss."""
     # A sum is finite only if every term is: one cheap pass without a mask. This also refuses huge finite
     # gradients whose sum overflows, as it should.
     sums = [loss.detach().float(), *(g.sum(dtype=torch.float32).to(loss.device) for g in gradients)]
-    return bool(torch.isfinite(torch.stack(sums)).all())
+    return torch.isfinite(torch.stack(sums)).all()
 
 
 def _summable(gradients: Sequence[Tensor], copies: int, largest: float) -> bool:
@@ -265,5 +307,8 @@ def squares(gradients: Sequence[Tensor]) -> float:
     """Return the sum of squares of all numbers."""
     if not gradients:
         return 0.0
-    norms = [torch.linalg.vector_norm(g.float()).to(gradients[0].device) for g in gradients]
-    return float(torch.stack(norms).square().sum())
+    return float(_norms(gradients).square().sum())
+
+
+def _norms(gradients: Sequence[Tensor]) -> Tensor:
+    return torch.stack([torch.linalg.vector_norm(g.float()).to(gradients[0].device) for g in gradients])

@@ -16,6 +16,7 @@ from satrap.dense.backend import DenseState, Stepped, in_memory
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, average, finite_sum, squares
 from satrap.dense.deferred import common
+from satrap.dense.fused import fuse, kept_ways
 from satrap.dense.offload import MakeOptimizer
 from satrap.dense.pieces import Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
@@ -101,6 +102,7 @@ class Divided(DataParallel):
             group["params"], count = [p for _, p in kept], count + len(numbers)
         for parameter in set(optimizer.state) - own:
             del optimizer.state[parameter]
+        fuse(optimizer)
 
     def forget(self) -> None:
         """See `DenseBackend.forget`."""
@@ -272,7 +274,7 @@ class Divided(DataParallel):
         numbered = enumerate(zip(self._numbers, self._pieces_in_order(), strict=True))
         groups = [
             {**group, "params": here["params"]}
-            for group, here in zip(whole.optimizer["param_groups"], own, strict=True)
+            for group, here in zip(kept_ways(whole.optimizer["param_groups"], own), own, strict=True)
         ]
         state = {number: piece.cut_state(saved[of]) for number, (of, piece) in numbered if saved.get(of)}
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense.backend import in_memory
+from satrap.dense.fused import left_open
 from satrap.dense.on_disk import is_on_disk, on_disk
 from satrap.dense.staging import Staging
 from satrap.memory import release_freed_memory
@@ -111,9 +112,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
 def _fused(group: Mapping[str, Any], host: nn.Parameter) -> dict[str, bool]:
     """Return the option that makes a step one pass over its numbers, if a device waits for the step."""
-    chosen = any(group.get(name) for name in ("foreach", "capturable", "differentiable"))
-    plain = group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
-    return {"fused": True} if plain and host.is_floating_point() and host.is_pinned() else {}
+    plain = left_open(group) and host.is_floating_point() and host.is_pinned()
+    return {"fused": True} if plain else {}
 
 
 def _own(value: Any) -> Any:

@@ -41,14 +41,29 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, lower: Tensor, pairs: Tensor) -> Tensor:
+        device = vectors.device.type
+        if torch.is_autocast_enabled(device) and vectors.dtype == torch.float32:
+            vectors = vectors.to(torch.get_autocast_dtype(device))  # once: `bmm` would round each factor
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        ctx.save_for_backward(vectors.to(products.dtype), pairs)  # autocast may have rounded the factors
-        return products.gather(1, lower.expand(len(products), -1))
+        ctx.save_for_backward(vectors, pairs)
+        return _gathered(products, lower)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         vectors, pairs = ctx.saved_tensors
         fields = vectors.shape[1]
         padded = F.pad(gradients[0], (0, 1))  # the zero is for the diagonal
-        placed = padded.gather(1, pairs.expand(len(padded), -1))
+        placed = _gathered(padded, pairs)
         return torch.bmm(placed.view(-1, fields, fields), vectors), None, None
+
+
+def _gathered(rows: Tensor, columns: Tensor) -> Tensor:
+    """Return columns of every row.
+
+    Numbers of 16 bits go as integers, unless somebody differentiates it: PyTorch's CPU would copy them to 32
+    bits first, and back.
+    """
+    everywhere = columns.expand(len(rows), -1)
+    if rows.element_size() == 2 and not torch.is_grad_enabled():
+        return rows.view(torch.int16).gather(1, everywhere).view(rows.dtype)
+    return rows.gather(1, everywhere)

@@ -1,0 +1,103 @@
+"""Optimizer steps that are one kernel, and that a device itself leaves out after bad gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WAYS = ("foreach", "fused", "capturable", "differentiable")
+"""Options of PyTorch's optimizers that say how a step is computed, not which."""
+
+_FUSED_HERE = (torch.optim.Adam, torch.optim.AdamW)
+_LEFT_OUT = (*_FUSED_HERE, torch.optim.SGD)
+
+
+def left_open(group: Mapping[str, Any]) -> bool:
+    """Return whether the maker of an optimizer has left to others how its step is computed."""
+    chosen = any(group.get(way) for way in WAYS if way != "fused")
+    return group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
+
+
+def fuse(optimizer: torch.optim.Optimizer) -> None:
+    """Make the step of `Adam` or `AdamW` on CUDA devices one kernel, unless its maker has chosen another way.
+
+    PyTorch's default there is some ten kernels, each of which reads and writes all numbers. The results
+    differ by rounding.
+    """
+    groups = optimizer.param_groups
+    if type(optimizer) in _FUSED_HERE and all(
+        left_open(group) and all(p.is_cuda and p.is_floating_point() for p in group["params"])
+        for group in groups
+    ):
+        for group in groups:
+            group["fused"] = True
+
+
+def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return saved parameter groups with an optimizer's own `WAYS`: a snapshot may be of another device."""
+    if len(saved) != len(own):  # PyTorch has an error for it
+        return list(saved)
+    return [
+        {**group, **{way: here[way] for way in WAYS if way in here}}
+        for group, here in zip(saved, own, strict=True)
+    ]
+
+
+def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Return whether the next step may be one of `step_unless`.
+
+    The first step of a parameter may not: SGD would take memory that nothing was written to for its momentum.
+    """
+    return (
+        optimizer is not None
+        and type(optimizer) in _LEFT_OUT
+        and all(
+            group["fused"]
+            and (
+                group.get("momentum") == 0
+                or all(p.grad is None or p in optimizer.state for p in group["params"])
+            )
+            for group in optimizer.param_groups
+        )
+    )
+
+
+def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
+    """Take a step, unless `refused`, a truth value that may not be known to the host yet.
+
+    `torch.amp.GradScaler` uses fused optimizers in this way.
+    """
+    optimizer.found_inf, optimizer.grad_scale = refused.float(), None  # type: ignore[attr-defined]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+
+
+class Said:
+    """Numbers that a device computes, on their way to the host.
+
+    What is computed later does not delay them, as it would delay `tolist`.
+
+    Args:
+        numbers: one-dimensional.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._there: torch.cuda.Event | None = None
+        self._numbers = numbers
+        if numbers.is_cuda:
+            host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers = host.copy_(numbers, non_blocking=True)
+            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there.record(torch.cuda.current_stream(numbers.device))
+
+    def heard(self) -> list[float]:
+        """Wait for the numbers, and return them."""
+        if self._there is not None:
+            self._there.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
