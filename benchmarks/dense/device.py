@@ -20,7 +20,6 @@ from satrap.dense import stages as cutting
 from satrap.dense.passes import Boundary, Passes, Stage
 from satrap.dense.precision import PRECISIONS, computed
 from satrap.dense.recompute import checkpoint_activations
-from satrap.dense.stages import compute, tensors
 from satrap.train.microbatches import MicroBatches
 
 Step = Callable[[], object]
@@ -116,15 +115,12 @@ def looped(sizes: tuple[int, int, int], stages: int) -> Step:
     mesh = Mesh(stages_per_rank=stages, schedule="looped_bfs", microbatches=PARTS)
     accepted, cutting.PYTORCH = cutting.PYTORCH, "2.11"  # these stages hand on nothing that it refuses
     try:
-        links = cutting.stages_of(model, mesh)
+        cut = cutting.stages_of(model, mesh, batch)
     finally:
         cutting.PYTORCH = accepted
-    found, boundaries = batch, list[list[Boundary]]()
-    for stage in links:
-        found = compute([step for link in stage for step in link.steps], found)
-        boundaries.append([Boundary.of(tensor, batch.size) for tensor in tensors(found)])
+    boundaries = [[Boundary.of(tensor, batch.size) for tensor in one] for one in cut.handed]
     passes = Passes(
-        {n: Stage(stage, first=n == 0, last=n == stages - 1) for n, stage in enumerate(links)},
+        {n: Stage(stage, first=n == 0, last=n == stages - 1) for n, stage in enumerate(cut.stages)},
         boundaries,
         mesh,
         group=dist.group.WORLD,

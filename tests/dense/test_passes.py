@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
 from satrap.dense.passes import Boundary, Passes, Stage, _Received, _Sent
-from satrap.dense.stages import compute, stages_of, tensors
+from satrap.dense.stages import stages_of
 from satrap.errors import ConfigError
 
 
@@ -86,13 +86,14 @@ def test_stages_of_one_process_have_the_gradients_of_the_whole_network(alone: An
     torch.manual_seed(0)
     model = TwoWays()
     mesh = Mesh(stages_per_rank=2, schedule="looped_bfs", microbatches=2, stages=("head",))
-    links, found, boundaries = stages_of(model, mesh), made(4), list[list[Boundary]]()
-    for stage in links:
-        found = compute([step for link in stage for step in link.steps], found)
-        boundaries.append([Boundary.of(tensor, 4) for tensor in tensors(found)])
+    cutting = stages_of(model, mesh, made(4))
+    boundaries = [[Boundary.of(tensor, 4) for tensor in one] for one in cutting.handed]
     assert [len(one) for one in boundaries] == [2, 1]
     passes = Passes(
-        {0: Stage(links[0], first=True, last=False), 1: Stage(links[1], first=False, last=True)},
+        {
+            0: Stage(cutting.stages[0], first=True, last=False),
+            1: Stage(cutting.stages[1], first=False, last=True),
+        },
         boundaries,
         mesh,
         group=alone,

@@ -335,7 +335,7 @@ class Dense(Keys):
     multiple of `mesh.pipeline`."""
     stages: list[str] = Field(default_factory=list)
     """With `mesh.pipeline`: names of the modules with which the second and all later stages begin; default:
-    stages with parameters as equal in number as can be."""
+    the stage with most operations, counted on a batch that stands for nothing, has as few as can be."""
     stages_per_rank: Positive | None = None
     """With interleaved_1f1b and looped_bfs: how many stages each worker has, every P-th of them; default: as
     many as `stages` has names for, else 2."""

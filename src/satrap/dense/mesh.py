@@ -50,8 +50,8 @@ class Mesh:
             keeps at most as many parts in memory as stages follow it; "gpipe": after all forward passes.
             "interleaved_1f1b" and "looped_bfs" are these two with several stages in each process, which idle
             less and send more: process p of P has the stages p, P + p, 2 P + p and so on.
-        stages: names of the modules with which the second and all later stages begin; default: the largest
-            stage has as few parameters as possible.
+        stages: names of the modules with which the second and all later stages begin; default: the most
+            costly stage has as few operations as possible, see `satrap.dense.stages`.
         stages_per_rank: how many stages each process of a pipeline has; default: what `stages` has names for,
             or 2 with "interleaved_1f1b" and "looped_bfs", else 1.
 

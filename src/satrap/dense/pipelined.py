@@ -18,7 +18,8 @@ from satrap.dense.divided import Divided, check_separable
 from satrap.dense.offload import MakeOptimizer
 from satrap.dense.passes import Boundary, Passes, Stage
 from satrap.dense.pieces import spread
-from satrap.dense.stages import Link, compute, stage_cuts, stages_of, tensors
+from satrap.dense.stages import Link, links_of, stage_cuts, stages_of
+from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
@@ -37,7 +38,7 @@ class Pipelined(Divided):
     optimizer.
 
     Args:
-        model: the network, see `stages_of`; it begins with the weights it has in process 0.
+        model: the network, see `links_of`; it begins with the weights it has in process 0.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
         workers: the processes of the mesh.
@@ -63,12 +64,10 @@ class Pipelined(Divided):
         self.pipeline, self._mesh = self, workers.mesh
         self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
-        stages, plan = stages_of(model, self._mesh), stage_cuts(model, self._mesh)
-        if plan and make is not None:
+        links_of(model, self._mesh)
+        if make is not None and tensor_plan(model, self._mesh.tensor):
             check_separable(make)
-        self._record = common(model, workers)
-        self._stages, self._plan, self._make = stages, plan, make
-        self._names = set[str]().union(*(_names(model, stages, number) for number in self._places))
+        self._record, self._make = common(model, workers), make
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._device = device if self._record is None else self._record.device
         self.trainable = make is not None
@@ -76,12 +75,14 @@ class Pipelined(Divided):
     def try_out(self, batch: EmbeddedBatch) -> None:
         """See `Pipeline.try_out`; then this process keeps its part of its stages, and lets the rest go."""
         with nullcontext() if self._record is None else self._record.reading():
-            boundaries = self._boundaries(batch)
+            links, boundaries = self._cut(batch)
+        plan = stage_cuts(self.model, self._mesh, links)
+        self._names = set[str]().union(*(_names(self.model, links, number) for number in self._places))
         assert isinstance(self.workers, ConnectedWorkers)
         mesh, last = self.workers.device_mesh(self._device.type), self._mesh.stage_count - 1
-        stages = {n: Stage(self._stages[n], first=n == 0, last=n == last) for n in self._places}
+        stages = {n: Stage(links[n], first=n == 0, last=n == last) for n in self._places}
         self.parameters = []  # else each stays whole until all are divided
-        pieces = spread(self.model, self._mesh, mesh, self._plan, [*stages.values()], self._record)
+        pieces = spread(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
         own = {piece.parameter for piece in pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -101,29 +102,23 @@ class Pipelined(Divided):
         [logits] = boundaries[-1]
         self._shape = logits.shape
 
-    def _boundaries(self, batch: EmbeddedBatch) -> list[list[Boundary]]:
-        """Return what follows each stage; what computed it is let go."""
-        found = self._tried(batch)
-        return [[Boundary.of(tensor, batch.size) for tensor in one] for one in found]
-
-    def _tried(self, batch: EmbeddedBatch) -> list[tuple[Tensor, ...]]:
-        """Return what each stage makes of a batch, if that is what the network makes of it."""
-        was, stages, found = self.model.training, list[tuple[Tensor, ...]](), batch
+    def _cut(self, batch: EmbeddedBatch) -> tuple[list[list[Link]], list[list[Boundary]]]:
+        """Return the stages, and what follows each, if together they are the network."""
+        was = self.model.training
         self.model.eval()
-        for stage in self._stages:
-            found = compute([step for link in stage for step in link.steps], found)
-            stages.append(tensors(found))
+        cutting = stages_of(self.model, self._mesh, batch)
         with torch.no_grad():
             whole = self.model(batch)
         self.model.train(was)
-        last = stages[-1][0]
-        if len(stages[-1]) > 1 or last.shape != whole.shape or not torch.allclose(last, whole, 1e-4, 1e-5):
+        last = cutting.handed[-1][0]
+        several = len(cutting.handed[-1]) > 1
+        if several or last.shape != whole.shape or not torch.allclose(last, whole, 1e-4, 1e-5):
             raise ConfigError(
                 f"the chain of {type(self.model).__name__} does not compute what its forward does",
                 why="its stages would learn another network",
                 fix="compare both on a batch",
             )
-        return stages
+        return cutting.stages, [[Boundary.of(t, batch.size) for t in one] for one in cutting.handed]
 
     def settle(self, exchange: Exchange) -> None:
         """Give all processes of the stage the buffers of the first; copies of weights are equal."""

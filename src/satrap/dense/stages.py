@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
+from torch.utils.flop_counter import FlopCounterMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.tensor_plan import Cut, tensor_plan
@@ -43,22 +44,16 @@ class Link:
         return list(dict.fromkeys(p for module in self.modules for p in module.parameters()))
 
 
-def stages_of(model: nn.Module, mesh: Mesh) -> list[list[Link]]:
-    """Return the links of each stage of a network.
+def links_of(model: nn.Module, mesh: Mesh) -> list[Link]:
+    """Return the links of a network that can be cut into the stages of a mesh.
 
     A method `chain` of the model returns its steps, in order: the first gets the `EmbeddedBatch`, each other
     what the one before returned, and the last returns the logits. A step is a module of the model, a function
     without weights, or a tuple of a function and the modules that it uses. An `nn.Sequential` is its own
     chain. Boundaries between stages must be tensors whose first dimension are the samples.
 
-    Args:
-        model: the network.
-        mesh: `stages` names the first module of each stage but the first; without names, the largest stage
-            has as few parameters as possible.
-
     Raises:
-        ConfigError: an old PyTorch, no chain or too short a one, batch normalisation, weights outside the
-            chain or in two stages, or a name that is not in it.
+        ConfigError: an old PyTorch, no chain or too short a one, or batch normalisation.
     """
     if TorchVersion(torch.__version__) < PYTORCH:
         raise ConfigError(
@@ -76,22 +71,61 @@ def stages_of(model: nn.Module, mesh: Mesh) -> list[list[Link]]:
             why="each stage needs one",
             fix=f"use {len(links)} stages or fewer, or a deeper network",
         )
-    starts = [0, *_named(links, mesh.stages)] if mesh.stages else _balanced(links, mesh.stage_count)
+    return links
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """A network in stages.
+
+    Args:
+        stages: the links of each.
+        handed: what each makes of the batch that was tried.
+    """
+
+    stages: list[list[Link]]
+    handed: list[tuple[Tensor, ...]]
+
+
+def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
+    """Cut a network into the stages of a mesh, and try them out.
+
+    Args:
+        model: the network, see `links_of`.
+        mesh: `stages` names the first module of each stage but the first. Without names, the stage with most
+            operations has as few as possible: those of matrix products in the forward pass of the batch,
+            which are counted, so all processes find the same; of a network without any, its parameters.
+        batch: what the first step gets; some samples are enough.
+
+    Raises:
+        ConfigError: see `links_of`; or weights outside the chain or in two stages, a name that is not in it,
+            or something other than tensors between stages.
+    """
+    links, found = links_of(model, mesh), batch
+    made, costs = list[Any](), list[int]()
+    for link in links:
+        with FlopCounterMode(display=False) as counter:
+            found = compute(link.steps, found)
+        made.append(found)
+        costs.append(counter.get_total_flops())
+    if not any(costs):
+        costs = [sum(p.numel() for p in link.parameters) for link in links]
+    starts = [0, *_named(links, mesh.stages)] if mesh.stages else _balanced(costs, mesh.stage_count)
     ends = [*starts[1:], len(links)]
     stages = [links[start:end] for start, end in zip(starts, ends, strict=True)]
     _check_weights(model, stages)
-    return stages
+    return Cutting(stages, [tensors(made[end - 1]) for end in ends])
 
 
-def stage_cuts(model: nn.Module, mesh: Mesh) -> dict[str, Cut]:
+def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[Link]]) -> dict[str, Cut]:
     """Return how the layers of all stages are cut: the `tensor_plan`, with each pair in one stage.
 
     Raises:
-        ConfigError: see `stages_of` and `tensor_plan`.
+        ConfigError: see `tensor_plan`.
     """
     of_stage = {
         used: number
-        for number, stage in enumerate(stages_of(model, mesh))
+        for number, stage in enumerate(stages)
         for link in stage
         for module in link.modules
         for used in module.modules()
@@ -180,18 +214,17 @@ def _named(links: Sequence[Link], given: Sequence[str]) -> list[int]:
     return starts
 
 
-def _balanced(links: Sequence[Link], parts: int) -> list[int]:
-    """Return where stages begin so that the largest has the fewest parameters."""
-    sizes = [sum(p.numel() for p in link.parameters) for link in links]
+def _balanced(costs: Sequence[int], parts: int) -> list[int]:
+    """Return where stages begin so that the most costly one costs least."""
 
     @cache
     def best(first: int, left: int) -> tuple[int, tuple[int, ...]]:
         if left == 1:
-            return sum(sizes[first:]), (first,)
+            return sum(costs[first:]), (first,)
         found = list[tuple[int, tuple[int, ...]]]()
-        for end in range(first + 1, len(sizes) - left + 2):
+        for end in range(first + 1, len(costs) - left + 2):
             rest, starts = best(end, left - 1)
-            found.append((max(sum(sizes[first:end]), rest), (first, *starts)))
+            found.append((max(sum(costs[first:end]), rest), (first, *starts)))
         return min(found)
 
     return list(best(0, parts)[1])

@@ -11,8 +11,6 @@ from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Mesh, Workers, offload_weights, offloaded
 from satrap.dense.deferred import deferred
-from satrap.dense.stages import described, stage_cuts, stages_of
-from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
 from satrap.events import Report
@@ -225,35 +223,6 @@ def mesh_of(recipe: Recipe) -> Mesh:
         stages=tuple(dense.stages),
         stages_per_rank=dense.stages_per_rank,
     )
-
-
-def described_mesh(recipe: Recipe, schema: Schema) -> str:
-    """Return how the workers divide the network, in words; empty if each has a whole one.
-
-    Raises:
-        ConfigError: it cannot be divided so, see `tensor_plan` and `stages_of`.
-    """
-    mesh = mesh_of(recipe)
-    if mesh.whole:
-        return ""
-    if mesh.pipeline > 1:
-        place = ("dense",) if mesh.stages else _place_of_plan(recipe)
-        model = deferred(partial(make_model, recipe, schema))
-        stages, plan = (
-            recipe.located(place, stages_of, model, mesh),
-            recipe.located(place, stage_cuts, model, mesh),
-        )
-        said = f"mesh: {mesh}; stages: {described(stages)}"
-    else:
-        model = deferred(partial(make_model, recipe, schema))
-        plan = recipe.located(_place_of_plan(recipe), tensor_plan, model, mesh.tensor)
-        said = f"mesh: {mesh}"
-    cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
-    return said + (cuts if plan else "")
-
-
-def _place_of_plan(recipe: Recipe) -> tuple[str, str]:
-    return ("dense", "layout" if recipe.sections.dense.layout else "mesh")
 
 
 def pools(recipe: Recipe) -> bool:

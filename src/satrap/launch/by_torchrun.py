@@ -19,8 +19,9 @@ from satrap.config import Recipe, load
 from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, error_values
 from satrap.launch import kept_code
 from satrap.launch.beginning import opened, prepared
-from satrap.launch.build import described_mesh, mesh_of, wire_of
+from satrap.launch.build import mesh_of, wire_of
 from satrap.launch.cluster import assigned
+from satrap.launch.described import described_mesh
 from satrap.launch.dry_run import dry_run
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder

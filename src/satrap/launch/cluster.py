@@ -33,7 +33,7 @@ from satrap.launch.actions import (
     StopRole,
     Tell,
 )
-from satrap.launch.build import described_mesh
+from satrap.launch.described import described_mesh
 from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.events import tell

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.passes import Boundary, Stage
-from satrap.dense.stages import compute, stage_cuts, stages_of, tensors
+from satrap.dense.stages import stage_cuts, stages_of
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
@@ -39,8 +39,8 @@ def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
 def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
     with FakeTensorMode():
         model, live = network.make(), Live()
-        stages = stages_of(model, mesh)
-        boundaries = _boundaries(network, [[s for link in stage for s in link.steps] for stage in stages])
+        cutting = stages_of(model, mesh, network.inputs.batch(network.inputs.leaves(), BLANK))
+        stages, boundaries = cutting.stages, [[Boundary.of(t, BLANK) for t in one] for one in cutting.handed]
         largest, sums = largest_layer(model), list[int]()
         own = {
             n: Called(Stage(stages[n], first=n == 0, last=n == mesh.stage_count - 1))
@@ -49,7 +49,9 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
         together = nn.ModuleList(own.values())
         whole, inside = set(together.parameters()), set(together.modules())
         cuts = {
-            name: cut for name, cut in stage_cuts(model, mesh).items() if model.get_submodule(name) in inside
+            name: cut
+            for name, cut in stage_cuts(model, mesh, stages).items()
+            if model.get_submodule(name) in inside
         }
         cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
@@ -93,15 +95,6 @@ class Called(nn.Module):
     def forward(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """See `Stage.compute`."""
         return self.stage.compute(number, given)
-
-
-def _boundaries(network: Network, steps: Sequence[Sequence[object]]) -> list[list[Boundary]]:
-    """Return what each stage hands on."""
-    found, boundaries = network.inputs.batch(network.inputs.leaves(), BLANK), list[list[Boundary]]()
-    for stage in steps:
-        found = compute(stage, found)  # type: ignore[arg-type]
-        boundaries.append([Boundary.of(tensor, BLANK) for tensor in tensors(found)])
-    return boundaries
 
 
 def _bytes(boundary: Sequence[Boundary], size: int) -> int:

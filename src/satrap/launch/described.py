@@ -1,0 +1,54 @@
+"""How the workers of a recipe divide the network, in words."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from functools import partial
+
+import torch
+from torch import nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.config import Recipe
+from satrap.dense.deferred import deferral, deferred
+from satrap.dense.stages import described, stage_cuts, stages_of
+from satrap.dense.tensor_plan import tensor_plan
+from satrap.embedding import EmbeddingPlan, Embeddings
+from satrap.exchange import LocalExchange
+from satrap.launch.build import make_model, mesh_of, tables_for
+from satrap.schema import Schema
+from satrap.store import StoreConfig
+from satrap.train.blank import blank_batch
+
+
+def described_mesh(recipe: Recipe, schema: Schema) -> str:
+    """Return how the workers divide the network, in words; empty if each has a whole one.
+
+    Raises:
+        ConfigError: it cannot be divided so, see `tensor_plan` and `stages_of`.
+    """
+    mesh = mesh_of(recipe)
+    if mesh.whole:
+        return ""
+    model = deferred(partial(make_model, recipe, schema))
+    layout = ("dense", "layout" if recipe.sections.dense.layout else "mesh")
+    if mesh.pipeline > 1:
+        place = ("dense",) if mesh.stages else layout
+        record = deferral(model)
+        with torch.no_grad(), nullcontext() if record is None else record.reading():
+            batch = _blank(recipe, schema, model)
+            stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
+        plan = recipe.located(place, stage_cuts, model, mesh, stages)
+        said = f"mesh: {mesh}; stages: {described(stages)}"
+    else:
+        plan = recipe.located(layout, tensor_plan, model, mesh.tensor)
+        said = f"mesh: {mesh}"
+    cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
+    return said + (cuts if plan else "")
+
+
+def _blank(recipe: Recipe, schema: Schema, model: nn.Module) -> EmbeddedBatch:
+    tables = tables_for(recipe, schema, model)
+    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+        plan = EmbeddingPlan(schema, exchange.groups)
+    return blank_batch(plan, Embeddings(plan, torch.device("cpu")))
