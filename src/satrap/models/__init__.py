@@ -8,6 +8,7 @@ that differs from the schema's dim; the trainer creates the tables accordingly.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,7 @@ from satrap.models.hstu import HSTU
 from satrap.models.lr import LR
 from satrap.models.mmoe import MMoE
 from satrap.models.ple import PLE
+from satrap.models.presets import PRESETS
 from satrap.models.rankmixer import RankMixer
 from satrap.models.wide_deep import WideDeep
 from satrap.models.wukong import Wukong
@@ -76,33 +78,35 @@ def names() -> tuple[str, ...]:
     return tuple(_MODELS)
 
 
-def arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of a model besides the schema, with their defaults.
+def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
+    """Return the arguments of a model besides the schema, with their defaults or what a preset says.
 
     Raises:
-        ConfigError: unknown name; the message gives the nearest one.
+        ConfigError: unknown name or preset; the message gives the nearest one.
     """
     parameters = inspect.signature(_find(name)).parameters
-    return {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
+    defaults = {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
+    return {**defaults, **_preset(name, preset)}
 
 
-def create(name: str, schema: Schema, **options: Any) -> nn.Module:
+def create(name: str, schema: Schema, *, preset: str | None = None, **options: Any) -> nn.Module:
     """Build a model by its recipe name.
 
     Args:
         name: one of `names()`.
         schema: labels and features.
-        options: arguments of that model, see `arguments(name)`.
+        preset: a name for arguments, see `satrap.models.presets`: "tiny" or "published"; default None.
+        options: arguments of that model, see `arguments(name)`, which come before those of the preset.
 
     Raises:
-        ConfigError: unknown name or argument (the message gives the nearest one), or the model refuses the
-            schema or a value.
+        ConfigError: unknown name, argument or preset (the message gives the nearest one), or the model
+            refuses the schema or a value.
     """
     allowed = arguments(name)
     for key in options:
         if key not in allowed:
             raise ConfigError(f"model {name} has no argument {key!r}", fix=_suggest(key, allowed))
-    return _find(name)(schema, **options)
+    return _find(name)(schema, **{**_preset(name, preset), **options})
 
 
 def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
@@ -150,7 +154,17 @@ def _find(name: str) -> type[nn.Module]:
     return _MODELS[name]
 
 
-def _suggest(word: str, allowed: dict[str, Any]) -> str:
+def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
+    presets = PRESETS.get(name, {})
+    if preset is None:
+        return {}
+    if preset not in presets:
+        fix = _suggest(str(preset), presets) if presets else "remove it: this model has no presets"
+        raise ConfigError(f"model {name} has no preset {preset!r}", fix=fix)
+    return presets[preset]
+
+
+def _suggest(word: str, allowed: Mapping[str, Any]) -> str:
     if not allowed:
         return "remove it: this model takes no arguments"
     return f"{did_you_mean(word, allowed, cutoff=0.5)}allowed: {', '.join(allowed)}"

@@ -230,9 +230,10 @@ def _given(recipe: Recipe) -> set[str]:
 def _own(recipe: Recipe, path: KeyPath) -> Any:
     """Return the recipe's own value at a path; None if it has none."""
     model = recipe.sections.model
-    defaults = {} if model.name is None else models.arguments(model.name)
+    given = model.model_extra or {}
+    defaults = {} if model.name is None else models.arguments(model.name, given.get("preset"))
     if path[0] == "model" and path[1:] in [(name,) for name in defaults]:
-        plain: Any = (model.model_extra or {}).get(str(path[1]), defaults[str(path[1])])
+        plain: Any = given.get(str(path[1]), defaults[str(path[1])])
     elif path[0] == "features" and path[2:] == ("dim",):
         plain = recipe.schema().categorical[str(path[1])].dim  # a resolved recipe leaves defaults out
     else:

@@ -1,0 +1,33 @@
+"""Names for sets of arguments of models: sizes for a CPU, and those of publications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "wukong": {
+        "tiny": {},
+        "published": {"layers": 3, "fmb": 40, "lcb": 40, "fmb_hidden": [32, 32], "hidden": [32, 32]},
+    },
+    "rankmixer": {
+        "tiny": {},
+        "published": {"layers": 2, "tokens": 16, "width": 768},
+        "published_1b": {"layers": 2, "tokens": 32, "width": 1536},
+    },
+    "mmoe": {
+        "tiny": {},
+        "published": {"experts": 3, "expert_hidden": [512, 256, 128], "hidden": [256, 128, 64]},
+    },
+    "ple": {
+        "tiny": {},
+        "published": {"levels": 2, "own_experts": 2, "shared_experts": 2, "expert_hidden": [512, 256, 128]},
+    },
+    "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
+}
+"""Model -> preset -> arguments; the others are the defaults, which are "tiny".
+
+wukong and ple: the sizes with which FuxiCTR publishes results. rankmixer: Zhu et al., arXiv 2507.15551, 2025,
+a hundred million weights or more, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a
+ranker of MLPerf Inference.
+"""

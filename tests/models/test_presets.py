@@ -1,0 +1,66 @@
+"""Presets are arguments that their models take, with the sizes of publications."""
+
+import pytest
+import torch
+
+from satrap import models
+from satrap.config import load
+from satrap.errors import ConfigError
+from satrap.launch.build import make_model
+from satrap.models.presets import PRESETS
+from tests.launch.runs import make_recipe
+from tests.models.helpers import make_schema
+from tests.models.test_hstu import SCHEMA as HISTORY
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_stand_for_arguments(name):
+    schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16))
+    assert {"tiny", "published"} <= PRESETS[name].keys()
+    with torch.device("meta"):
+        assert models.create(name, schema, preset="tiny").arguments == {}
+        for preset, arguments in PRESETS[name].items():
+            model = models.create(name, schema, preset=preset)
+            assert models.describe(model) == {"name": name, "arguments": arguments}
+        other = models.create(name, schema, preset="published", hidden=[3])
+    assert other.arguments == {**PRESETS[name]["published"], "hidden": [3]}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "weights"),
+    [
+        ("rankmixer", "published", 151e6),  # 2 * 4 * 2 * 16 * 768^2
+        ("rankmixer", "published_1b", 1208e6),
+        ("hstu", "published", 5 * 1.31e6),  # 5 * 512^2 a block
+    ],
+)
+def test_published_presets_have_as_many_weights_as_their_formula_says(name, preset, weights):
+    with torch.device("meta"):
+        schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16))
+        model = models.create(name, schema, preset=preset)
+    assert sum(p.numel() for p in model.blocks.parameters()) == pytest.approx(weights, rel=0.01)
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    schema = make_schema()
+    with pytest.raises(ConfigError, match=r"wukong has no preset 'publishd'\n.*did you mean 'published'\?"):
+        models.create("wukong", schema, preset="publishd")
+    with pytest.raises(ConfigError, match=r"lr has no preset 'tiny'\n.*this model has no presets"):
+        models.create("lr", schema, preset="tiny")
+
+
+def test_a_preset_is_what_arguments_say():
+    assert models.arguments("rankmixer", "published") == {
+        "layers": 2,
+        "tokens": 16,
+        "width": 768,
+        "expansion": 4,
+        "hidden": (),
+        "dropout": 0.0,
+    }
+
+
+def test_a_recipe_names_a_preset(tmp_path):
+    recipe = load(make_recipe(tmp_path), ["model={name: wukong, preset: published, layers: 1}"])
+    model = make_model(recipe, recipe.schema())
+    assert models.describe(model)["arguments"] == {**PRESETS["wukong"]["published"], "layers": 1}
