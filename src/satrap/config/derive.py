@@ -21,6 +21,12 @@ class Keys(BaseModel):
     model_config = STRICT
 
 
+class _Derived(Keys):
+    """Base of keys that are made from a dataclass; pydantic would look for their text in all loaded modules."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def as_list(value: object) -> object:
     """Let one scalar stand for a list of one."""
     return value if isinstance(value, list) or value is None else [value]
@@ -98,7 +104,7 @@ def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any] | N
             default = list(default) if isinstance(default, tuple) else default
             described = Field(default, description=docs[field.name])
             members[field.name] = (_plain(hints[field.name]), described)
-    return create_model(title, __base__=Keys, **members)
+    return create_model(title, __base__=_Derived, **members)
 
 
 def literal(value: str | bool, description: str) -> tuple[Any, Any]:
