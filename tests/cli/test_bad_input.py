@@ -192,7 +192,7 @@ def test_bytes_that_are_no_text_in_a_column_that_is_only_copied(tmp_path: Path) 
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("exchange", ["local", "servers"])
+@pytest.mark.parametrize("exchange", [pytest.param("local", marks=pytest.mark.slow), "servers"])
 def test_a_run_that_cannot_start_leaves_its_folder_free(tmp_path: Path, exchange: str) -> None:
     recipe = make_recipe(tmp_path, RECIPE, frame(300))
     keys = f"cluster.exchange={exchange}", "checkpoint.durability=journal", "checkpoint.every_steps=100"

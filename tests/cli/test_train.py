@@ -73,7 +73,7 @@ def test_default_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stop_saves_and_prints_the_command_that_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     recipe = make_recipe(tmp_path / "my data", RECIPE.replace("epochs: 2", "epochs: 100000, patience: null"))
     output = tmp_path / "my run's"

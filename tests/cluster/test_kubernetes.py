@@ -57,6 +57,7 @@ def finished(cluster: Cluster, job: str) -> int:
     return process.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_pods_train_what_one_process_trains(room: Path, code: Path) -> None:
     data = room / "data"
     recipe = make_recipe(data, rows=frame(4000))

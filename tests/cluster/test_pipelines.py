@@ -113,7 +113,7 @@ def test_stages_with_divided_layers_learn_what_one_process_learns(tmp_path: Path
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("schedule", INTERLEAVED)
+@pytest.mark.parametrize("schedule", [INTERLEAVED[0], pytest.param(INTERLEAVED[1], marks=pytest.mark.slow)])
 def test_two_stages_in_each_process_learn_what_one_process_learns(
     schedule: Any, tmp_path: Path, alone: Any
 ) -> None:
@@ -159,6 +159,7 @@ def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) ->
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_moves_between_several_stages_and_one_in_each_process(tmp_path: Path, alone: Any) -> None:
     place = str(tmp_path / "checkpoints")

@@ -51,7 +51,9 @@ def changed(run: Run) -> list[int]:
     return steps
 
 
-@pytest.mark.parametrize(("shuffle", "loaders"), [("false", 0), ("true", 1)])
+@pytest.mark.parametrize(
+    ("shuffle", "loaders"), [pytest.param("false", 0, marks=pytest.mark.slow), ("true", 1)]
+)
 def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, shuffle: str, loaders: int) -> None:
     """In the middle of the first pass; shuffled, until its end: then each has a buffer of its own."""
     same = [*ALIKE, f"data.shuffle={shuffle}"]
@@ -70,7 +72,7 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, shuffle: s
         assert found["validation"][name] == pytest.approx(one.result.history[-1][name], rel=1e-4)
 
 
-@pytest.mark.parametrize("exchange", ["servers", "collective"])
+@pytest.mark.parametrize("exchange", ["servers", pytest.param("collective", marks=pytest.mark.slow)])
 def test_each_sample_is_trained_once_and_a_resume_has_the_number_asked_for_last(
     tmp_path: Path, exchange: str
 ) -> None:

@@ -30,7 +30,7 @@ COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
         (3, "cluster.placement=row_wise"),
         (2, "cluster.placements={user: replicated, item: table_wise}"),
         pytest.param(2, "cluster.placement=replicated", marks=pytest.mark.slow),
-        (2, "cluster.placement=auto"),
+        pytest.param(2, "cluster.placement=auto", marks=pytest.mark.slow),
         (2, "training.lookahead=2"),
     ],
 )

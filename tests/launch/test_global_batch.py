@@ -14,7 +14,7 @@ WIRE = ("cluster.wire.forward=float32", "cluster.wire.backward=float32", "cluste
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("exchange", ["servers", "collective"])
+@pytest.mark.parametrize("exchange", [pytest.param("servers", marks=pytest.mark.slow), "collective"])
 def test_two_workers_take_the_steps_of_one_process(tmp_path: Path, exchange: str) -> None:
     path = make_recipe(tmp_path)
     same = ["training.mode=sync", "data.global_batch=true", "data.shuffle=false", "data.batch_size=64"]

@@ -43,7 +43,9 @@ ONE = {
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["servers", pytest.param("collective", marks=pytest.mark.slow), "embedding workers"]
+)
 def test_it_is_learnt_as_in_one_process_wherever_the_rows_are(tmp_path: Path, way: str) -> None:
     path = make_recipe(tmp_path, frame(1000))
     one = launch.train(load(path, SAME), str(tmp_path / "one"))
