@@ -101,6 +101,15 @@ def test_an_optimizer_whose_maker_has_chosen_is_left_alone() -> None:
     assert not left_open(torch.optim.RMSprop(parameters).param_groups[0])
 
 
+def test_parameters_on_several_devices_are_looked_at_by_the_host() -> None:
+    here, there = (nn.Parameter(torch.ones(2, device=device)) for device in ("cpu", "meta"))
+    assert can_leave_out(torch.optim.SGD([here], fused=True))
+    both = torch.optim.SGD([here])
+    both.add_param_group({"params": [there], "fused": True})
+    both.param_groups[0]["fused"] = True
+    assert not can_leave_out(both)
+
+
 def test_on_the_cpu_an_optimizer_computes_as_it_was_made() -> None:
     optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))])
     fuse(optimizer)

@@ -49,19 +49,17 @@ def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]])
 def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
     """Return whether the next step may be one of `step_unless`.
 
-    The first step of a parameter may not: SGD would take memory that nothing was written to for its momentum.
+    It may not if parameters are on several devices, nor if it is the first of a parameter: SGD would take
+    memory that nothing was written to for its momentum.
     """
-    return (
-        optimizer is not None
-        and type(optimizer) in _LEFT_OUT
-        and all(
-            group["fused"]
-            and (
-                group.get("momentum") == 0
-                or all(p.grad is None or p in optimizer.state for p in group["params"])
-            )
-            for group in optimizer.param_groups
+    if optimizer is None or type(optimizer) not in _LEFT_OUT:
+        return False
+    return len({p.device for group in optimizer.param_groups for p in group["params"]}) == 1 and all(
+        group["fused"]
+        and (
+            group.get("momentum") == 0 or all(p.grad is None or p in optimizer.state for p in group["params"])
         )
+        for group in optimizer.param_groups
     )
 
 
