@@ -22,7 +22,7 @@ class Keys(BaseModel):
 
 
 class _Derived(Keys):
-    """Base of keys that are made from a dataclass; pydantic would look for their text in all loaded modules."""
+    """Base of keys made from a dataclass; pydantic would look for their text in all loaded modules."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 
