@@ -11,14 +11,18 @@ from torch import nn
 from satrap.batch import EmbeddedBatch
 from satrap.config import Recipe
 from satrap.dense.deferred import deferral, deferred
-from satrap.dense.stages import described, stage_cuts, stages_of
+from satrap.dense.stages import described, links_of, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
 from satrap.launch.build import make_model, mesh_of, tables_for
+from satrap.own_code import blaming
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.train.blank import blank_batch
+
+LARGE_NETWORK = 1 << 30
+"""Parameters of a network from which on its stages are found by the workers alone: each is drawn for it."""
 
 
 def described_mesh(recipe: Recipe, schema: Schema) -> str:
@@ -26,6 +30,7 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
 
     Raises:
         ConfigError: it cannot be divided so, see `tensor_plan` and `stages_of`.
+        OwnCodeError: the user's own model failed.
     """
     mesh = mesh_of(recipe)
     if mesh.whole:
@@ -34,10 +39,14 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
     layout = ("dense", "layout" if recipe.sections.dense.layout else "mesh")
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else layout
+        recipe.located(place, links_of, model, mesh)
+        if sum(parameter.numel() for parameter in model.parameters()) >= LARGE_NETWORK:
+            return f"mesh: {mesh}"
         record = deferral(model)
         with torch.no_grad(), nullcontext() if record is None else record.reading():
             batch = _blank(recipe, schema, model)
-            stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
+            with blaming("your own code failed"):
+                stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
         plan = recipe.located(place, stage_cuts, model, mesh, stages)
         said = f"mesh: {mesh}; stages: {described(stages)}"
     else:
