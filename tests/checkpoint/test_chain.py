@@ -84,7 +84,7 @@ def chain(root: Path, deltas: int = 3) -> dict[int, Bytes]:
     return held
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     plan=st.lists(st.sampled_from(["train", "delta", "full", "fail", "reopen", "compact"]), max_size=14),
     seed=st.integers(0, 99),

@@ -200,15 +200,17 @@ def test_without_descriptors_the_oldest_client_makes_room(monkeypatch: pytest.Mo
 
 def test_an_endpoint_that_is_closed_leaves_nothing_open() -> None:
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    endpoint = Endpoint("127.0.0.1", 0, dict)
-    host, _, port = endpoint.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        while not endpoint._open:
-            time.sleep(0.01)
-        endpoint.close()
-        assert client.recv(1) == b""
-    assert len(os.listdir("/proc/self/fd")) == before
+    before, times = len(os.listdir("/proc/self/fd")), 10
+    for _ in range(times):
+        endpoint = Endpoint("127.0.0.1", 0, dict)
+        host, _, port = endpoint.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            while not endpoint._open:
+                time.sleep(0.01)
+            endpoint.close()
+            assert client.recv(1) == b""
+    # Threads of earlier tests may close some of theirs meanwhile.
+    assert len(os.listdir("/proc/self/fd")) < before + times / 2
 
 
 def test_a_port_can_be_used_again_at_once() -> None:

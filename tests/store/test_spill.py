@@ -114,7 +114,7 @@ def test_both_ways_yield_the_same_chunks(tiered, request):
     assert len(made) == 3  # one for each of the two groups of the snapshot
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 6))])
 @pytest.mark.parametrize("delta", [False, True], ids=["all", "delta"])
 def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
     tiered, spilled, monkeypatch, seed, delta
