@@ -35,7 +35,7 @@ LONG = [Mesh(d, t, sharded) for d, t in SHAPES for sharded in (False, "gradients
 LONG = [mesh for mesh in LONG if not mesh.whole] + [Mesh(4, 1, True, 2), Mesh(4, 1, "gradients", 2)]
 LONG += [Mesh(4, 1, "optimizer", 2), Mesh(2, 2, "optimizer")]
 KINDS = [Mesh(2, 1, True), Mesh(1, 2), Mesh(2, 2, True), Mesh(pipeline=2), Mesh(2, 1, True, pipeline=2)]
-SELECTED = [Mesh(4, 1, True, 2), Mesh(1, 2), Mesh(2, 2, True)]
+SELECTED = [pytest.param(Mesh(4, 1, True, 2), marks=pytest.mark.slow), Mesh(1, 2), Mesh(2, 2, True)]
 
 
 def name(mesh: Mesh) -> str:

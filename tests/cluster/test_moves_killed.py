@@ -60,7 +60,7 @@ def add_and_kill(run: Run, point: Point, role: str, *, visit: int = 1) -> Answer
 @pytest.mark.parametrize(
     ("point", "role"),
     [
-        ("shard.export", "shard 0"),
+        pytest.param("shard.export", "shard 0", marks=pytest.mark.slow),
         pytest.param("shard.load", "shard 2", marks=pytest.mark.slow),
         pytest.param("shard.map", "shard 1", marks=pytest.mark.slow),
         ("shard.map", "shard 2"),
@@ -90,7 +90,7 @@ def test_a_shard_with_a_journal_comes_back_into_the_move(
         pytest.param("move.copied", "worker 0", 1, marks=pytest.mark.slow),
         pytest.param("move.mapped", "worker 0", 2, marks=pytest.mark.slow),
         pytest.param("move.adopt", "worker 0", 2, marks=pytest.mark.slow),
-        ("move.adopt", "worker 1", 2),
+        pytest.param("move.adopt", "worker 1", 2, marks=pytest.mark.slow),
     ],
 )
 def test_workers_and_shards_without_a_journal_begin_anew_and_the_move_can_be_asked_for_again(

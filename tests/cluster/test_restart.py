@@ -135,9 +135,8 @@ def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     assert Series(str(run / "checkpoints")).latest() is not None
 
 
-@pytest.mark.parametrize(
-    "change", [pytest.param("cluster.shards=3", marks=pytest.mark.slow), "cluster.workers=3"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["cluster.shards=3", "cluster.workers=3"])
 def test_a_run_goes_on_with_another_number_of_shards_or_workers(tmp_path: Path, change: str) -> None:
     recipe = make_recipe(tmp_path, EXACT, frame(8000))
     expected, run = tmp_path / "expected", tmp_path / "run"

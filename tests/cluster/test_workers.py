@@ -101,8 +101,15 @@ def _sets(settings: list[str]) -> list[str]:
     ("setting", "number", "why"),
     [
         (["data.global_batch=true", "cluster.workers=2"], 3, "cannot divide equally"),
-        (["cluster.loaders=2", "cluster.workers=2"], 1, "cluster.loaders is 2"),
-        (["dense.mesh={data: 1, tensor: 2}", "cluster.workers=2"], 4, "a part of the network"),
+        pytest.param(
+            ["cluster.loaders=2", "cluster.workers=2"], 1, "cluster.loaders is 2", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ["dense.mesh={data: 1, tensor: 2}", "cluster.workers=2"],
+            4,
+            "a part of the network",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_the_recipe_does_not_allow_is_refused_and_the_run_goes_on(

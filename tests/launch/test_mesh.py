@@ -42,7 +42,10 @@ def assert_near(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("exchange", [SERVERS, COLLECTIVE], ids=["servers", "collective"])
+@pytest.mark.parametrize(
+    "exchange",
+    [pytest.param(SERVERS, id="servers", marks=pytest.mark.slow), pytest.param(COLLECTIVE, id="collective")],
+)
 def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, exchange: list[str]) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     common, said = [*exchange, "training.mode=sync"], list[str]()
