@@ -1,4 +1,4 @@
-"""Steps that are left out without the host: against the same optimizer on which nothing was called."""
+"""Steps that a device leaves out by itself, against those that the host leaves out."""
 
 from __future__ import annotations
 

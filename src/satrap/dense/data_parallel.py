@@ -14,7 +14,7 @@ from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import compressed
 from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
-from satrap.dense.fused import Said, can_leave_out, fuse, kept_ways, step_unless
+from satrap.dense.fused import HostCopy, can_leave_out, fuse, kept_ways, step_unless
 from satrap.dense.offload import MakeOptimizer, OffloadedOptimizer
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Group, Workers
@@ -139,7 +139,7 @@ class DataParallel(DenseBackend):
         stop: bool,
         finite: Callable[[], bool] | None,
     ) -> Stepped:
-        """Take a step that the device leaves out if it must; its orders are there before the host knows."""
+        """Take a step that the device leaves out if it must: it has its orders before the host knows."""
         of_rows = [row.grad for row in rows if row.grad is not None]
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if finite is None or any(row.is_cuda for row in rows):  # there `finite` would wait
@@ -151,9 +151,9 @@ class DataParallel(DenseBackend):
         if self.clip_norm is not None and gradients:
             norm = _norms(gradients).norm()
             torch._foreach_mul_(gradients, (self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
-        said = Said(torch.stack([right.double(), total.double()]))
+        copy = HostCopy(torch.stack([right.double(), total.double()]))
         self._take(lr_scale, refused=~right)
-        accepted, mean = said.heard()
+        accepted, mean = copy.wait()
         return Stepped(accepted == 1, mean, stop)
 
     def _summable(self, gradients: Sequence[Tensor]) -> bool:

@@ -75,27 +75,25 @@ def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
         del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
 
 
-class Said:
-    """Numbers that a device computes, on their way to the host.
-
-    What is computed later does not delay them, as it would delay `tolist`.
+class HostCopy:
+    """Numbers of a device on their way to host memory, which what is computed later does not delay.
 
     Args:
         numbers: one-dimensional.
     """
 
     def __init__(self, numbers: Tensor) -> None:
-        self._there: torch.cuda.Event | None = None
+        self._copied: torch.cuda.Event | None = None
         self._numbers = numbers
         if numbers.is_cuda:
-            host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._numbers = host.copy_(numbers, non_blocking=True)
-            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._there.record(torch.cuda.current_stream(numbers.device))
+            pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers = pinned.copy_(numbers, non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record(torch.cuda.current_stream(numbers.device))
 
-    def heard(self) -> list[float]:
+    def wait(self) -> list[float]:
         """Wait for the numbers, and return them."""
-        if self._there is not None:
-            self._there.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         found: list[float] = self._numbers.tolist()
         return found
