@@ -69,7 +69,7 @@ def test_an_error_in_a_chain_of_the_users_own_names_its_line(tmp_path: Path) -> 
 def test_stages_of_a_large_network_are_not_tried_out_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(described, "LARGE_NETWORK", 269)  # that of this recipe
+    monkeypatch.setattr(described, "MOST_PARAMETERS", 268)  # this recipe's network has one more
     settings = ["cluster.exchange=collective", "dense.mesh={pipeline: 2}", "model.hidden=[16, 6]"]
     recipe = load(make_recipe(tmp_path), settings)
     assert described_mesh(recipe, recipe.schema()) == "mesh: 1 data x 2 pipeline = 2 workers"

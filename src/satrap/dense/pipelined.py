@@ -64,7 +64,7 @@ class Pipelined(Divided):
         self.pipeline, self._mesh = self, workers.mesh
         self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
-        links_of(model, self._mesh)
+        links_of(model, self._mesh)  # raises what needs no batch
         if make is not None and tensor_plan(model, self._mesh.tensor):
             check_separable(make)
         self._record, self._make = common(model, workers), make

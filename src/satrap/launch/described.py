@@ -21,8 +21,8 @@ from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.train.blank import blank_batch
 
-LARGE_NETWORK = 1 << 30
-"""Parameters of a network from which on its stages are found by the workers alone: each is drawn for it."""
+MOST_PARAMETERS = 1 << 30
+"""Of a network whose stages are found here, too; each parameter is drawn for it. Else workers alone do so."""
 
 
 def described_mesh(recipe: Recipe, schema: Schema) -> str:
@@ -40,7 +40,7 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else layout
         recipe.located(place, links_of, model, mesh)
-        if sum(parameter.numel() for parameter in model.parameters()) >= LARGE_NETWORK:
+        if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
             return f"mesh: {mesh}"
         record = deferral(model)
         with torch.no_grad(), nullcontext() if record is None else record.reading():
