@@ -1,6 +1,4 @@
-import gc
 import heapq
-import resource
 
 import numpy as np
 import pytest
@@ -51,28 +49,6 @@ def test_ten_times_the_budget_stays_inside_it(eviction):
         evicted = sum(t.evicted for t in statistics.tables.values())
         assert created - evicted == rows
         assert all(t.refused == 0 for t in statistics.tables.values())
-
-
-def test_resident_memory_stays_inside_the_budget():
-    def resident():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-
-    memory, out = 16 << 20, np.zeros((5000, 16), np.float32)
-    rng, splits = np.random.default_rng(0), np.array([0, 5000])
-
-    def requests(store, count):
-        for _ in range(count):
-            store.lookup_group(0, rng.integers(0, 2**64, 5000, U), splits, out)
-
-    small, store = (
-        shard(Eviction(), dim=16, memory=m, optimizer=RowWiseAdagrad(lr=1)) for m in (1 << 20, memory)
-    )
-    requests(small, 20)  # compiled code, and what a request needs besides rows
-    gc.collect()
-    before = resident()
-    requests(store, 10 * capacity(store) // 5000)
-    assert 0.8 * memory < resident() - before < memory
 
 
 def test_lru_keeps_what_is_used():

@@ -55,19 +55,18 @@ print(rows, found.rows, found.bytes, resident() - before)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("dim", "dtype", "policy", "tables", "tier"),
     [
-        (4, "float32", "lfu", 1, 0),
-        (4, "float32", "lru", 16, 0),
+        pytest.param(4, "float32", "lfu", 1, 0, marks=pytest.mark.slow),
+        pytest.param(4, "float32", "lru", 16, 0, marks=pytest.mark.slow),
         (16, "float32", "lfu", 16, 0),
-        (16, "bfloat16", "ttl", 1, 0),
-        (16, "float32", "lru", 1, 0),
-        (64, "float16", "lru", 1, 0),
-        (16, "float32", "lru", 1, 200 << 20),
-        (64, "bfloat16", "lru", 16, 300 << 20),
+        pytest.param(16, "bfloat16", "ttl", 1, 0, marks=pytest.mark.slow),
+        pytest.param(16, "float32", "lru", 1, 0, marks=pytest.mark.slow),
+        pytest.param(64, "float16", "lru", 1, 0, marks=pytest.mark.slow),
+        pytest.param(16, "float32", "lru", 1, 200 << 20, marks=pytest.mark.slow),
+        pytest.param(64, "bfloat16", "lru", 16, 300 << 20, marks=pytest.mark.slow),
     ],
 )
 def test_resident_memory_stays_under_the_budget(dim, dtype, policy, tables, tier):
