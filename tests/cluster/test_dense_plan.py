@@ -40,13 +40,16 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"pipeline": 2, "schedule": "interleaved_1f1b"}, {}),
     ({"pipeline": 2, "schedule": "looped_bfs", "stages_per_rank": 3}, {}),
     ({"data": 2, "sharded": True, "pipeline": 2, "schedule": "interleaved_1f1b"}, {}),
+    ({"pipeline": 2}, {"precision": "bfloat16"}),
+    ({"pipeline": 2, "schedule": "gpipe"}, {"checkpoint_activations": True}),
+    ({"data": 2, "sharded": True, "pipeline": 2}, {"precision": "bfloat16", "checkpoint_activations": True}),
 ]
 
 CASES = [
     (mesh, options, stage) for mesh, options in SETTINGS for stage in range(int(mesh.get("pipeline", 1)))
 ]
 
-DIVIDED = 14
+DIVIDED = 20
 """How many cases at the end are stages whose copies, or layers, are divided, or several in a process."""
 
 pytestmark = pytest.mark.cluster

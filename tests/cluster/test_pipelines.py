@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from satrap.dense import Mesh
@@ -39,9 +40,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def learn(
-        mode: str, shares: int, clip: float | None = None, model: str = "stacked"
+        mode: str, shares: int, clip: float | None = None, model: str = "stacked", **options: Any
     ) -> tuple[list[float], Numbers]:
-        trainer, losses = make_trainer(mode, model, clip_norm=clip)
+        trainer, losses = make_trainer(mode, model, clip_norm=clip, **options)
         trainer.fit(Batches(whole(shares)))
         place = str(tmp_path_factory.mktemp("alone"))
         trainer.save(place)
@@ -123,6 +124,52 @@ def test_two_stages_in_each_process_learn_what_one_process_learns(
         {"mode": "sync", "clip": 0.05},
     ]
     check(Mesh(pipeline=2, schedule=schedule), tasks, tmp_path, alone)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(pipeline=2, microbatches=2),
+        pytest.param(Mesh(2, 2, True, pipeline=2, microbatches=2), marks=pytest.mark.slow),
+        pytest.param(
+            Mesh(1, pipeline=2, schedule="interleaved_1f1b", microbatches=2), marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_stages_in_16_bits_and_with_recomputed_activations(mesh: Mesh, tmp_path: Path, alone: Any) -> None:
+    """Parts are rounded as in one process, but sums of gradients may come in another order."""
+    high, precisions = 2.0**40, ("bfloat16", "float16")
+    tasks: list[dict[str, Any]] = [
+        {"precision": precision, "checkpoint_activations": again}
+        for precision in precisions
+        for again in (False, True)
+    ]
+    tasks.append({"precision": "float16", "scale": high})
+    found = run(tmp_path, mesh, [{"model": "stacked", "mode": "sync", **task} for task in tasks])
+    wide, _ = alone("sync", mesh.data)
+    start = make_trainer("sync", "stacked")[0].model.state_dict()
+    for number, precision in enumerate(precisions):
+        losses, numbers = alone("sync", mesh.data, precision=precision, microbatches=mesh.parts)
+        plain, again = (saved(str(tmp_path / f"saved {2 * number + one}")) for one in (0, 1))
+        answers = found[2 * number]
+        assert answers[0]["losses"] == pytest.approx(losses, abs=5e-3)
+        assert answers[0]["losses"] != pytest.approx(wide, abs=1e-5)
+        assert answers[0]["refused"] == 0
+        off = sum(np.square(plain[name] - numbers[name]).sum() for name in start)
+        way = sum(np.square(first.numpy() - numbers[name]).sum() for name, first in start.items())
+        assert off < way / 100
+        assert [one["losses"] for one in found[2 * number + 1]] == [one["losses"] for one in answers]
+        for key, value in plain.items():
+            assert again[key].tobytes() == value.tobytes()
+    # A scale at which float16 overflows: all processes refuse the same steps, and these do not count.
+    for answer in found[-1]:
+        assert 1 < answer["scale"] == found[-1][0]["scale"] < high
+        assert answer["losses"] == found[-1][0]["losses"]
+        assert (answer["refused"], answer["updates"]) == (0, found[-1][0]["updates"])
+        assert 20 < answer["updates"] < len(wide)
 
 
 @pytest.mark.dense

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
 from satrap.dense.passes import Boundary, Passes, Stage, _Received, _Sent
+from satrap.dense.precision import autocast, computed
 from satrap.dense.stages import stages_of
 from satrap.errors import ConfigError
 
@@ -81,23 +82,33 @@ def made(size: int) -> EmbeddedBatch:
     return EmbeddedBatch(size, {}, torch.randn(size, 5), labels=torch.rand(size, 1))
 
 
-def test_stages_of_one_process_have_the_gradients_of_the_whole_network(alone: Any) -> None:
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_stages_of_one_process_have_the_gradients_of_the_whole_network(
+    alone: Any, precision: str, recomputes: bool
+) -> None:
     """Two tensors pass the boundary, and parts differ in size; a later batch has a larger part."""
     torch.manual_seed(0)
+    cpu = torch.device("cpu")
     model = TwoWays()
     mesh = Mesh(stages_per_rank=2, schedule="looped_bfs", microbatches=2, stages=("head",))
-    cutting = stages_of(model, mesh, made(4))
+    with autocast(precision, cpu):
+        cutting = stages_of(model, mesh, made(4))
     boundaries = [[Boundary.of(tensor, 4) for tensor in one] for one in cutting.handed]
     assert [len(one) for one in boundaries] == [2, 1]
+    assert str(boundaries[0][0].dtype) == f"torch.{precision}"
+    how: dict[str, Any] = {"precision": precision, "recomputes": recomputes}
+    calls = list[int]()
+    model.head.register_forward_pre_hook(lambda *_: calls.append(1))
     passes = Passes(
         {
-            0: Stage(cutting.stages[0], first=True, last=False),
-            1: Stage(cutting.stages[1], first=False, last=True),
+            0: Stage(cutting.stages[0], first=True, last=False, **how),
+            1: Stage(cutting.stages[1], first=False, last=True, **how),
         },
         boundaries,
         mesh,
         group=alone,
-        device=torch.device("cpu"),
+        device=cpu,
         backward=True,
     )
     for sizes in ((4, 2), (1, 6)):
@@ -107,11 +118,13 @@ def test_stages_of_one_process_have_the_gradients_of_the_whole_network(alone: An
             return (logits - parts[number].labels).square().sum()  # type: ignore[operator]
 
         model.zero_grad()
+        calls.clear()
         logits = passes.run(parts, loss)
+        assert len(calls) == len(parts) * (1 + recomputes)
         mine = [p.grad for p in model.parameters()]
         model.zero_grad()
-        whole = [model(part) for part in parts]
+        whole = [computed(lambda part=part: model(part), precision, cpu) for part in parts]  # type: ignore[misc]
         for number, one in enumerate(whole):
             loss(number, one).backward()  # type: ignore[no-untyped-call]
         for one, other in zip([*logits, *mine], [*whole, *(p.grad for p in model.parameters())], strict=True):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, other, check_dtype=False)

@@ -350,7 +350,8 @@ class Dense(Keys):
     the same in a smaller range, with a scaled loss; for GPUs without bfloat16, slow on most processors."""
     checkpoint_activations: bool = False
     """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
-    the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation."""
+    the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation.
+    Of a pipeline, stages do so with segments of their layers, about the root of n of n layers each."""
     offload: Offload | None = None
     """Where its optimizer is, for example `{optimizer: disk, folder: /ssd}`; default: on the device. Slower;
     equal to the bit on the device cpu, and up to rounding on another."""

@@ -68,26 +68,13 @@ def check_mesh(sections: Sections, source: Source) -> None:
 
 def _check_pipeline(sections: Sections, source: Source) -> None:
     dense = sections.dense
-    if dense.mesh.pipeline == 1:
-        for key in ("schedule", "stages", "stages_per_rank"):
-            if getattr(dense, key) != getattr(type(dense)(), key):
-                raise ConfigError(
-                    f"dense.{key} has no effect without dense.mesh.pipeline",
-                    where=source.where(("dense", key)),
-                    why="the network has no stages",
-                    fix=f"remove dense.{key}, or set dense.mesh.pipeline",
-                )
-        return
-    for path, wrong in (
-        (("dense", "precision"), dense.precision != "float32"),
-        (("dense", "checkpoint_activations"), dense.checkpoint_activations),
-    ):
-        if wrong:
+    for key in ("schedule", "stages", "stages_per_rank"):
+        if dense.mesh.pipeline == 1 and getattr(dense, key) != getattr(type(dense)(), key):
             raise ConfigError(
-                f"{dotted(path)} does not go with dense.mesh.pipeline",
-                where=source.where(path),
-                why="it is not supported yet",
-                fix=f"remove {dotted(path)}, or dense.mesh.pipeline",
+                f"dense.{key} has no effect without dense.mesh.pipeline",
+                where=source.where(("dense", key)),
+                why="the network has no stages",
+                fix=f"remove dense.{key}, or set dense.mesh.pipeline",
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,12 @@ from torch.distributed.pipelining import (
     ScheduleLoopedBFS,
     schedules,
 )
+from torch.utils.checkpoint import checkpoint
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense.mesh import Mesh
+from satrap.dense.precision import autocast, rounds_once
+from satrap.dense.recompute import root
 from satrap.dense.stages import Link, compute, tensors
 from satrap.errors import ConfigError
 
@@ -123,7 +127,8 @@ class Passes:
             given["target"] = numbers
         step = self._schedule.step if self._backward else self._schedule.eval
         try:
-            step(*([numbers] if 0 in self._stages else []), **given, return_outputs=False)
+            with rounds_once(self._device):
+                step(*([numbers] if 0 in self._stages else []), **given, return_outputs=False)
         except RuntimeError as error:
             if error.__cause__ is None:
                 raise
@@ -167,15 +172,34 @@ class Stage(nn.Module):
         links: of the stage.
         first: whether it is the first stage, which gets the parts themselves.
         last: whether it is the last stage, which keeps its logits.
+        precision: in which it computes, see `satrap.dense.precision.computed`.
+        device: where.
+        recomputes: whether the backward pass computes again what is between its segments, about the root of
+            n of n links each. The first link of the network is not: it takes embeddings, not tensors.
 
     Attributes:
         used: the modules of its links.
     """
 
-    def __init__(self, links: Sequence[Link], *, first: bool, last: bool) -> None:
+    def __init__(
+        self,
+        links: Sequence[Link],
+        *,
+        first: bool,
+        last: bool,
+        precision: str = "float32",
+        device: torch.device | str = "cpu",
+        recomputes: bool = False,
+    ) -> None:
         super().__init__()
-        self._steps = [step for link in links for step in link.steps]
         self._first, self._last = first, last
+        self._autocast = partial(autocast, precision, torch.device(device))
+        kept = len(links) if not recomputes else int(first)
+        each = root(len(links) - kept)
+        segments = [links[start : start + each] for start in range(kept, len(links), each)]
+        self._kept, *self._segments = (
+            [step for link in segment for step in link.steps] for segment in (links[:kept], *segments)
+        )
         self.used = nn.ModuleList(dict.fromkeys(module for link in links for module in link.modules))
 
     def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
@@ -188,9 +212,9 @@ class Stage(nn.Module):
         return found
 
     def logits(self, number: int, sent: Tensor) -> Tensor:
-        """Return what the last stage has made of a part, without what it was filled up with."""
+        """Return what the last stage has made of a part, float32, without what it was filled up with."""
         found: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
-        return found
+        return found.float()
 
     def forward(self, *given: Tensor, number: Tensor) -> Any:
         """Compute a part; PyTorch gives its number, and what the stage before has sent."""
@@ -204,7 +228,11 @@ class Stage(nn.Module):
         if given:
             received = tuple(_Received.apply(one, part.size) for one in given)  # type: ignore[no-untyped-call]
             entering = received if len(received) > 1 else received[0]
-        found = tensors(compute(self._steps, entering))
+        with self._autocast():
+            entering = compute(self._kept, entering)
+            for segment in self._segments:
+                entering = checkpoint(compute, segment, entering, use_reentrant=False)
+        found = tensors(entering)
         if self._last:
             self._found.append(found[0].detach())
         return tuple(_Sent.apply(one, self._size) for one in found)  # type: ignore[no-untyped-call]

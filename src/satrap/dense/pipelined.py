@@ -18,6 +18,7 @@ from satrap.dense.divided import Divided, check_separable
 from satrap.dense.offload import MakeOptimizer
 from satrap.dense.passes import Boundary, Passes, Stage
 from satrap.dense.pieces import spread
+from satrap.dense.precision import autocast
 from satrap.dense.stages import Link, links_of, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Workers
@@ -42,7 +43,8 @@ class Pipelined(Divided):
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
         workers: the processes of the mesh.
-        precision: "float32".
+        precision: in which the stages compute, and hand on what they compute, see `Divided`.
+        recomputes: whether stages compute their activations twice, see `Stage`.
 
     Raises:
         ConfigError: the network cannot be cut so, see `tensor_plan`, or the optimizer looks at more than one
@@ -56,11 +58,13 @@ class Pipelined(Divided):
         clip_norm: float | None,
         workers: Workers | None = None,
         precision: str = "float32",
+        *,
+        recomputes: bool = False,
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
-        assert precision == "float32"
         # Not as `Divided` begins: here one stage is cut, and the optimizer is first that of all stages.
-        DataParallel.__init__(self, model, None, clip_norm, workers)
+        DataParallel.__init__(self, model, None, clip_norm, workers, precision)
+        self._precision, self._recomputes = precision, recomputes
         self.pipeline, self._mesh = self, workers.mesh
         self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
@@ -80,7 +84,17 @@ class Pipelined(Divided):
         self._names = set[str]().union(*(_names(self.model, links, number) for number in self._places))
         assert isinstance(self.workers, ConnectedWorkers)
         mesh, last = self.workers.device_mesh(self._device.type), self._mesh.stage_count - 1
-        stages = {n: Stage(links[n], first=n == 0, last=n == last) for n in self._places}
+        stages = {
+            n: Stage(
+                links[n],
+                first=n == 0,
+                last=n == last,
+                precision=self._precision,
+                device=self._device,
+                recomputes=self._recomputes,
+            )
+            for n in self._places
+        }
         self.parameters = []  # else each stays whole until all are divided
         pieces = spread(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
         own = {piece.parameter for piece in pieces}
@@ -109,6 +123,8 @@ class Pipelined(Divided):
         cutting = stages_of(self.model, self._mesh, batch)
         with torch.no_grad():
             whole = self.model(batch)
+        with autocast(self._precision, self._device):  # what is handed on may have another format then
+            handed = stages_of(self.model, self._mesh, batch).handed
         self.model.train(was)
         last = cutting.handed[-1][0]
         several = len(cutting.handed[-1]) > 1
@@ -118,7 +134,7 @@ class Pipelined(Divided):
                 why="its stages would learn another network",
                 fix="compare both on a batch",
             )
-        return cutting.stages, [[Boundary.of(t, batch.size) for t in one] for one in cutting.handed]
+        return cutting.stages, [[Boundary.of(t, batch.size) for t in one] for one in handed]
 
     def settle(self, exchange: Exchange) -> None:
         """Give all processes of the stage the buffers of the first; copies of weights are equal."""
@@ -139,7 +155,7 @@ class Pipelined(Divided):
         def of_part(number: int, logits: Tensor) -> Tensor:
             found = loss(logits, parts.batches[number]) * (weights[number] / total if total else 0.0)
             losses.append(found.detach())
-            return found * share
+            return found * (share * self.scale.value)
 
         logits = self._training.run(parts.batches, of_part)
         if parts.backward() and 0 not in self._places:

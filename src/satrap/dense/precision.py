@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -35,11 +36,25 @@ def computed(forward: Callable[[], Tensor], precision: str, device: torch.device
         precision: one of `PRECISIONS`.
         device: where the network is.
     """
-    if precision == "float32":
-        return forward()
-    with torch.autocast(device.type, dtype=PRECISIONS[precision]):
+    with autocast(precision, device):
         result = forward()
-    return result.float()
+    return result if precision == "float32" else result.float()
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return a block in which products are computed in a precision, see `computed`."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=PRECISIONS[precision])
+
+
+def rounds_once(device: torch.device) -> AbstractContextManager[object]:
+    """Return a block for several of `autocast`: they share one rounded copy of each weight.
+
+    PyTorch keeps these copies until the outermost block ends. What is outside the inner ones, as the backward
+    passes, is computed as ever.
+    """
+    return torch.autocast(device.type, enabled=False)
 
 
 class LossScale:

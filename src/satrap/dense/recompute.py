@@ -73,9 +73,14 @@ def _composite(module: nn.Module) -> bool:
 def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
     """Cut a stack before layers, which are modules with weights, into about the root of their number."""
     layers = [i for i, module in enumerate(modules) if next(module.parameters(), None) is not None]
-    each = math.ceil(math.sqrt(len(layers)) - 1e-9) if layers else 1
+    each = root(len(layers))
     starts = [0, *layers[each::each], len(modules)]
     return [modules[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def root(layers: int) -> int:
+    """Return how many layers a segment has of so many."""
+    return max(1, math.ceil(math.sqrt(layers) - 1e-9))
 
 
 def _run(segments: Sequence[Sequence[nn.Module]], x: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class TrainingOptions:
         staleness_warmup: steps over which the staleness of "hybrid" and "async" grows from 0 to its value;
             default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
         checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
-            default False; see `satrap.dense.recompute`.
+            default False; see `satrap.dense.recompute`, and for a pipeline `satrap.dense.passes.Stage`.
         compile: blocks of the network are translated into machine code when they first compute, default
             False; see `satrap.dense.compiled`. Not with `checkpoint_activations`, nor with a mesh that
             divides the network. A trained model scores without it.

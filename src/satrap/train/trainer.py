@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -404,7 +405,7 @@ def _prepared(
     model: nn.Module, options: TrainingOptions, device: torch.device, workers: Workers, mode: str
 ) -> nn.Module:
     check_parts(model, options.microbatches)
-    if options.checkpoint_activations:
+    if options.checkpoint_activations and workers.mesh.pipeline == 1:  # stages do it themselves
         checkpoint_activations(model)
     if record := deferral(model):
         record.move(model, device)
@@ -437,7 +438,7 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
-def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> type[DataParallel]:
+def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> Callable[..., DataParallel]:
     """Return how the network takes its steps, in a mode and over a mesh."""
     if workers.mesh.whole:
         return schedule.dense
@@ -457,20 +458,15 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
         from satrap.dense.divided import Divided
 
         return Divided
-    for name, given, only in (
-        ("precision", options.precision, "float32"),
-        ("microbatches", options.microbatches, 1),
-        ("checkpoint_activations", options.checkpoint_activations, False),
-    ):
-        if given != only:
-            raise ConfigError(
-                f"{name} {given} does not go with a pipeline",
-                why="Mesh has its microbatches" if name == "microbatches" else "it is not supported yet",
-                fix=f"leave {name} at {only}",
-            )
+    if options.microbatches > 1:
+        raise ConfigError(
+            f"microbatches {options.microbatches} does not go with a pipeline",
+            why="Mesh has its microbatches",
+            fix="leave microbatches at 1",
+        )
     from satrap.dense.pipelined import Pipelined
 
-    return Pipelined
+    return partial(Pipelined, recomputes=options.checkpoint_activations)
 
 
 def _score_by(dense: DenseBackend, predictor: Predictor) -> None:

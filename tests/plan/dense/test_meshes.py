@@ -7,7 +7,7 @@ import pytest
 
 from satrap.dense import Mesh
 from satrap.plan.dense import DensePlan, Need, Speed, plan_dense
-from satrap.plan.dense.meshes import Tried, _changes, _try, keys, meshes, needs, per_sample
+from satrap.plan.dense.meshes import Tried, _changes, keys, meshes, needs, per_sample
 from tests.plan.dense.measured import BLOCKS, SIZE, WIDTH, network
 
 
@@ -106,7 +106,7 @@ def test_changes_that_are_tried() -> None:
     assert (last.mesh, last.network) == (Mesh(128, 2, True), net)
     some = replace(net, microbatches=4, inputs=replace(net.inputs, size=16))
     assert [change.network.microbatches for change in _changes(some, Mesh(2))][:3] == [8, 16, 4]
-    assert list(_changes(net, Mesh(pipeline=2))) == []
+    assert [change.words for change in _changes(net, Mesh(pipeline=2))] == [once]
 
 
 def test_a_plan_fits_to_the_last_byte() -> None:
@@ -131,8 +131,6 @@ def test_a_plan_fits_to_the_last_byte() -> None:
         "change": "x",
     }
     assert (own["sent"], own["sent_bytes"], own["stage"]) == ({"gradients": 100}, 100, 0)
-    stages = _try(network(checkpoint_activations=True), Mesh(pipeline=2), 7)
-    assert "without checkpoint_activations" in stages.why
 
 
 def test_the_mesh_that_fits_and_sends_least() -> None:
@@ -178,7 +176,8 @@ def test_what_cannot_be_is_said() -> None:
     why = {str(one.mesh): one.why for one in plan.tried}
     assert "does not divide" in why["1 data x 3 tensor = 3 workers"]
     short = plan_dense(network(precision="bfloat16"), devices=2, memory=1 << 40)
-    assert "float32" in short.tried[-1].why
+    assert short.tried[-1].mesh == Mesh(pipeline=2)
+    assert short.tried[-1].why == ""
     plain = short.to_dict()
     assert plain["tried"][-1]["mesh"] == {"mesh": {"data": 1, "pipeline": 2}, "microbatches": 8}
     assert plain["tried"][0]["memory"]["peak"] > 0

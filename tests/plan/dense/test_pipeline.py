@@ -38,6 +38,18 @@ def test_stages_need_their_weights_and_parts_in_flight() -> None:
     assert early[0].sent["rows"] == early[1].sent["rows"] == net.inputs.row_bytes / 2
 
 
+def test_stages_in_16_bits_send_half_and_recomputed_ones_keep_less() -> None:
+    plain, short, again = (
+        needs_of_stages(network(**options), Mesh(pipeline=2, schedule="gpipe"))
+        for options in ({}, {"precision": "bfloat16"}, {"checkpoint_activations": True})
+    )
+    for stage in range(2):
+        assert short[stage].sent["activations"] == plain[stage].sent["activations"] / 2
+        assert again[stage].sent == plain[stage].sent
+        assert again[stage].memory["activations"] < 0.75 * plain[stage].memory["activations"]
+        assert plain[stage].flop < again[stage].flop < 1.4 * plain[stage].flop
+
+
 def test_stages_with_divided_layers_need_less_and_send_more() -> None:
     whole, cut = (needs_of_stages(network(), Mesh(tensor=t, pipeline=2))[1] for t in (1, 2))
     assert cut.memory["parameters"] < 0.6 * whole.memory["parameters"]

@@ -215,8 +215,6 @@ def _divisors(number: int) -> list[int]:
 
 
 def _try(network: Network, mesh: Mesh, memory: int, speed: Speed | None = None) -> Tried:
-    if mesh.pipeline > 1 and (network.precision != "float32" or network.checkpoint_activations):
-        return Tried(mesh, None, "stages go with precision float32 and without checkpoint_activations only")
     try:
         found = needs(replace(network, microbatches=1) if mesh.pipeline > 1 else network, mesh)
     except ConfigError as error:
@@ -254,10 +252,11 @@ def _fits(change: _Change, memory: int) -> bool:
 
 def _changes(network: Network, mesh: Mesh) -> Iterator[_Change]:
     """Yield changes, what costs least first."""
+    once = replace(network, checkpoint_activations=True)
     if mesh.pipeline > 1:  # it has its own micro-batches, and more copies of a stage need no less
+        yield _Change("dense.checkpoint_activations: true", once, mesh)
         return
     counts = [n for n in (2, 4, 8, 16, 32) if network.microbatches < n <= network.inputs.size]
-    once = replace(network, checkpoint_activations=True)
     for count in counts:
         yield _Change(f"dense.microbatches: {count}", replace(network, microbatches=count), mesh)
     yield _Change("dense.checkpoint_activations: true", once, mesh)

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.passes import Boundary, Stage
+from satrap.dense.precision import autocast, rounds_once
 from satrap.dense.stages import stage_cuts, stages_of
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
@@ -20,6 +21,7 @@ from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.microbatches import MicroBatches
 
+CPU = torch.device("cpu")
 BLANK = 2
 """Samples of the batch whose shapes at the boundaries are found out."""
 
@@ -39,11 +41,20 @@ def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
 def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
     with FakeTensorMode():
         model, live = network.make(), Live()
-        cutting = stages_of(model, mesh, network.inputs.batch(network.inputs.leaves(), BLANK))
+        with autocast(network.precision, CPU):
+            cutting = stages_of(model, mesh, network.inputs.batch(network.inputs.leaves(), BLANK))
         stages, boundaries = cutting.stages, [[Boundary.of(t, BLANK) for t in one] for one in cutting.handed]
         largest, sums = largest_layer(model), list[int]()
         own = {
-            n: Called(Stage(stages[n], first=n == 0, last=n == mesh.stage_count - 1))
+            n: Called(
+                Stage(
+                    stages[n],
+                    first=n == 0,
+                    last=n == mesh.stage_count - 1,
+                    precision=network.precision,
+                    recomputes=network.checkpoint_activations,
+                )
+            )
             for n in mesh.numbers(process)
         }
         together = nn.ModuleList(own.values())
@@ -112,7 +123,7 @@ def _passes(
 ) -> list[Tensor]:
     """Compute the passes of one process's stages; return the rows of the batch."""
     last, size = mesh.stage_count - 1, -(-network.inputs.size // mesh.parts)
-    with live:
+    with live, rounds_once(CPU):
         leaves = _leaves(network, live)
         # PyTorch has a buffer for each part, of what comes from the stage before and of gradients.
         before = {n: _buffers(boundaries[n - 1] if n else [], size, live, mesh.parts) for n in own}
