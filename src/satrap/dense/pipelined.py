@@ -123,8 +123,10 @@ class Pipelined(Divided):
         cutting = stages_of(self.model, self._mesh, batch)
         with torch.no_grad():
             whole = self.model(batch)
-        with autocast(self._precision, self._device):  # what is handed on may have another format then
-            handed = stages_of(self.model, self._mesh, batch).handed
+        handed = cutting.handed
+        if self._precision != "float32":  # it has another format then
+            with autocast(self._precision, self._device):
+                handed = stages_of(self.model, self._mesh, batch).handed
         self.model.train(was)
         last = cutting.handed[-1][0]
         several = len(cutting.handed[-1]) > 1

@@ -79,7 +79,7 @@ def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
 
 
 def root(layers: int) -> int:
-    """Return how many layers a segment has of so many."""
+    """Return how many layers each segment of a stack of so many has: about the root."""
     return max(1, math.ceil(math.sqrt(layers) - 1e-9))
 
 
