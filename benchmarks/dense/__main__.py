@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, pretended
+from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, pretended_alone
 from tests.dense.processes import Process, answers, started
 
 from benchmarks.dense.device import measure as on_device
@@ -52,7 +52,7 @@ def memory() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, (mesh, options) in enumerate(SETTINGS):
         planned, size = predicted(number), Mesh(**mesh).size
-        alone = [p for case, p in zip(CASES, pretended(), strict=True) if case[:2] == (mesh, options)]
+        alone = [pretended_alone(n) for n, case in enumerate(CASES) if case[:2] == (mesh, options)]
         real = answers(PROGRAM, size, json.dumps([(mesh, options, 0)])) if size == 2 else []
         ratios = [plan / was for plan, was in zip(planned, alone, strict=True)]
         found[json.dumps(mesh | options)] = {

@@ -16,8 +16,9 @@ from tests.cluster.machines import Machines
 from benchmarks.collective.__main__ import free_port
 from benchmarks.record import write
 from satrap.config import load
+from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.launch.planning import Facts, plan
-from satrap.plan import PLACEMENTS, Plan
+from satrap.plan import Plan
 
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "recipes" / "dlrm_mlperf.yaml"
 WIRES = {"16": ("float16", "bfloat16"), "32": ("float32", "float32")}

@@ -1,8 +1,11 @@
-"""What the benchmarks time by name exists."""
+"""Benchmarks are not run here, but what they import, and what they time by name, exists."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from benchmarks.persia import __main__ as worker
@@ -14,3 +17,26 @@ def test_a_timed_place_exists(place: str, name: str) -> None:
     module, _, owner = place.partition(":")
     found = import_module(module)
     assert hasattr(getattr(found, owner) if owner else found, name)
+
+
+PROGRAM = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:  # a rival that is not installed
+        if error.name.partition(".")[0] in ("benchmarks", "satrap", "tests"):
+            raise
+"""
+
+
+def test_everything_that_is_imported_exists() -> None:
+    root = Path(__file__).resolve().parents[2]
+    files = sorted((root / "benchmarks").rglob("*.py"))
+    names = [".".join(file.relative_to(root).with_suffix("").parts) for file in files]
+    assert "benchmarks.placement.__main__" in names
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *names], cwd=root, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
+from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as pipelining
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -59,6 +60,16 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+class Sent:
+    """Keeps tensors until somebody has waited for them, as a work of gloo does, but none of "fake"."""
+
+    def __init__(self, ops: list[dist.P2POp]) -> None:
+        self._tensors = [op.tensor for op in ops]
+
+    def wait(self) -> None:
+        pass
+
+
 class Pretended(ConnectedWorkers):
     """One of several workers without the others: sums and sent tensors go nowhere."""
 
@@ -72,6 +83,9 @@ class Pretended(ConnectedWorkers):
         c10d.new_group = lambda ranks=None, **_: new(ranks, backend="fake")
         self._store = FakeStore()
         c10d.recv = lambda tensor, **_: tensor.fill_(1)  # the other stages know shapes, too
+        of_schedules: Any = schedules
+        batch_p2p = schedules._batch_p2p
+        of_schedules._batch_p2p = lambda ops, desc=None: [*batch_p2p(ops, desc), Sent(ops)]
         module: Any = pipelining
         module._make_tensor_from_meta = lambda meta, device: torch.zeros(meta.shape, dtype=meta.dtype)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 
@@ -134,6 +134,8 @@ def _passes(
         for one in sharding.values():
             one.begin()
         sent, done = dict[tuple[int, int], tuple[Tensor, ...]](), Counter[int]()
+        # Of several stages, PyTorch holds what is sent until the end of the passes.
+        kept = deque[Tensor | None](maxlen=None if mesh.per_rank > 1 else 0)
         for n, part, forward in order(mesh, process):
             if forward:
                 sent[n, part] = own[n](part, before[n][part])
@@ -142,13 +144,17 @@ def _passes(
                 if n == last:
                     logits = own[n].stage.logits(part, *sent[n, part])
                     sent[n, part] = (as_mean(network.loss(logits, parts.batches[part])),)
+                else:
+                    kept.extend(map(Tensor.detach, sent[n, part]))
                 continue
             _back(sent.pop((n, part)), [None] if n == last else after[n][part])
             for buffer in before[n][part]:
+                kept.append(buffer.grad)
                 buffer.grad = None  # it is sent
             done[n] += 1
             if sharding and done[n] == mesh.parts:
                 sharding[n].end()
+        kept.clear()
         parts.backward()
         for called in own.values():
             called.stage.end()
