@@ -36,3 +36,10 @@ def test_other_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "SCHEDSTAT", tmp_path / "none")
     with pytest.raises(ConfigError, match="processor time of threads"):
         probe(make_recipe(tmp_path), [], 10)
+
+
+def test_a_thread_that_has_ended_has_no_seconds() -> None:
+    """It may end between the look at all threads and the look at it."""
+    own = Path("/proc/self/task")
+    found = module._cpu([own / "0", *own.iterdir()])
+    assert 0 < found < 1e6

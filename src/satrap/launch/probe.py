@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,13 @@ def _threads() -> dict[str, float]:
     return found
 
 
-def _cpu(tasks: Any) -> float:
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+def _cpu(tasks: Iterable[Path]) -> float:
+    """Return the processor seconds of threads, without those that have ended."""
+    nanoseconds = 0
+    for task in tasks:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def _machine() -> float:
