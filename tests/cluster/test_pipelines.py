@@ -150,7 +150,9 @@ def test_stages_in_16_bits_and_with_recomputed_activations(mesh: Mesh, tmp_path:
     tasks.append({"precision": "float16", "scale": high})
     found = run(tmp_path, mesh, [{"model": "stacked", "mode": "sync", **task} for task in tasks])
     wide, _ = alone("sync", mesh.data)
-    start = make_trainer("sync", "stacked")[0].model.state_dict()
+    trainer, _ = make_trainer("sync", "stacked")
+    start = trainer.model.state_dict()
+    trainer.close()
     for number, precision in enumerate(precisions):
         losses, numbers = alone("sync", mesh.data, precision=precision, microbatches=mesh.parts)
         plain, again = (saved(str(tmp_path / f"saved {2 * number + one}")) for one in (0, 1))
