@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense.mesh import Mesh
-from satrap.dense.precision import autocast, rounds_once
-from satrap.dense.recompute import root
+from satrap.dense.precision import autocast, shared_casts
+from satrap.dense.recompute import segment_length
 from satrap.dense.stages import Link, compute, tensors
 from satrap.errors import ConfigError
 
@@ -127,7 +127,7 @@ class Passes:
             given["target"] = numbers
         step = self._schedule.step if self._backward else self._schedule.eval
         try:
-            with rounds_once(self._device):
+            with shared_casts(self._device):
                 step(*([numbers] if 0 in self._stages else []), **given, return_outputs=False)
         except RuntimeError as error:
             if error.__cause__ is None:
@@ -195,7 +195,7 @@ class Stage(nn.Module):
         self._first, self._last = first, last
         self._autocast = partial(autocast, precision, torch.device(device))
         kept = len(links) if not recomputes else int(first)
-        each = root(len(links) - kept)
+        each = segment_length(len(links) - kept)
         segments = [links[start : start + each] for start in range(kept, len(links), each)]
         self._kept, *self._segments = (
             [step for link in segment for step in link.steps] for segment in (links[:kept], *segments)

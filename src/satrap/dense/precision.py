@@ -48,7 +48,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=PRECISIONS[precision])
 
 
-def rounds_once(device: torch.device) -> AbstractContextManager[object]:
+def shared_casts(device: torch.device) -> AbstractContextManager[object]:
     """Return a block for several of `autocast`: they share one rounded copy of each weight.
 
     PyTorch keeps these copies until the outermost block ends. What is outside the inner ones, as the backward

@@ -73,12 +73,12 @@ def _composite(module: nn.Module) -> bool:
 def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
     """Cut a stack before layers, which are modules with weights, into about the root of their number."""
     layers = [i for i, module in enumerate(modules) if next(module.parameters(), None) is not None]
-    each = root(len(layers))
+    each = segment_length(len(layers))
     starts = [0, *layers[each::each], len(modules)]
     return [modules[a:b] for a, b in itertools.pairwise(starts)]
 
 
-def root(layers: int) -> int:
+def segment_length(layers: int) -> int:
     """Return how many layers each segment of a stack of so many has: about the root."""
     return max(1, math.ceil(math.sqrt(layers) - 1e-9))
 

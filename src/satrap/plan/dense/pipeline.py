@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.passes import Boundary, Stage
-from satrap.dense.precision import autocast, rounds_once
+from satrap.dense.precision import autocast, shared_casts
 from satrap.dense.stages import stage_cuts, stages_of
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
@@ -123,7 +123,7 @@ def _passes(
 ) -> list[Tensor]:
     """Compute the passes of one process's stages; return the rows of the batch."""
     last, size = mesh.stage_count - 1, -(-network.inputs.size // mesh.parts)
-    with live, rounds_once(CPU):
+    with live, shared_casts(CPU):
         leaves = _leaves(network, live)
         # PyTorch has a buffer for each part, of what comes from the stage before and of gradients.
         before = {n: _buffers(boundaries[n - 1] if n else [], size, live, mesh.parts) for n in own}
