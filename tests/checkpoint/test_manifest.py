@@ -54,7 +54,7 @@ def test_what_older_checkpoints_and_other_programs_rely_on(tmp_path: Path) -> No
     assert plain.id != Manifest("data-1", {}, files).id
     write_manifest(Storage(str(tmp_path)), plain)
     assert {name: body_of(tmp_path)[name] for name in ("format", "delta", "data", "settings", "files")} == {
-        "format": 7,
+        "format": 8,
         "delta": None,
         "data": "data-1",
         "settings": {},

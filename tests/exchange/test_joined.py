@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from satrap.exchange import ExchangeStatistics, Lookup, Request
 from satrap.exchange.collective import Placement
 from satrap.exchange.joined import JoinedExchange, JoinedTelemetry
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.exchange.states import COUNTS
 from satrap.exchange.traffic import Answers, Traffic
-from satrap.store import StoreConfig
+from satrap.optim import Adagrad
+from satrap.schema import Table
+from satrap.store import Chunk, Eviction, StoreConfig
 from satrap.store.statistics import TableStatistics
 from tests.contract.parties import (
     SEED,
     TABLES,
     connect,
+    contents,
     gradients_for,
     local,
     random_requests,
@@ -195,6 +200,76 @@ def test_a_delta_is_one_of_both_parts_or_of_none(tmp_path: Path) -> None:
         for number, rows in ((1, 2), (2, 1), (3, 4)):
             found = read_manifest(Storage(str(tmp_path / str(number)))).rows()
             assert (found["a"], found["c"]) == (rows, rows)
+
+
+BOUND: dict[str, Any] = {"memory": 320_000, "eviction": Eviction()}
+PLACED = [
+    Table("hot", dim=3, optimizer=Adagrad(lr=0.1)),
+    Table("a", dim=4, optimizer=Adagrad(lr=0.1), **BOUND),
+    Table("names", dim=5, frozen=True),
+    Table("c", dim=17, optimizer=Adagrad(lr=0.1), **BOUND),
+]
+"""Tables of which each is a group; a and c evict, and hot and names may be replicated."""
+
+
+@contextmanager
+def placed(ranks: int, replicated: Sequence[str]) -> Iterator[Together]:
+    """Several workers and two shards, asked as one exchange."""
+    with threads(2) as servers:
+        make = connecting([s.address for s in servers], ranks, store=STORE, replicated=replicated)
+        made = Together(together([lambda r=r: make(r, PLACED) for r in range(ranks)]))  # type: ignore[arg-type, misc]
+        yield made
+        made.close()
+
+
+def use(exchange: Together, seed: int) -> None:
+    """Train rows of each table, more than a and c have room for."""
+    for group in exchange.groups:
+        [table] = group.tables
+        ids = np.random.default_rng([seed, *table.encode()]).integers(0, 3000, 2000)
+        asked = [request(group.index, sorted(set(ids.tolist())))]
+        lookup = exchange.lookup(asked, create=True)
+        lookup.result()
+        exchange.update(lookup, [np.ones((len(asked[0].ids), group.dim), np.float32)], lr_scale=1.0)
+    exchange.flush()
+
+
+def assert_same_rows(one: Together, other: Together) -> None:
+    mine, its = contents(one), contents(other)  # type: ignore[arg-type]
+    assert mine.keys() == its.keys()
+    for table, columns in mine.items():
+        for x, y in zip(columns, its[table], strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=table)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, ["hot", "names"]), (1, [])),
+        ((1, []), (2, ["hot", "names"])),
+        ((2, ["names"]), (2, ["names"])),
+        ((2, ["hot"]), (2, ["names"])),
+    ],
+)
+def test_shards_that_hold_other_tables_than_before_go_on_with_those_that_stay(
+    before: tuple[int, list[str]], after: tuple[int, list[str]], tmp_path: Path
+) -> None:
+    """Which rows there are, which of them are evicted next, and the rows of every other table."""
+    with placed(*before) as first, placed(*after) as second:
+        names = Chunk(
+            "names", np.arange(50, dtype=np.uint64), np.ones((50, 5), np.float32), np.empty((50, 0))
+        )
+        first.load("names", replace(names, state=names.state.astype(np.float32)))
+        for seed in range(3):
+            use(first, seed)
+        cut = first.cut()
+        settings = {COUNTS: dict(cut.counts)}
+        write_checkpoint(str(tmp_path), Checkpoint(settings, {}, {}, (), rows=cut.write))
+        second.read(str(tmp_path), exact=True)
+        assert_same_rows(first, second)
+        for one in (first, second):
+            use(one, 9)
+        assert_same_rows(first, second)
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:

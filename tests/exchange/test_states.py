@@ -1,9 +1,12 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.checkpoint.chain import read_buckets
+from satrap.checkpoint.parts import write_tables
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import write_store
 from satrap.errors import CheckpointError, StoreError
@@ -20,7 +23,7 @@ from satrap.exchange.states import (
 )
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import Admission, Shard
+from satrap.store import Admission, Eviction, Shard
 
 TABLES = [Table("a", dim=2, optimizer=SGD(lr=0.1)), Table("b", dim=3, optimizer=SGD(lr=0.1))]
 HALVES = (range(2048), range(2048, 4096))
@@ -100,6 +103,60 @@ def test_a_store_reads_rows_of_its_own_tables() -> None:
     assert [of_table(table) for table in ("a", "b", "c")] == [range(3), range(5), range(0)]
 
 
+def evicting(*names: str) -> Shard:
+    """Tables of different widths, so that each is a group; each with its own memory."""
+    dims = {"a": 2, "b": 3, "c": 4, "hot": 5}
+    lru = {"memory": 150_000, "eviction": Eviction()}
+    made = [
+        Table(name, dim=dims[name], optimizer=SGD(lr=0.1), **({} if name == "hot" else lru))  # type: ignore[arg-type]
+        for name in names
+    ]
+    return Shard(made, admission=Admission(min_count=2, memory=4096))
+
+
+def use(store: Shard, seed: int) -> None:
+    """Look ids up twice, more than there is room for; those of a table depend on its name."""
+    for group in store.groups:
+        for name in group.tables:
+            source = np.random.default_rng([seed, *name.encode()])
+            for _ in range(2):
+                store.lookup(name, source.integers(0, 5000, 3000).astype(np.uint64))
+
+
+def ids_of(store: Shard) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {name: set() for group in store.groups for name in group.tables}
+    for chunk in store.snapshot():
+        found[chunk.table] |= set(chunk.ids.tolist())
+    return found
+
+
+@pytest.mark.parametrize("after", [("a", "b"), ("b",), ("b", "a"), ("hot", "a", "b", "c"), ("c", "b", "hot")])
+@pytest.mark.parametrize("before", [("a", "b", "c"), ("hot", "b", "a")])
+def test_a_table_takes_the_state_of_its_own_name_and_no_other(
+    before: Sequence[str], after: Sequence[str], tmp_path: Path
+) -> None:
+    """Tables are added, leave, or come in another order; those that stay go on as if nothing had changed."""
+    store, fresh = evicting(*before), evicting(*after)
+    use(store, 1)
+
+    def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
+        files = write_store(storage, folder, state_of(store))
+        return files | write_tables(storage, folder, store.snapshot())
+
+    write_checkpoint(str(tmp_path), Checkpoint({COUNTS: counts_of(store)}, {}, {}, (), rows=write))
+    restore(fresh, str(tmp_path))
+    load_rows(fresh, read_buckets(str(tmp_path), held_by(fresh, range(4096))))
+    stay = set(before) & set(after)
+    assert {name: ids for name, ids in ids_of(fresh).items() if ids} == {
+        name: ids for name, ids in ids_of(store).items() if name in stay
+    }
+    for one in (store, fresh):
+        use(one, 2)
+    for name in stay:
+        assert ids_of(fresh)[name] == ids_of(store)[name]
+        assert counts_of(fresh)[name] == counts_of(store)[name]
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     url = written(str(tmp_path), [used(1), used(2)])
     [path] = tmp_path.rglob("store.shard-2048.safetensors")
@@ -112,8 +169,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_a_state_of_other_tables_is_refused() -> None:
-    with pytest.raises(StoreError, match="the state of group 0 does not fit"):
-        take_state(used(0), {"0.counts": np.array([1])})
+    with pytest.raises(StoreError, match="the state of tables b does not fit"):
+        take_state(used(0), {'["b"].counts': np.array([1])})
 
 
 @pytest.mark.parametrize("limits", [(2**63 - 1, 2**32 - 1), (0, 0)])

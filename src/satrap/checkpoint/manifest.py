@@ -11,7 +11,7 @@ from typing import Any
 from satrap.checkpoint.storage import FileEntry, Storage, is_plain, not_plain, unreachable
 from satrap.errors import CheckpointError
 
-FORMAT = 7
+FORMAT = 8
 """Version of the layout; readers refuse any other."""
 
 MANIFEST = "manifest.json"

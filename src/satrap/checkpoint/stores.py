@@ -1,6 +1,7 @@
 """What a store needs besides rows to resume exactly: order of eviction, ids that wait for admission.
 
-Only a store of the same fixed buckets can use it. A store with nothing but counters writes no file.
+Only a store of the same fixed buckets can use it, and only of groups with the same tables: names begin with
+these. A store with nothing but counters writes no file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ def write_store(
 ) -> dict[str, FileEntry]:
     """Write the state of a store; return the file, or nothing if the store has only counters.
 
-    `arrays` maps `<group>.<what>` to an array; `<group>.counts` are counters. The suffix of the file's name
-    tells several stores apart.
+    `arrays` maps `<tables of a group>.<what>` to an array, where `counts` are counters. The suffix of the
+    file's name tells several stores apart.
     """
     if all(name.endswith(".counts") for name in arrays):
         return {}
@@ -55,7 +56,11 @@ def write_store(
 
 
 def read_store(storage: Storage, manifest: Manifest, buckets: Sequence[int]) -> Arrays:
-    """Return what a store of exactly these buckets wrote, verified; nothing if there was none."""
+    """Return what stores of exactly these buckets wrote, verified; nothing if there were none.
+
+    There may be several, of unlike tables: a shard server, and a worker with replicas.
+    """
+    every: dict[str, npt.NDArray[Any]] = {}
     runs = runs_of(buckets)
     wanted = runs[0] if len(runs) == 1 else _SCATTERED
     for name, entry in manifest.files.items():
@@ -67,8 +72,8 @@ def read_store(storage: Storage, manifest: Manifest, buckets: Sequence[int]) -> 
                 raise damaged(storage.path(where), str(error)) from error
             own = found.pop(_OWN, None)
             if own is None or np.array_equal(own, mask_of(buckets)):
-                return found
-    return {}
+                every |= found
+    return every
 
 
 def without_id(data: bytes, id_: np.uint64) -> bytes:

@@ -196,11 +196,11 @@ class Durability(Protocol):
                 checkpoint. Ignored if the stores hold other rows too, or had no room for some.
             exact: also take over the state that the stores need to continue exactly. Counters come from any
                 number of stores; the ids that wait for admission and the order of eviction come only from
-                equally many stores.
+                equally many stores, of groups with the same tables.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
-            StoreError: with `exact`: it is of other tables or another budget.
+            StoreError: with `exact`: it is of a larger budget.
         """
 
     def assist(self) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store import BUCKETS, Chunk, Shard
+
+if TYPE_CHECKING:
+    from satrap.store.group import Group
 
 State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
@@ -23,25 +27,29 @@ COUNTS = "store_counts"
 
 def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
     """Return, by name, what a store needs besides its rows."""
-    return {f"{g.index}.{k}": v for g in store.groups for k, v in g.state().items()}
+    return {_prefix(g) + k: v for g in store.groups for k, v in g.state().items()}
+
+
+def _prefix(group: Group) -> str:
+    """Return how names in the state of a group begin: with its tables, as other stores have other groups."""
+    return f"{json.dumps(group.tables)}."
 
 
 def take_state(store: Shard, state: State) -> None:
-    """Restore what `state_of` returned.
+    """Restore what `state_of` returned, of the groups that have the same tables here.
 
     Raises:
-        StoreError: it came from a store with other tables.
+        StoreError: it does not fit.
     """
-    own: dict[str, dict[str, npt.NDArray[Any]]] = {}
-    for name, array in state.items():
-        index, _, key = name.partition(".")
-        own.setdefault(index, {})[key] = array
     for group in store.groups:
+        prefix = _prefix(group)
+        own = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
         try:
-            if (found := own.get(str(group.index))) is not None:
-                group.restore(found)
+            if own:
+                group.restore(own)
         except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
+            tables = ", ".join(group.tables)
+            raise StoreError(f"the state of tables {tables} does not fit: {error}") from error
 
 
 def counts_of(store: Shard) -> dict[str, list[int]]:
@@ -84,9 +92,9 @@ def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
 
 
 def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> None:
-    """Restore the state of a store without rows from a store of the same fixed buckets.
+    """Restore the state of a store without rows from stores of the same fixed buckets, group by group.
 
-    From stores of other buckets it takes only the counters.
+    A group that no such store has with the same tables takes only the counters.
 
     Args:
         store: whose rows are loaded afterwards.
@@ -95,19 +103,19 @@ def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> 
 
     Raises:
         CheckpointError: there is none, or a file is missing or damaged.
-        StoreError: it is of other tables or another budget.
+        StoreError: it does not fit.
     """
     from satrap.checkpoint.chain import open_chain
     from satrap.checkpoint.stores import read_store
 
     storage, manifest = open_chain(url).members[-1]
     counts: Counts = manifest.settings.get(COUNTS, {})
-    take_state(store, read_store(storage, manifest, buckets) or _of_groups(store, counts))
+    take_state(store, {**_of_groups(store, counts), **read_store(storage, manifest, buckets)})
 
 
 def _of_groups(store: Shard, counts: Counts) -> State:
     """Return counters as `state_of` does; of the tables of a group the largest count."""
-    own = {f"{g.index}.counts": [counts[t] for t in g.tables if t in counts] for g in store.groups}
+    own = {f"{_prefix(g)}counts": [counts[t] for t in g.tables if t in counts] for g in store.groups}
     return {name: np.array(found, np.int64).max(axis=0) for name, found in own.items() if found}
 
 

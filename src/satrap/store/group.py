@@ -195,7 +195,8 @@ class Group:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the group needs besides rows to continue exactly; for a snapshot."""
-        gate = {} if self.gate is None else {f"gate.{k}": v for k, v in self.gate.state().items()}
+        own = {} if self.gate is None or self.frozen else self.gate.state()
+        gate = {f"gate.{k}": v for k, v in own.items()}
         index = save(self.directory.parts) if self.directory.evicts else {}
         counts = np.array([self.updates, self.directory.step], np.int64)
         return {"counts": counts, **gate, **{f"index.{k}": v for k, v in index.items()}}

@@ -100,8 +100,8 @@ def entries(parts: Parts, image: Arrays) -> Entries:
     if not fits or any(counts[word] > counts[limit] for word, limit in limits.items()):
         raise StoreError(
             "what decides over eviction does not fit this store",
-            why="it is of other tables or of a larger budget",
-            fix="give the store the memory it had",
+            why="it is of a larger budget: with fewer replicas, shards hold more tables in the same memory",
+            fix="resume with the memory, cluster.workers and cluster.placements it was saved with",
         )
     lists, used, facts = _lists(image, int(counts[layout.SEGMENTS]))
     table = np.zeros(pages, np.int32)
