@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +77,22 @@ def test_two_write_one_network_and_a_part_that_cannot_be_written_leaves_the_chec
     place = str(tmp_path / "saved")
     good = DensePart({"w": torch.full((2,), 2.0)}, {}, {"w": ([4], [2])})
     bad = DensePart({"w": torch.full((2,), 3.0).as_subclass(Unwritable)}, {}, {"w": ([4], [2])})
-    for part in (good, bad):
+    large = DensePart({"w": torch.full((2,), 3.0).as_subclass(TooLarge)}, {}, {"w": ([4], [2])})
+    for part in (good, bad, large):
         first, second = files_of_two(part)
         with ThreadPoolExecutor() as pool:
             helping = pool.submit(second.assist)
             checkpoint = Checkpoint({}, {}, {}, (), dense=first.write)
-            if part is bad:
-                with pytest.raises(CheckpointError, match="worker 1 could not write its part"):
-                    write_checkpoint(place, checkpoint)
-            else:
+            if part is good:
                 write_checkpoint(place, checkpoint)
+            else:
+                with pytest.raises(
+                    CheckpointError, match=r"worker 1 could not write its part.* no (space|room)"
+                ):
+                    write_checkpoint(place, checkpoint)
             first.release()
-            helping.result()
+            with pytest.raises(MemoryError) if part is large else nullcontext():
+                helping.result()
         assert json.loads(first._workers.posted(first._key))[0] == place  # it was told once
         assert read_checkpoint(place).model["w"].tolist() == [1, 1, 2, 2]
 
@@ -100,6 +105,13 @@ class Unwritable(torch.Tensor):
 
     def detach(self) -> torch.Tensor:
         return self
+
+
+class TooLarge(Unwritable):
+    """A tensor that cannot be copied."""
+
+    def cpu(self, *_: object, **__: object) -> torch.Tensor:
+        raise MemoryError("no room in memory")
 
 
 def test_who_is_let_go_writes_nothing(tmp_path: Path) -> None:

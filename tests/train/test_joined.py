@@ -13,10 +13,11 @@ import torch
 
 from satrap.checkpoint import read_checkpoint
 from satrap.dense import Workers
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, StoreError
 from satrap.exchange.servers import ShardServer, Wire
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Observer, Progress, Trainer
+from tests import faults
 from tests.dense.threads import together
 from tests.exchange.joining import connecting
 from tests.train.plain import Batches, Tower
@@ -131,6 +132,30 @@ def test_a_run_moves_between_them_to_the_bit(
 
     mine = whole(workers(2, last, replicated=HELD[stages[-1]], **arguments))
     assert_same(mine, trained(2, replicated=(), epochs=2, **arguments))
+
+
+@pytest.mark.parametrize("held", ["two", "collective"])
+@pytest.mark.parametrize("error", [StoreError, MemoryError])
+def test_a_rank_that_cannot_write_its_rows_costs_a_snapshot_and_no_more(
+    error: type[Exception], held: str, tmp_path: Path
+) -> None:
+    notices: list[str] = []
+    plan = Checkpointing(str(tmp_path), every_steps=6, notice=notices.append)
+    arguments: dict[str, Any] = {"mode": "sync", "replicated": HELD[held]}
+
+    def work(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        return fitted(trainer, parts(rank), epochs=2, checkpoint=plan)
+
+    # The first files of a snapshot are those of network, optimizer and two workers, then of two shards.
+    at = {"collective": 6, "two": 8}[held]
+    with faults.armed("disk.create", faults.fail(lambda: error("no room in memory")), at=at) as fault:
+        mine = whole(workers(2, work, **arguments))
+    assert fault.fired == ["disk.create"]
+    [notice] = notices
+    assert "no room in memory" in notice
+    assert "rank " in notice
+    assert_same(mine, trained(2, epochs=2, **arguments))
+    assert (plan.series().latest() or 0) >= 12  # the next ones were written, at once or a little late
 
 
 class StopAt(Observer):

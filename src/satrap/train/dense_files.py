@@ -67,6 +67,9 @@ class DenseFiles:
             answer = {name: asdict(entry) for name, entry in files.items()}
         except (OSError, CheckpointError) as error:
             answer = str(error)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+            raise
         finally:
             self._workers.post(f"{self._key}/{self._workers.rank}", json.dumps(answer).encode())
 

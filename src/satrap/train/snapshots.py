@@ -222,9 +222,11 @@ class Snapshots:
                 raise
             raise
         finally:
-            if files is not None:
-                files.release()
-            self._state.exchange.durability.release(kept=kept)
+            try:
+                if files is not None:
+                    files.release()
+            finally:
+                self._state.exchange.durability.release(kept=kept)
 
     def warn(self, text: str) -> None:
         """Tell the user, once for all workers."""
@@ -293,10 +295,12 @@ class Snapshots:
         return DenseStream(self._workers, part, self._workers.aside)
 
     def _assist(self, files: DenseFiles | DenseStream | None, put_back: Callable[[], None] | None) -> None:
-        if files is not None:
-            files.assist()
-        if put_back is not None and not self._state.exchange.durability.assist():
-            put_back()
+        try:
+            if files is not None:
+                files.assist()
+        finally:  # process 0 waits until it is over here, too
+            if put_back is not None and not self._state.exchange.durability.assist():
+                put_back()
 
     def _as_delta(self) -> bool | None:
         """Return whether a snapshot now can be a delta; None: this run has no deltas."""

@@ -10,9 +10,10 @@ import torch
 
 from satrap.checkpoint import Checkpoint, Series
 from satrap.checkpoint.storage import Storage
-from satrap.errors import CheckpointError
+from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Cut
 from satrap.store import bucket_of
+from satrap.store.cut import Cut as StoreCut
 from tests.contract.parties import TABLES, assert_equal_contents, local, request
 from tests.exchange.collective.parties import Together, members, together
 
@@ -69,19 +70,31 @@ def test_a_delta_is_full_on_all_ranks_if_one_cannot_give_a_delta(tmp_path: Path)
     exchange.close()
 
 
+FAILURES = [
+    OSError(28, "No space left on device"),
+    StoreError("an export was given up"),
+    MemoryError("not enough"),
+    RuntimeError("of some library"),
+]
+"""What may keep a rank from writing its rows."""
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_with_the_next(
-    tmp_path: Path,
+    error: Exception, failing: int, tmp_path: Path
 ) -> None:
     exchange, series = filled(2, range(100)), Series(str(tmp_path))
     write(series, 1, exchange.cut(delta=False))
     change(exchange, range(100, 120))
     cuts = together([lambda r=r: r.durability.cut(delta=True) for r in exchange.ranks])  # type: ignore[misc]
     first, second = (rank.durability for rank in exchange.ranks)
-    second._take = lambda: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    exchange.ranks[failing].durability._take = lambda: (_ for _ in ()).throw(error)
 
     def rank_0() -> None:
-        with pytest.raises(CheckpointError, match="No space left on device"):
+        with pytest.raises((CheckpointError, StoreError), match=error.args[-1]) as caught:
             cuts[0].write(Storage(str(tmp_path)), "data-x")
+        assert caught.value.where.startswith(f"rank {failing}")
         first.release(kept=False)
 
     (tmp_path / "data-x").mkdir()
@@ -94,6 +107,28 @@ def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_
     assert_equal_contents(exchange, other)  # type: ignore[arg-type]
     other.close()
     exchange.close()
+
+
+def test_a_cut_that_was_given_up_on_one_rank_fails_the_save_and_the_next_one_has_all(tmp_path: Path) -> None:
+    exchange, series = filled(2, range(3000)), Series(str(tmp_path))
+    cuts = together([rank.durability.cut for rank in exchange.ranks])
+    for group in exchange.ranks[1].shard.groups:
+        for cut in [one for one in group.backend.observers if isinstance(one, StoreCut)]:
+            cut.give_up()  # as after ten seconds in which a slow disk took no rows
+    (tmp_path / "data-x").mkdir()
+
+    def rank_0() -> None:
+        with pytest.raises(StoreError, match="an export was given up"):
+            cuts[0].write(Storage(str(tmp_path)), "data-x")
+        exchange.ranks[0].durability.release(kept=False)
+
+    assert together([rank_0, exchange.ranks[1].durability.assist])[1] is False
+    write(series, 1, exchange.cut())
+    other = Together(members(2, TABLES))
+    other.read(series.place(1))
+    assert_equal_contents(exchange, other)  # type: ignore[arg-type]
+    for one in (exchange, other):
+        one.close()
 
 
 def test_each_rank_loads_its_own_rows_of_a_chunk_and_clears_them() -> None:

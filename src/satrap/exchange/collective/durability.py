@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from satrap.errors import CheckpointError
+from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.placement import Holders
 from satrap.exchange.protocol import Cut, Snapshot
@@ -120,18 +121,21 @@ class CollectiveDurability:
         from satrap.checkpoint.storage import FileEntry
 
         self._aside.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
-        files = self._written(storage, folder)
+        files = self._written(lambda: storage, folder)
         return {name: FileEntry(**entry) for name, entry in files.items()}
 
-    def _written(self, storage: Storage, folder: str) -> dict[str, Any]:
+    def _written(self, storage: Callable[[], Storage], folder: str) -> dict[str, Any]:
+        """Write the rows of this rank; return the files of all, or raise what kept any rank from it."""
+
         def work() -> dict[str, Any]:
             try:
-                entries = self._take().write(storage, folder)
-            except OSError as error:
-                raise CheckpointError(
-                    f"the rows cannot be written: {error}", where=storage.path(folder)
-                ) from error
-            return {name: asdict(entry) for name, entry in entries.items()}
+                entries = self._take().write(storage(), folder)
+                return {name: asdict(entry) for name, entry in entries.items()}
+            except SatrapError:
+                raise
+            except Exception as error:  # whatever it is: the other ranks wait to hear of it
+                what = f"the rows cannot be written: {type(error).__name__}: {error}"
+                raise CheckpointError(what, where=folder) from error
 
         found = self._aside.ask(Operation.WRITTEN, work)
         return dict(itertools.chain.from_iterable(one.items() for one in found))
@@ -144,8 +148,8 @@ class CollectiveDurability:
             said = self._aside.tell(Operation.WRITE, {})[0]
             if "kept" in said:
                 return bool(said["kept"])
-            with suppress(CheckpointError):  # rank 0 has heard of it, and decides
-                self._written(Storage(said["url"]), said["folder"])
+            with suppress(SatrapError):  # rank 0 has heard of it, and decides; who is lost stays lost
+                self._written(partial(Storage, said["url"]), said["folder"])
 
     def release(self, *, kept: bool) -> None:
         """On rank 0: let the others go on; `kept`: what they have written is part of a checkpoint."""
