@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from satrap.config import load
 from satrap.errors import ConfigError
+from tests.chaos.changes import Changes
 from tests.chaos.drawing import (
     DIMENSIONS,
     REFUSED,
@@ -42,3 +44,16 @@ def test_pairs_that_are_left_out_are_refused_by_the_recipe(pair: Pair, tmp_path:
     path = write_recipe(tmp_path, {**PLAIN, **dict(pair)})
     with pytest.raises(ConfigError, match=REFUSED[pair]):
         load(path)
+
+
+def test_a_run_is_gone_on_with_by_unlike_processes_and_each_recipe_is_one(tmp_path: Path) -> None:
+    layouts = []
+    for number, configuration in enumerate(draw(1)[:8]):
+        changes = Changes(configuration, random.Random(number))
+        path = changes.write(tmp_path / str(number))
+        for _ in range(4):
+            changes.again(path)
+        layouts += changes.layouts
+    assert {layout.shards for layout in layouts} == {0, 1, 2, 3, "none"}
+    assert {layout.workers for layout in layouts} == {1, 2}
+    assert {layout.replicated for layout in layouts} == {(), ("item",), ("kind",), ("item", "kind")}

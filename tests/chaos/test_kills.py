@@ -25,3 +25,16 @@ def test_kills(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict.exact
     assert verdict.looked.snapshots > 0
     assert verdict.looked.finished > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", [20, 2])
+def test_kills_after_which_other_processes_go_on(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """20: sync with eviction and admission. 2: hybrid with eviction and deltas."""
+    with capsys.disabled():
+        [verdict] = loop(6, seed=SEED, numbers=[number], changes=True)
+    assert not verdict.error, verdict.error
+    assert sum(verdict.kills.values()) >= 6, line(verdict)
+    assert verdict.looked.compared > 0
+    assert verdict.looked.finished > 0

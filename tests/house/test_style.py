@@ -20,14 +20,15 @@ HANDED_OVER = {
     "checkpoint/background.py",
     "checkpoint/disk.py",
     "dense/deferred.py",
+    "exchange/collective/durability.py",
     "exchange/servers/snapshots.py",
     "rpc/server/unexpected.py",
     "machine_code.py",
     "own_code.py",
     "openmetrics/endpoint.py",
 }
-"""Files whose one catch-all carries every error to whoever waits for the work of a thread or a server; that
-of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of
+"""Files whose one catch-all carries every error to whoever waits for the work of a thread, server or rank;
+that of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of
 `own_code.py` for what the user's own code raises: it becomes an error that names the line. `deferred.py`
 repeats a constructor without what it tried, so an error of the constructor itself comes again.
 """
