@@ -58,7 +58,7 @@ def write_store(
 def read_store(storage: Storage, manifest: Manifest, buckets: Sequence[int]) -> Arrays:
     """Return what stores of exactly these buckets wrote, verified; nothing if there were none.
 
-    There may be several, of unlike tables: a shard server, and a worker with replicas.
+    There may be several, as a worker may have the buckets of a shard server: their names tell their tables.
     """
     every: dict[str, npt.NDArray[Any]] = {}
     runs = runs_of(buckets)
