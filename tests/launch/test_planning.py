@@ -182,7 +182,7 @@ def test_tables_whose_values_are_known_keep_their_size(tmp_path: Path) -> None:
             RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}", "  item:  {dim: 4, buckets: 9}"),
         )
     )
-    with pytest.raises(ConfigError, match="no table can grow .* 40 parameters"):
+    with pytest.raises(ConfigError, match=r"no table can grow .* 40 parameters"):
         plan_size(only, 1e9)
 
 

@@ -35,6 +35,12 @@ set_option = click.option(
     help="Override a recipe key, for example training.mode=sync; may be repeated.",
 )
 
+
+def notice(text: str) -> None:
+    """Say something that is not part of the answer."""
+    click.echo(text, err=True)
+
+
 output_folder_option = click.option(
     "--output", metavar="DIR", help="Run folder; default the first free runs/<recipe>-<n>."
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import byte_size, debug_option, json_option, set_option
+from satrap.cli.options import byte_size, debug_option, json_option, notice, set_option
 
 
 def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -144,11 +144,6 @@ def plan(
     sized = planning.plan_size(asked, parameters, known, **cluster, notice=notice)
     click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
     return 0 if sized.fits else 1
-
-
-def notice(text: str) -> None:
-    """Say something that is not part of the answer."""
-    click.echo(text, err=True)
 
 
 def _simulate(

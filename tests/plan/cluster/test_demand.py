@@ -46,7 +46,7 @@ def test_a_table_never_has_more_rows_than_it_can(
     tables = [first, *(replace(t, most=max(m, t.rows)) for t, m in zip(others, most, strict=False))]
     demand = Demand.of(replace(workload, tables=tuple(tables)), parameters, 1.0, 1)
     assert all(
-        t.most is None or p.rows <= t.most and p.full == (p.rows == t.most)
+        t.most is None or (p.rows <= t.most and p.full == (p.rows == t.most))
         for p, t in zip(demand.parts, tables, strict=True)
     )
     assert demand.parameters == pytest.approx(parameters, rel=1e-9, abs=sum(t.dim for t in tables))
