@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
 from satrap.checkpoint.parts import Buckets, read_chunks
-from satrap.checkpoint.storage import Storage, damaged
+from satrap.checkpoint.storage import Storage, damaged, instead_of
 from satrap.errors import CheckpointError
 from satrap.store import BUCKETS, Chunk
 
@@ -124,5 +124,5 @@ def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:
         what,
         where=storage.path(MANIFEST),
         why="a delta cannot be used without exactly the snapshots before it",
-        fix=f"{fix}, or use an older snapshot: satrap checkpoint repair",
+        fix=f"{fix}, or {instead_of(storage.path(MANIFEST))}",
     )

@@ -1,6 +1,7 @@
 """`satrap checkpoint`: commands on the files of a saved run."""
 
 import json
+import shlex
 from typing import Any
 
 import click
@@ -83,8 +84,14 @@ def verify(folder: str, as_json: bool) -> None:
         raise CheckpointError(
             f"{len(bad)} of {len(damage)} checkpoints are damaged: {', '.join(bad)}",
             where=folder,
-            fix=f"satrap checkpoint repair {folder}",
+            fix="; ".join(dict.fromkeys(_advice(name, folder) for name in bad)),
         )
+
+
+def _advice(name: str, folder: str) -> str:
+    if name.startswith(("step-", "best-")):
+        return f"satrap checkpoint repair {shlex.quote(folder)}"
+    return f"restore a backup of {name}, or train again"
 
 
 @checkpoint.command()
@@ -97,9 +104,9 @@ def repair(folder: str) -> None:
     good, removed = series_in(folder).repair()
     if good is None:
         raise CheckpointError(
-            "no snapshot is good; nothing was removed" if removed else "there are no snapshots",
+            "no snapshot is good; nothing was removed" if removed else "there are no snapshots to go back to",
             where=folder,
-            fix="bring a copy back",
+            fix="restore a backup, or train again: satrap train RECIPE",
         )
     for step, error in removed.items():
         click.echo(f"removed step {step:,}: {error.what}: {error.where}")

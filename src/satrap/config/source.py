@@ -53,7 +53,13 @@ class Source:
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
-        """Return where a key, or the nearest mapping around it, was written."""
+        """Return where a key, or the nearest mapping around it, was written.
+
+        A mapping that only overrides have made is where the first of them is.
+        """
+        inside = next((self.places[one] for one in self.places if one[: len(path)] == path), None)
+        if inside is not None:
+            return self.places.get(path, inside)
         for end in range(len(path), 0, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from satrap.config import Recipe
 from satrap.launch import kept_code
-from satrap.launch.build import pretrained_rows
+from satrap.launch.build import pretrained_rows, without_leftovers
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming
@@ -14,8 +14,11 @@ from satrap.schema import Schema
 from satrap.train import Checkpointing
 
 
-def opened(recipe: Recipe | None, output: str | None, *, resume: bool, name: str) -> tuple[RunFolder, Recipe]:
+def opened(
+    recipe: Recipe | None, output: str | None, *, resume: bool, name: str, notice: Callable[[str], None]
+) -> tuple[RunFolder, Recipe]:
     """Return the folder of a run, and its recipe; the arguments are those of `satrap.launch.train`."""
+    recipe = recipe and without_leftovers(recipe, notice)
     if resume:
         return reopen(recipe, output, name)
     assert recipe is not None
