@@ -104,9 +104,11 @@ def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
     before = Storage(f"{above}/{link.previous}")
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
-        raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")
+        raise _refused(f"{name} is a copy of delta {link.name}", storage, "restore its own name")
     if not before.exists(MANIFEST):
-        raise _refused(f"delta {name} follows {link.previous}, which is missing", storage, "bring that back")
+        raise _refused(
+            f"delta {name} follows {link.previous}, which is missing", storage, "restore a backup of that"
+        )
     previous = read_manifest(before)
     number = 0 if previous.delta is None else previous.delta.number
     # Numbers must fall from delta to delta; else manifests could form a circle, and this would never end.
@@ -114,7 +116,7 @@ def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
         raise _refused(
             f"delta {name} does not follow this {link.previous}, but another one",
             storage,
-            "bring back the snapshots of its own run",
+            "restore the snapshots of its own run",
         )
     return before, previous
 

@@ -8,6 +8,7 @@ import click
 
 from satrap.cli.options import debug_option, json_option
 from satrap.errors import CheckpointError
+from satrap.words import counted
 
 folder = click.argument("folder", metavar="DIR")
 
@@ -132,7 +133,7 @@ def compact(folder: str, prune: bool) -> None:
         series.prune()
     for table, count in rows.items():
         click.echo(f"  {table:<24} {count:>12,} rows")
-    click.echo(f"the snapshot of step {step:,} is full; {len(series.steps())} snapshots are kept")
+    click.echo(f"the snapshot of step {step:,} is full; kept: {counted(len(series.steps()), 'snapshot')}")
 
 
 @checkpoint.command()
@@ -164,7 +165,7 @@ def reshard(folder: str, shards: int) -> None:
     from satrap.launch.reshard import reshard_everywhere
 
     for name, rows in reshard_everywhere(folder, shards).items():
-        click.echo(f"{name}: {rows:,} rows for {shards} shards")
+        click.echo(f"{name}: {counted(rows, 'row')} for {counted(shards, 'shard')}")
 
 
 @checkpoint.command("import")
@@ -184,7 +185,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 
     place = newest(folder)
     count = checkpoint_rows.import_rows(place, table, file, tensor=tensor, raw=raw)
-    click.echo(f"{count:,} rows of table {table} are now in {place}")
+    click.echo(f"{counted(count, 'row')} of table {table} written to {place}")
 
 
 @checkpoint.command()

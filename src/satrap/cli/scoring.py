@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import click
 
 from satrap.cli.options import debug_option, json_option, notice, set_option
+from satrap.words import counted
 
 MANY_UNSEEN = 0.5
 """With a larger share of unseen ids, the values are probably written differently than in training."""
@@ -75,4 +76,4 @@ def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple
     from satrap import launch
 
     count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides, shares=_warn_of_unseen)
-    click.echo(f"{count:,} rows written to {output}")
+    click.echo(f"{counted(count, 'row')} written to {output}")

@@ -12,6 +12,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming
 from satrap.schema import Schema
 from satrap.train import Checkpointing
+from satrap.words import counted
 
 
 def opened(
@@ -50,7 +51,7 @@ def _beginning(recipe: Recipe) -> str:
     if cluster.exchange != "local":
         counts = {"shard": cluster.servers, "loader": cluster.loaders}
         counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
-        names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
+        names = [counted(count, kind) for kind, count in counts.items() if count]
     there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
     return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
 
@@ -59,7 +60,7 @@ def _pretrained(recipe: Recipe) -> Iterator[str]:
     """Check the rows that tables start with; yield a line for each table."""
     for name, rows in pretrained_rows(recipe).items():
         own = recipe.sections.tables[name]
-        yield f"table {name}: {rows:,} rows from {own.rows}{', frozen' if own.frozen else ''}"
+        yield f"table {name}: {counted(rows, 'row')} from {own.rows}{', frozen' if own.frozen else ''}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:

@@ -20,6 +20,7 @@ from satrap.launch.worker_requests import as_asked
 from satrap.metrics.own import RESERVED
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
+from satrap.words import counted
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -175,8 +176,8 @@ def resuming(plan: Checkpointing) -> str:
         run = series.manifest(step).settings["run"]
         samples, evaluations = run["progress"]["samples"], len(run["history"])
         return (
-            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {samples:,} samples, "
-            f"{evaluations} evaluation{'s' * (evaluations != 1)}; snapshot: {series.place(step)}"
+            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {counted(samples, 'sample')}, "
+            f"{counted(evaluations, 'evaluation')}; snapshot: {series.place(step)}"
         )
 
 

@@ -27,6 +27,7 @@ from satrap.launch.folder import RunFolder
 from satrap.own_code import blaming
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
+from satrap.words import counted
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
@@ -75,7 +76,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     lost = sum(table.evicted for table in predictor.statistics().tables.values())
     if lost:
         predictor.close()
-        raise _no_room(folder, f"no room for {lost} rows")
+        raise _no_room(folder, f"no room for {counted(lost, 'row')}")
     return predictor
 
 
