@@ -71,7 +71,7 @@ def baseline_line(metrics: Mapping[str, float]) -> str:
     They follow from those of any other model: NE is logloss by that of the mean, R2 compares with it. Empty
     where neither is known.
     """
-    found = {}
+    found: dict[str, float] = {}
     for key, value in metrics.items():
         label, metric = key.rpartition("/")[0], key.rpartition("/")[2]
         prefix = f"{label}/" if label else ""
