@@ -36,7 +36,7 @@ PROBLEMS = {
     "found character '\\t'": "a tab; only spaces may indent",
     "found unexpected end of stream": "a quote that is not closed",
     "expected <document start>": "a second document, or text after the end; a recipe is one mapping",
-    "expected a single document": "a second document; a recipe is one mapping",
+    "but found another document": "a second document; a recipe is one mapping",
     "found undefined alias": "'*' begins an alias that is defined nowhere; quote the value",
 }
 """Beginning of a complaint of the parser -> the same in words for people."""
