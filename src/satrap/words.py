@@ -23,6 +23,11 @@ COUNTS = ("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skippe
 """Figures that evaluations have beside metrics."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 row`, `1,000 rows`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def size(count: float) -> str:
     """Return bytes as `812 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -58,3 +63,20 @@ def quality(metrics: Mapping[str, float]) -> dict[str, float]:
 def metrics_line(metrics: Mapping[str, float]) -> str:
     """Return `AUC 0.7731, logloss 0.5301, ...`: the quality metrics."""
     return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
+
+
+def baseline_line(metrics: Mapping[str, float]) -> str:
+    """Return the metrics of a model that predicts the mean of the same rows for each, as `metrics_line` does.
+
+    They follow from those of any other model: NE is logloss by that of the mean, R2 compares with it. Empty
+    where neither is known.
+    """
+    found: dict[str, float] = {}
+    for key, value in metrics.items():
+        label, metric = key.rpartition("/")[0], key.rpartition("/")[2]
+        prefix = f"{label}/" if label else ""
+        if metric == "ne" and value > 0:
+            found |= {f"{prefix}auc": 0.5, f"{prefix}logloss": metrics[f"{prefix}logloss"] / value}
+        elif metric == "r2" and value < 1:
+            found[f"{prefix}rmse"] = metrics[f"{prefix}rmse"] / math.sqrt(1 - value)
+    return metrics_line(found)

@@ -136,6 +136,16 @@ def test_a_device_that_is_not_there(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [("traning.mode=sync", "--set traning.mode"), ("data.splt.modulo=3", "--set data.splt.modulo")],
+)
+def test_a_misspelt_override_is_not_blamed_on_the_file(tmp_path: Path, override: str, where: str) -> None:
+    answer = train(tmp_path, RECIPE, None, "--set", override)
+    answer.assert_refused("unknown key", f"where: {where}\n", "did you mean")
+    assert "clicks.yaml" not in answer.err
+
+
 def test_occupied_output_folder(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     (tmp_path / "run").mkdir()

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from satrap.checkpoint import Background, read_checkpoint, write_checkpoint
+from satrap.checkpoint import Background, read_checkpoint, verify, write_checkpoint
 from satrap.data.hashing import hash_ids
+from satrap.errors import CheckpointError
 from tests.checkpoint.states import make_checkpoint
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import RECIPE, make_recipe
@@ -93,6 +94,30 @@ def test_verify_and_repair(run: Path) -> None:
     assert satrap("checkpoint", "verify", run).code == 0
 
 
+def test_a_damaged_model_is_not_sent_to_snapshots_that_cannot_help(run: Path, tmp_path: Path) -> None:
+    """Whatever the errors advise exists: each command that one of them names works, or none is named."""
+    damage(run / "model")
+    for command in (
+        ["evaluate", run],
+        ["checkpoint", "verify", run],
+        ["checkpoint", "verify", run / "model"],
+    ):
+        answer = satrap(*command)
+        answer.assert_refused("damaged", "restore a backup", code=1)
+        assert "checkpoint repair" not in answer.err
+    newest = max((run / "checkpoints").iterdir())
+    damage(newest)
+    with pytest.raises(CheckpointError) as caught:
+        verify(str(newest))
+    command = caught.value.fix.partition("satrap ")[2].partition(";")[0]
+    assert command == f"checkpoint repair {run / 'checkpoints'}"
+    assert satrap(*command.split()).code == 0
+    shutil.rmtree(run / "checkpoints")
+    satrap("checkpoint", "repair", run).assert_refused(
+        "no snapshots to go back to", "restore a backup", code=1
+    )
+
+
 def test_deltas_are_shown_compacted_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Background, "start", lambda self, job: self._run(job))  # none is skipped
     recipe = make_recipe(
@@ -113,7 +138,7 @@ def test_deltas_are_shown_compacted_and_exported(tmp_path: Path, monkeypatch: py
     damage(series / deltas[newest]["follows"])  # the same bit again: it is as it was
     answer = satrap("checkpoint", "compact", series, "--prune")
     assert answer.code == 0, answer.err
-    assert "1 snapshots are kept" in answer.out
+    assert "kept: 1 snapshot\n" in answer.out
     assert [path.name for path in series.iterdir() if path.name.startswith("step")] == [newest]
     assert rows_of(series / newest) == before
     assert satrap("checkpoint", "verify", series).code == 0

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from satrap.cli import requests
 from satrap.cli.requests import ask
 from satrap.errors import ConfigError
 from satrap.launch import mailbox
-from satrap.launch.mailbox import Mailbox
+from satrap.launch.mailbox import Mailbox, Request
+from satrap.train.desk import Order
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -39,3 +41,30 @@ def test_the_answer_is_waited_for(
 def test_nobody_waits_where_no_run_is_at_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run that could be asked"):
         ask(str(tmp_path), "list", as_json=False)
+
+
+def test_a_command_that_waits_says_how_far_its_request_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run takes the request, gives an order, and answers, each once the command has said so far."""
+    monkeypatch.setattr(mailbox, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(requests, "QUIET_SECONDS", 0.0)
+    box, stages = Mailbox(tmp_path / "requests"), list[str]()
+
+    def said(text: str) -> None:
+        stages.append(text.partition(": ")[2])
+        if len(stages) == 1:
+            taken.extend(box.requests())
+        elif len(stages) == 2:
+            box.give(Order(taken[0].id, (), {}, 1, False, "rows"))
+        else:
+            box.withdraw()
+            box.reply(taken[0].id, {"said": "done"})
+
+    taken: list[Request] = []
+    monkeypatch.setattr(requests, "notice", said)
+    with box.open():
+        ask(str(tmp_path), "add", as_json=False)
+    assert [stage.split()[0] for stage in stages] == ["waiting", "the", "the"]
+    assert "a new process starts" in stages[1]
+    assert "rows" in stages[2]

@@ -25,8 +25,24 @@ def test_evaluate_from_the_folder_alone(run: Path) -> None:
     shown = json.loads(answer.out)
     assert {key: shown[key] for key in kept} == pytest.approx(kept)
     assert shown.keys() - kept.keys() == {"unseen/user", "unseen/item"}
-    text = satrap("evaluate", run).out
-    assert text.splitlines()[0].split() == ["AUC", f"{kept['auc']:.4f}"]
+    shown = satrap("evaluate", run)
+    assert shown.out.splitlines()[0].split() == ["AUC", f"{kept['auc']:.4f}"]
+    assert shown.err == f"scoring the test rows of the recipe: {run.parent / 'rows.csv'}\n"
+
+
+def test_evaluate_says_which_rows_it_scores_and_that_a_model_was_trained_on_them(
+    run: Path, tmp_path: Path
+) -> None:
+    frame(300, seed=8).to_csv(tmp_path / "a.csv", index=False)
+    frame(300, seed=9).to_csv(tmp_path / "b.csv", index=False)
+    answer = satrap("evaluate", run, "--input", tmp_path / "*.csv", "--input", tmp_path / "a.csv")
+    assert answer.err == f"scoring all rows of {tmp_path}/*.csv, {tmp_path}/a.csv\n"
+    same = tmp_path / ".." / tmp_path.name / "linked.csv"
+    same.symlink_to(run.parent / "rows.csv")
+    answer = satrap("evaluate", run, "--input", tmp_path / "a.csv", "--input", same)
+    assert answer.code == 0
+    assert f"warning: the model was trained on rows of {run.parent}/rows.csv\n" in answer.err
+    assert "satrap evaluate without --input" in answer.err
 
 
 def test_predict_parquet_agrees_with_evaluate_on_new_rows(run: Path, tmp_path: Path) -> None:
@@ -56,7 +72,7 @@ def test_ids_that_were_never_trained_are_counted_and_warned_of(run: Path, tmp_pa
     unseen = sum(len(batch - seen) for batch in batches) / sum(map(len, batches))
     assert 0.1 < unseen < 0.5
     assert json.loads(answer.out)["unseen/user"] == pytest.approx(unseen)
-    assert answer.err == ""
+    assert "trained" not in answer.err
     rows["user"] = "new " + rows["user"].astype(str)
     rows.to_csv(tmp_path / "other.csv", index=False)
     for command in (["evaluate"], ["predict", "--output", tmp_path / "out.csv"]):

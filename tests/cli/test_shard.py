@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from satrap.events import Ready, decode
+from satrap.events import Failed, Ready, decode
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
@@ -30,6 +31,19 @@ from tests.cli.command import SATRAP, satrap
 )
 def test_bad_input_is_one_error(arguments: list[str], message: str) -> None:
     satrap("shard", *arguments).assert_refused(message)
+
+
+def test_its_launcher_hears_of_a_users_mistake() -> None:
+    """A metrics port in use was reported as a shard that may have run out of memory."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        process = popen("--events", "--metrics", f"127.0.0.1:{port}")
+        out, err = process.communicate(timeout=120)
+    events = [event for line in out.splitlines() if (event := decode(line)) is not None]
+    [failed] = [event for event in events if isinstance(event, Failed)]
+    assert failed.error.what.startswith(f"the metrics endpoint cannot listen on 127.0.0.1:{port}")
+    assert process.returncode == 2
+    assert "cannot listen" in err
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -222,3 +222,27 @@ def test_values_as_errors_show_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(write(tmp_path, f"a: !!int {'x' * 81}\n"))
     assert caught.value.what == f"cannot read the value {'x' * 80!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:\n  b: 1\n c: 2\n", "not indented like those around it"),
+        ("a: b: c\n", "a second ':' on the line"),
+        ("a: 1\nb\nc: 2\n", "a key without ':'"),
+        ("a: [1, 2\nb: 3\n", "has no ]"),
+        ("a: {b: 1\nc: 3\n", "has no }"),
+        ("a:\n\tb: 1\n", "a tab"),
+        ("a: 'x\n", "a quote that is not closed"),
+        ("a: *x\n", "alias that is defined nowhere"),
+        ("- a\nb: 1\n", "not indented"),
+        ("a: 1\n--- \nb: 1\n", "one mapping"),
+    ],
+)
+def test_the_parsers_complaints_are_in_words(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        read(tmp_path / "a.yaml")
+    assert said in caught.value.what
+    assert "<" not in caught.value.what
+    assert len(str(caught.value).splitlines()) <= 4

@@ -83,6 +83,22 @@ def test_own_code_lies_beside_the_recipe(tmp_path: Path) -> None:
         made(path, *NEEDED)
 
 
+def test_all_that_is_missing_is_one_error(tmp_path: Path) -> None:
+    """Following it, each part once, gives manifests."""
+    path = make_recipe(tmp_path)
+    servers = ["cluster.exchange=servers", "cluster.shards=2"]
+    with pytest.raises(ConfigError) as caught:
+        made(path, *servers, data_claim=None, shared=False)
+    said = str(caught.value)
+    for part in ("4 reasons", "embedding.memory is not set", "checkpoint.every_steps is not set"):
+        assert part in said
+    for part in ("checkpoint.url is not set", "data.train is a path of this machine", "(4) name a URL"):
+        assert part in said
+    assert len(said.splitlines()) == 4
+    done = [*servers, *NEEDED, "checkpoint.url=s3://b/run", "data.train=s3://b/rows.csv"]
+    assert len(made(path, *done, data_claim=None, shared=False).recipe.sections.cluster.addresses) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "claim", "said"),
     [

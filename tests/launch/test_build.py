@@ -8,8 +8,18 @@ from satrap import launch, optim
 from satrap.config import load
 from satrap.config.keys import DENSE_OPTIMIZERS
 from satrap.embedding import tables_of
+from satrap.errors import ConfigError
 from satrap.launch.build import DENSE_OPTIMIZERS as KINDS
-from satrap.launch.build import WORKER_SEEDS, Site, dense_optimizer, make_trainer, store_of
+from satrap.launch.build import (
+    WORKER_SEEDS,
+    Site,
+    dense_optimizer,
+    make_model,
+    make_trainer,
+    store_of,
+    without_leftovers,
+)
+from satrap.launch.resume import begun
 from satrap.schema import Table
 from tests.dense.threads import Board, ThreadGroup, ThreadWorkers
 from tests.launch.runs import RECIPE, make_recipe
@@ -89,3 +99,44 @@ def test_tables_of_their_own_are_the_same_with_shard_servers(tmp_path: Path) -> 
     assert launch.evaluate(other.folder) == pytest.approx(other.test, rel=1e-6)
     plain = launch.train(load(make_recipe(tmp_path, text.replace(TABLES, ""))), str(tmp_path / "plain"))
     assert abs(plain.test["logloss"] - one.test["logloss"]) > 1e-3
+
+
+def test_another_model_by_an_override_leaves_out_arguments_of_the_files_model(tmp_path: Path) -> None:
+    """The run folder holds the recipe without them, so that the run can be continued."""
+    text = RECIPE.replace("{name: dnn, hidden: [8]}", "{name: dcnv2, hidden: [8], cross_layers: 1}")
+    path, said = make_recipe(tmp_path, text), list[str]()
+    overrides = ["model.name=deepfm", "training.steps=2", "checkpoint.every_steps=1"]
+    outcome = launch.train(load(path, overrides), str(tmp_path / "run"), notice=said.append)
+    assert "note: deepfm takes no cross_layers: left out of the recipe's model" in said
+    assert outcome.folder.recipe().resolved()["model"] == {"name": "deepfm", "hidden": [8]}
+    again = load(path, ["model.name=deepfm", "training.steps=4", "checkpoint.every_steps=1"])
+    assert launch.train(again, str(tmp_path / "run"), resume=True).result.steps == 4
+    assert begun(again, str(tmp_path / "run")) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "override", "said"),
+    [
+        ("{name: deepfm, cross_layers: 1}", [], "has no argument 'cross_layers'"),
+        ("{name: dcnv2}", ["model.name=deepfm", "model.cross_layers=1"], "has no argument 'cross_layers'"),
+        ("{name: dnn, hiden: [8]}", ["model.hidden=[4]"], "has no argument 'hiden'"),
+        ("{name: wukong, preset: published_1b}", ["model.name=mmoe", "model.preset=x"], "has no preset 'x'"),
+    ],
+)
+def test_other_arguments_that_a_model_lacks_are_errors(
+    tmp_path: Path, model: str, override: list[str], said: str
+) -> None:
+    recipe = load(make_recipe(tmp_path, RECIPE.replace("{name: dnn, hidden: [8]}", model)), override)
+    assert without_leftovers(recipe) is recipe
+    with pytest.raises(ConfigError, match=said):
+        make_model(recipe, recipe.schema())
+
+
+def test_a_preset_stays_if_the_other_model_has_it(tmp_path: Path) -> None:
+    path = make_recipe(
+        tmp_path, RECIPE.replace("{name: dnn, hidden: [8]}", "{name: rankmixer, preset: published_1b}")
+    )
+    left = without_leftovers(load(path, ["model.name=mmoe"]))
+    assert left.resolved()["model"] == {"name": "mmoe"}
+    kept = load(path, ["model.name=rankmixer"])
+    assert without_leftovers(kept) is kept

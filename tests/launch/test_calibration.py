@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from satrap.config import load
-from satrap.launch.calibration import Case, cases
+from satrap.launch import calibration
+from satrap.launch.calibration import Case, calibrate, cases
+from satrap.plan.simulate.measured import Measured
 from tests.launch.runs import make_recipe
 
 
@@ -54,6 +59,46 @@ def test_all_cases() -> None:
     ]
     assert [one.copies for one in cases(0)[:2]] == [1, 1]
     assert {one.delay for one in cases(4)} == {0.0}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_an_interrupted_calibration_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """Interrupted after each run, it does each once, and finds what an undisturbed one does."""
+    done, budget, said = list[Case](), 1000, list[str]()
+
+    def run(recipe: object, others: object, case: Case, steps: int) -> Measured:
+        nonlocal budget
+        if budget == 0:
+            raise KeyboardInterrupt
+        budget -= 1
+        done.append(case)
+        values = {field.name: float(len(done)) for field in fields(Measured)}
+        return Measured(**values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibration, "measure", run)
+    recipe, kept = make_recipe(tmp_path), tmp_path / "costs.partial.json"
+    whole, order = calibrate(recipe, rounds=rounds, kept=kept), done
+    assert not kept.exists()
+    done = []
+    for _ in range(len(order)):
+        budget = 1
+        with suppress(KeyboardInterrupt):
+            found = calibrate(recipe, rounds=rounds, kept=kept, notice=said.append)
+    assert (found, done) == (whole, order)
+    assert said[0].startswith(f"calibrating: {len(order)} short runs; at least ")
+    assert f", {len(order) - 1} of which are done; at least 0:0" in "\n".join(said)
+    done, budget = [], 1
+    for others, count in (([], 1), (["training.seed=5"], 2)):  # another recipe begins anew
+        with suppress(KeyboardInterrupt):
+            calibrate(recipe, others, kept=kept)
+        assert len(done) == count
+        budget = 1
+    kept.write_text("{")
+    budget = 1000
+    calibrate(recipe, kept=kept)
+    assert len(done) == 2 + len(cases(os.cpu_count() or 1))
 
 
 def test_all_keys_of_a_case(tmp_path: Path) -> None:

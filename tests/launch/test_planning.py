@@ -147,6 +147,45 @@ def test_the_operations_of_the_network_are_those_of_its_matrices(tmp_path: Path)
     assert found.demand.dense == sum(weights.numel() for weights in model.parameters())
 
 
+BOUNDED_FEATURES = """\
+  open:  {dim: 1}
+  ranges: {dim: 2, column: price, boundaries: [1, 5, 20]}
+  few:   {dim: 2, column: item, vocabulary: [0, 1, 2]}
+  mixed: {dim: 2, column: user, buckets: 7}
+  hour:  {dim: 2, column: at, time: hour}
+  price:"""
+
+
+def test_tables_whose_values_are_known_keep_their_size(tmp_path: Path) -> None:
+    """All values of `open` but one are true or false; missing ones have a row, too, and others than `few`."""
+    rows = frame()
+    rows["open"] = (rows["item"] % 2 == 0).astype(object)
+    rows.loc[3, "open"] = None
+    rows["at"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(rows.index * 7, unit="h")
+    recipe = load(make_recipe(tmp_path, RECIPE.replace("  price:", BOUNDED_FEATURES), rows))
+    found = plan_size(recipe, 1e9)
+    sizes = {part.name: part.rows for part in found.demand.parts}
+    assert {name: sizes[name] for name in ("open", "ranges", "few", "mixed", "hour")} == {
+        "open": 3,
+        "ranges": 5,
+        "few": 5,
+        "mixed": 8,
+        "hour": 25,
+    }
+    assert found.demand.parameters == pytest.approx(1e9, rel=1e-6)  # users and items grow instead
+    assert sizes["user"] / sizes["item"] == pytest.approx(30 / 20, rel=1e-3)
+    given = plan_size(recipe, 1e9, Facts(rows={"open": 40}))  # the user knows better
+    assert {part.name: part.rows for part in given.demand.parts}["open"] > 40
+    only = load(
+        make_recipe(
+            tmp_path / "only",
+            RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}", "  item:  {dim: 4, buckets: 9}"),
+        )
+    )
+    with pytest.raises(ConfigError, match=r"no table can grow .* 40 parameters"):
+        plan_size(only, 1e9)
+
+
 def test_a_network_larger_than_the_machine_is_planned(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path), ["model={name: dnn, hidden: [1000000, 10000000]}"])  # 40 TB
     assert plan(recipe).placements

@@ -117,6 +117,39 @@ def test_nothing_to_resume(state: str, tmp_path: Path) -> None:
         launch.train(load(recipe), str(tmp_path / "run"), resume=True)
 
 
+def test_what_is_said_about_a_complete_run_can_be_done(tmp_path: Path) -> None:
+    """The command that both errors name trains it on, to the metrics of a run with as many passes."""
+    recipe, run = make_recipe(tmp_path, STEPPED), str(tmp_path / "run")
+    launch.train(load(recipe), run)
+    advice = f"satrap train --output {run} --resume --set training.epochs=N"
+    for resume, what in ((True, "there is nothing to resume"), (False, "already holds a run")):
+        with pytest.raises(ConfigError, match=what) as caught:
+            launch.train(load(recipe), run, resume=resume)
+        assert advice in caught.value.fix
+    more = launch.train(load(tmp_path / "run" / "recipe.yaml", ["training.epochs=3"]), run, resume=True)
+    whole = launch.train(load(recipe, ["training.epochs=3"]), str(tmp_path / "whole"))
+    assert more.result.steps == whole.result.steps == 48
+    assert more.test == whole.test
+
+
+def test_what_is_said_about_a_run_that_cannot_be_trained_on(tmp_path: Path) -> None:
+    """It keeps no snapshot; both errors say so, and none sends the user to the other."""
+    recipe, run = make_recipe(tmp_path), str(tmp_path / "run")
+    launch.train(load(recipe, ["training.epochs=1"]), run)
+    for resume in (True, False):
+        with pytest.raises(ConfigError) as caught:
+            launch.train(load(recipe, ["training.epochs=1"]), run, resume=resume)
+        assert "--resume" not in caught.value.fix
+        assert f"choose another --output DIR or remove {run}, with more training.epochs" in caught.value.fix
+
+
+def test_what_is_said_about_a_run_that_was_killed(tmp_path: Path) -> None:
+    recipe = killed(tmp_path)
+    with pytest.raises(ConfigError, match="already holds a run") as caught:
+        launch.train(load(recipe), str(tmp_path / "run"))
+    assert f"to continue it: satrap train --output {tmp_path / 'run'} --resume;" in caught.value.fix
+
+
 @pytest.mark.cluster
 def test_a_new_run_does_not_write_among_snapshots_of_another(tmp_path: Path) -> None:
     place = f"checkpoint.url={tmp_path / 'there'}"

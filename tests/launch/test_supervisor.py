@@ -556,6 +556,23 @@ def test_an_embedding_worker_that_ended_by_itself_does_not_come_back() -> None:
     error = play.failed()
     assert error.what == "embedding worker 0 ended with exit code 1"
     assert "every_steps" not in error.fix
+    assert error.fix == "its last lines above say why"
+
+
+def test_a_shard_that_was_never_ready_lost_no_rows_and_its_own_error_ends_the_run() -> None:
+    """A metrics port in use: no rows are lost, and no memory was short."""
+    play = Play(RULES, prompt=False)
+    name = next(iter(play.live))
+    play.end(name, 1)
+    play.settle()
+    error = play.failed()
+    assert (error.what, error.why) == (f"{name} ended with exit code 1", "nothing trains without it")
+    assert "memory" not in error.fix
+    play, mistake = Play(RULES, prompt=False), ConfigError("the metrics endpoint cannot listen on h:1")
+    play.hear(name, Failed(mistake))
+    play.end(name, 2)
+    play.settle()
+    assert play.failed() is mistake
 
 
 def test_one_ctrl_c_lets_the_workers_save() -> None:

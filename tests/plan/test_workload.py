@@ -70,6 +70,29 @@ def test_a_shorter_last_batch_counts_only_if_there_is_no_other() -> None:
     assert measure(SCHEMA, TABLES, batches(1, last=7), 1).batch_size == 7
 
 
+def test_the_most_rows_of_a_table_are_those_that_its_features_allow() -> None:
+    """Missing values and those outside of a vocabulary have a row, too; two features share a table."""
+    features = {
+        "plain": Categorical(dim=1),
+        "two": Categorical(dim=1),
+        "bucketed": Categorical(dim=1, buckets=5, vocabulary=tuple("abcdefgh")),
+        "weekday": Categorical(dim=1, time="weekday"),
+        "age": Categorical(dim=1, time="age", boundaries=(1.0, 2.0)),
+        "shared": Categorical(dim=1, table="weekday", buckets=10),
+        "open": Categorical(dim=1, table="age"),
+    }
+    ids = {name: Jagged(np.array([4, 5, 6, 0], np.uint64)) for name in features}
+    ids["two"] = Jagged(np.array([8, 0, 9, 8], np.uint64))
+    tables = [
+        Table(name, dim=1, optimizer=Adagrad(lr=0.1))
+        for name in ("plain", "two", "bucketed", "weekday", "age")
+    ]
+    found = measure(Schema([], features), tables, [Batch(4, ids)], 1)
+    assert [table.most for table in found.tables] == [None, 3, 6, 8 + 11, None]
+    assert found.with_rows({"two": 4, "bucketed": 4}, "given").tables[1].most is None
+    assert found.with_rows({"two": 4, "bucketed": 4}, "given").tables[2].most == 6
+
+
 def test_a_step_needs_a_batch_of_each_worker() -> None:
     assert measure(SCHEMA, TABLES, batches(5), 2).steps == 2
     with pytest.raises(DataError, match="do not make a batch for each of 3 workers"):

@@ -1,4 +1,5 @@
 import io
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -211,3 +212,14 @@ def test_progress_line_fits_the_terminal() -> None:
     assert progress_line(progress, 10) == "epoch 12 step 123,456  30% | loss 0.5321 | AUC 0.7512"
     assert progress_line(progress, 80).endswith("30% | loss 0.5321 | AUC 0.7512 | 3 steps refused")
     assert progress_line(progress, len(whole)) == whole
+
+
+def test_the_kept_pass_is_named() -> None:
+    history = ({"auc": 0.6, "ne": math.nan}, {"auc": 0.8, "ne": math.nan}, {"auc": 0.7, "ne": math.nan})
+    for kept, number in ((history[1], 2), (history[2], 3)):
+        stream = io.StringIO()
+        ProgressLine(stream).finished(replace(RESULT, metrics=dict(kept), history=history))
+        assert f"kept: the weights of pass {number} of 3" in stream.getvalue().splitlines()
+    stream = io.StringIO()
+    ProgressLine(stream).finished(replace(RESULT, metrics={}, history=()))
+    assert "kept" not in stream.getvalue()

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
 from satrap.checkpoint.parts import Buckets, read_chunks
-from satrap.checkpoint.storage import Storage, damaged
+from satrap.checkpoint.storage import Storage, damaged, instead_of
 from satrap.errors import CheckpointError
 from satrap.store import BUCKETS, Chunk
 
@@ -104,9 +104,11 @@ def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
     before = Storage(f"{above}/{link.previous}")
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
-        raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")
+        raise _refused(f"{name} is a copy of delta {link.name}", storage, "restore its own name")
     if not before.exists(MANIFEST):
-        raise _refused(f"delta {name} follows {link.previous}, which is missing", storage, "bring that back")
+        raise _refused(
+            f"delta {name} follows {link.previous}, which is missing", storage, "restore a backup of that"
+        )
     previous = read_manifest(before)
     number = 0 if previous.delta is None else previous.delta.number
     # Numbers must fall from delta to delta; else manifests could form a circle, and this would never end.
@@ -114,7 +116,7 @@ def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
         raise _refused(
             f"delta {name} does not follow this {link.previous}, but another one",
             storage,
-            "bring back the snapshots of its own run",
+            "restore the snapshots of its own run",
         )
     return before, previous
 
@@ -124,5 +126,5 @@ def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:
         what,
         where=storage.path(MANIFEST),
         why="a delta cannot be used without exactly the snapshots before it",
-        fix=f"{fix}, or use an older snapshot: satrap checkpoint repair",
+        fix=f"{fix}, or {instead_of(storage.path(MANIFEST))}",
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from satrap.checkpoint.storage import FileEntry, Storage, is_plain, not_plain, unreachable
+from satrap.checkpoint.storage import FileEntry, Storage, instead_of, is_plain, not_plain, unreachable
 from satrap.errors import CheckpointError
 
 FORMAT = 8
@@ -97,7 +97,7 @@ def read_manifest(storage: Storage) -> Manifest:
             "the manifest is damaged",
             where=where,
             why="what it lists cannot be trusted",
-            fix="use an older snapshot: satrap checkpoint repair",
+            fix=instead_of(where),
         ) from error
     _check_names(manifest, where)
     return manifest

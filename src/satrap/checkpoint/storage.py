@@ -5,6 +5,7 @@ import errno
 import io
 import posixpath
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -199,14 +200,25 @@ class BlockReader(io.RawIOBase):
         super().close()
 
 
+_SNAPSHOT = re.compile(r"(.*)/(?:step|best)-\d{8,}/")
+
+
 def damaged(where: str, how: str) -> CheckpointError:
     """Return the error that names a damaged file."""
     return CheckpointError(
         f"a file of the checkpoint is damaged: {how}",
         where=where,
         why="its content cannot be trusted",
-        fix="use an older snapshot: satrap checkpoint repair",
+        fix=instead_of(where),
     )
+
+
+def instead_of(where: str) -> str:
+    """Return what to do about a damaged file of a checkpoint: only a snapshot has others beside it."""
+    if found := _SNAPSHOT.match(where):
+        folder = shlex.quote(found[1]) if where.startswith("/") else "with their URL"
+        return f"go back to an older snapshot: satrap checkpoint repair {folder}; or restore a backup"
+    return "restore a backup of its folder, or train again"
 
 
 class UnreachableError(CheckpointError):
@@ -341,7 +353,7 @@ class Storage:
             raise CheckpointError(
                 "a file of the checkpoint is missing",
                 where=self.path(name),
-                fix="use an older snapshot: satrap checkpoint repair",
+                fix=instead_of(self.path(name)),
             ) from error
         except OSError as error:
             raise unreachable(self.path(name), error) from error

@@ -1,12 +1,14 @@
 """`satrap checkpoint`: commands on the files of a saved run."""
 
 import json
+import shlex
 from typing import Any
 
 import click
 
 from satrap.cli.options import debug_option, json_option
 from satrap.errors import CheckpointError
+from satrap.words import counted
 
 folder = click.argument("folder", metavar="DIR")
 
@@ -83,8 +85,14 @@ def verify(folder: str, as_json: bool) -> None:
         raise CheckpointError(
             f"{len(bad)} of {len(damage)} checkpoints are damaged: {', '.join(bad)}",
             where=folder,
-            fix=f"satrap checkpoint repair {folder}",
+            fix="; ".join(dict.fromkeys(_advice(name, folder) for name in bad)),
         )
+
+
+def _advice(name: str, folder: str) -> str:
+    if name.startswith(("step-", "best-")):
+        return f"satrap checkpoint repair {shlex.quote(folder)}"
+    return f"restore a backup of {name}, or train again"
 
 
 @checkpoint.command()
@@ -97,9 +105,9 @@ def repair(folder: str) -> None:
     good, removed = series_in(folder).repair()
     if good is None:
         raise CheckpointError(
-            "no snapshot is good; nothing was removed" if removed else "there are no snapshots",
+            "no snapshot is good; nothing was removed" if removed else "there are no snapshots to go back to",
             where=folder,
-            fix="bring a copy back",
+            fix="restore a backup, or train again: satrap train RECIPE",
         )
     for step, error in removed.items():
         click.echo(f"removed step {step:,}: {error.what}: {error.where}")
@@ -125,7 +133,7 @@ def compact(folder: str, prune: bool) -> None:
         series.prune()
     for table, count in rows.items():
         click.echo(f"  {table:<24} {count:>12,} rows")
-    click.echo(f"the snapshot of step {step:,} is full; {len(series.steps())} snapshots are kept")
+    click.echo(f"the snapshot of step {step:,} is full; kept: {counted(len(series.steps()), 'snapshot')}")
 
 
 @checkpoint.command()
@@ -157,7 +165,7 @@ def reshard(folder: str, shards: int) -> None:
     from satrap.launch.reshard import reshard_everywhere
 
     for name, rows in reshard_everywhere(folder, shards).items():
-        click.echo(f"{name}: {rows:,} rows for {shards} shards")
+        click.echo(f"{name}: {counted(rows, 'row')} for {counted(shards, 'shard')}")
 
 
 @checkpoint.command("import")
@@ -177,7 +185,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 
     place = newest(folder)
     count = checkpoint_rows.import_rows(place, table, file, tensor=tensor, raw=raw)
-    click.echo(f"{count:,} rows of table {table} are now in {place}")
+    click.echo(f"{counted(count, 'row')} of table {table} written to {place}")
 
 
 @checkpoint.command()

@@ -11,6 +11,7 @@ import click
 
 from satrap.cli.options import debug_option
 from satrap.errors import ConfigError
+from satrap.words import counted
 
 
 @click.command()
@@ -52,12 +53,10 @@ def init(output: str, force: bool, **asked: Any) -> None:
         found = make_recipe(Request(output=output, **asked), counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(found.text, encoding="utf-8")
-    click.echo(f"{output}: {found.rows:,} rows; {_columns(found.used)} used, {found.unused} left out")
+    click.echo(
+        f"{output}: {found.rows:,} rows; {counted(found.used, 'column')} used, {found.unused} left out"
+    )
     click.echo(f"next:\n  satrap train {output}")
-
-
-def _columns(count: int) -> str:
-    return f"{count} column{'s' * (count != 1)}"
 
 
 class _Counting:

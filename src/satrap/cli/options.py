@@ -1,16 +1,18 @@
 """Options that several commands share."""
 
+import functools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
-from satrap.events import Outlet, Report
+from satrap.errors import ConfigError, DataError
+from satrap.events import Failed, Outlet, Report
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -34,6 +36,12 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Override a recipe key, for example training.mode=sync; may be repeated.",
 )
+
+
+def notice(text: str) -> None:
+    """Say something that is not part of the answer."""
+    click.echo(text, err=True)
+
 
 output_folder_option = click.option(
     "--output", metavar="DIR", help="Run folder; default the first free runs/<recipe>-<n>."
@@ -105,6 +113,21 @@ def server_options(command: F) -> F:
             help="Serve OpenMetrics over HTTP to whoever reaches this address; port 0 takes a free one.",
         ),
     )
+    told: Callable[..., object] = _telling(command)
     for option in reversed(options):
-        command = option(command)
-    return command
+        told = option(told)
+    return cast(F, told)
+
+
+def _telling(command: F) -> F:
+    """Have a role report a mistake of the user, so that whoever started it can name the cause."""
+
+    @functools.wraps(command)
+    def told(*arguments: Any, report: Report, **named: Any) -> object:
+        try:
+            return command(*arguments, report=report, **named)
+        except (ConfigError, DataError) as error:
+            report(Failed(error))
+            raise
+
+    return cast(F, told)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import byte_size, debug_option, json_option, set_option
+from satrap.cli.options import byte_size, debug_option, json_option, notice, set_option
 
 
 def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -70,7 +70,9 @@ SIMULATION = (
     help="FLOP/s that the dense network reaches on a device.",
 )
 @click.option("--calibrate", metavar="FILE", help="Measure short real runs on this machine for --simulate.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Of --calibrate.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=1, show_default=True, help="Of --calibrate: medians count."
+)
 @click.option("--simulate", is_flag=True, help="Simulate the training of the recipe's processes.")
 @click.option("--calibration", metavar="FILE", help="What --calibrate wrote; default: calibrate now.")
 @click.option("--spread", is_flag=True, help="A host for each process; default one for all.")
@@ -105,8 +107,9 @@ def plan(
     and with --devices which mesh fits; exit code 1 if none does. Reads some batches of the training data;
     trains nothing and changes nothing.
 
-    --calibrate measures what each piece of work costs on this machine, by short real runs, for some minutes;
-    --simulate plays the training through with these costs, here or on many hosts.
+    --calibrate measures what each piece of work costs on this machine, by short real runs, for a minute or
+    two; --simulate plays the training through with these costs, here or on many hosts. Without --calibration
+    it calibrates first. Runs that are done stay in a file NAME.partial.json: the same command goes on.
     """
     from satrap.config import load
     from satrap.launch import planning
@@ -146,11 +149,6 @@ def plan(
     return 0 if sized.fits else 1
 
 
-def notice(text: str) -> None:
-    """Say something that is not part of the answer."""
-    click.echo(text, err=True)
-
-
 def _simulate(
     recipe: str, overrides: tuple[str, ...], as_json: bool, given: dict[str, Any], simulation: dict[str, Any]
 ) -> int:
@@ -169,7 +167,16 @@ def _simulate(
         found = Calibration.read(given["calibration"])
     else:
         steps = simulation["steps"] or STEPS
-        found = calibrate(recipe, overrides, rounds=given["rounds"], steps=steps, notice=notice)
+        kept = Path(target or f"{Path(recipe).stem}.calibration").with_suffix(".partial.json")
+        try:
+            found = calibrate(
+                recipe, overrides, rounds=given["rounds"], steps=steps, kept=kept, notice=notice
+            )
+        except KeyboardInterrupt:
+            if not kept.exists():
+                raise
+            notice(f"interrupted; the same command goes on, with the runs in {kept}")
+            return 1
     if target:
         found.write(target)
         click.echo(f"calibration: {target}", err=as_json)

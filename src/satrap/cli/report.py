@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from satrap.cli.options import debug_option, json_option
+from satrap.cli.options import debug_option, json_option, notice
 
 PAGE = "report.html"
 
@@ -37,9 +37,7 @@ def report(folders: tuple[str, ...], output: str | None, quick: bool, as_json: b
         raise ConfigError(
             f"the page would be called {target.name!r}", fix="give --output a name that ends in .html"
         )
-    runs = [
-        report_of(path, score=not quick, notice=lambda text: click.echo(text, err=True)) for path in folders
-    ]
+    runs = [report_of(path, score=not quick, notice=notice) for path in folders]
     if as_json:
         click.echo(json.dumps([run.to_dict() for run in runs], indent=2))
     if output or not as_json:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import click
 
-from satrap.cli.options import debug_option, json_option, set_option
+from satrap.cli.options import debug_option, json_option, notice, set_option
+from satrap.words import counted
 
 MANY_UNSEEN = 0.5
 """With a larger share of unseen ids, the values are probably written differently than in training."""
@@ -13,11 +14,10 @@ MANY_UNSEEN = 0.5
 
 def _warn_of_unseen(shares: Mapping[str, float]) -> None:
     if many := [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]:
-        click.echo(
+        notice(
             f"warning: most ids have never been trained: {', '.join(many)}\n"
             "  why it matters: the model knows nothing about them, so the scores say little\n"
-            "  what to do: check that these columns are written as in the training data",
-            err=True,
+            "  what to do: check that these columns are written as in the training data"
         )
 
 
@@ -36,15 +36,17 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
 def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Print the metrics of the trained model in run folder DIR, and the share of ids it has never seen.
 
-    embedding.memory and embedding.tier of its recipe limit memory; --set can change them, embedding.eviction
-    and training.device.
+    Standard error says which rows are scored. embedding.memory and embedding.tier of its recipe limit memory;
+    --set can change them, embedding.eviction and training.device.
     """
     from satrap import launch
     from satrap.report.history import finite
     from satrap.words import decimals, metric_name
 
     shares: dict[str, float] = {}
-    metrics = launch.evaluate(launch.RunFolder.open(folder), sources, overrides, shares=shares.update)
+    metrics = launch.evaluate(
+        launch.RunFolder.open(folder), sources, overrides, shares=shares.update, notice=notice
+    )
     _warn_of_unseen(shares)
     metrics |= {f"unseen/{table}": share for table, share in shares.items()}
     if as_json:
@@ -74,4 +76,4 @@ def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple
     from satrap import launch
 
     count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides, shares=_warn_of_unseen)
-    click.echo(f"{count:,} rows written to {output}")
+    click.echo(f"{counted(count, 'row')} written to {output}")

@@ -133,7 +133,7 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
     from satrap import launch
     from satrap.launch.by_torchrun import speaks
     from satrap.report import ProgressLine
-    from satrap.words import metrics_line
+    from satrap.words import baseline_line, metrics_line
 
     with ProgressLine() as line:
         outcome = launch.train(recipe, output, name=name, resume=resume, observers=[line], notice=line.say)
@@ -142,6 +142,8 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
     for part, metrics in (("validation", outcome.result.metrics), ("test", outcome.test)):
         if metrics:
             click.echo(f"{part:<10} {metrics_line(metrics)}")
+    if baseline := baseline_line(outcome.test or outcome.result.metrics):
+        click.echo(f"baseline   {baseline} (the same prediction for every row)")
     if outcome.result.stopped == "stopped":
         folder = shlex.quote(str(outcome.folder))
         click.echo(f"stopped after step {outcome.result.steps:,}; its state is saved\nnext:")

@@ -280,7 +280,9 @@ def _check_own_code(recipe: Recipe) -> None:
         raise ConfigError(
             "model has both name and class" if model.name else "key 'name' is missing in model",
             where=recipe.source.where(("model",)),
-            fix="keep one of them" if model.name else "add name: deepfm, or class: my_model.py:MyNet",
+            fix="keep one of them; --set 'model={name: deepfm}' replaces all of model"
+            if model.name
+            else "add name: deepfm, or class: my_model.py:MyNet",
         )
     own = recipe.own_code()
     metrics = [own_code.parts(own[path])[1] for path in own if path[:2] == ("training", "metrics")]

@@ -25,6 +25,22 @@ MAX_SIGNS = 4 * MAX_NODES
 """More bytes, or more characters that separate values, are not parsed: a value takes a tenth of a
 millisecond."""
 
+PROBLEMS = {
+    "expected <block end>": "this line is not indented like those around it, or a sign is out of place",
+    "mapping values are not allowed here": "a second ':' on the line, or a wrong indentation; quote a value "
+    "that has ': ' in it",
+    "could not find expected ':'": "a key without ':'",
+    "while scanning a simple key": "a key without ':'",
+    "expected ',' or ']'": "a list that begins with [ has no ] or lacks a comma",
+    "expected ',' or '}'": "a mapping that begins with { has no } or lacks a comma",
+    "found character '\\t'": "a tab; only spaces may indent",
+    "found unexpected end of stream": "a quote that is not closed",
+    "expected <document start>": "a second document, or text after the end; a recipe is one mapping",
+    "but found another document": "a second document; a recipe is one mapping",
+    "found undefined alias": "'*' begins an alias that is defined nowhere; quote the value",
+}
+"""Beginning of a complaint of the parser -> the same in words for people."""
+
 DATA_FILES = ("data.train", "data.validation", "data.test")
 """Keys whose values are paths of files to read."""
 
@@ -53,7 +69,13 @@ class Source:
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
-        """Return where a key, or the nearest mapping around it, was written."""
+        """Return where a key, or the nearest mapping around it, was written.
+
+        A mapping that only overrides have made is where the first of them is.
+        """
+        inside = next((self.places[one] for one in self.places if one[: len(path)] == path), None)
+        if inside is not None:
+            return self.places.get(path, inside)
         for end in range(len(path), 0, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]
@@ -115,7 +137,8 @@ def _compose(text: str, name: str) -> Node | None:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = name if mark is None or name.startswith("--set") else f"{name}:{mark.line + 1}"
         problem = getattr(error, "problem", None) or "the text cannot be parsed"
-        raise ConfigError(f"not valid YAML: {problem}", where=where) from error
+        said = next((words for start, words in PROBLEMS.items() if problem.startswith(start)), problem)
+        raise ConfigError(f"not valid YAML: {said}", where=where) from error
     except RecursionError as error:
         raise ConfigError(TOO_LARGE, where=name) from error
     except (AssertionError, LookupError) as error:  # the parser's own check of the version after %YAML

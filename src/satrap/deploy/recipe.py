@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from satrap import own_code
 from satrap.config import Recipe, to_yaml
 from satrap.config.recipe import checked, put
-from satrap.config.source import KeyPath, Source, dotted
+from satrap.config.source import Source, dotted
 from satrap.config.tables import memory_of
 from satrap.deploy.request import Request
 from satrap.errors import ConfigError
 
+PARTS = ("train", "validation", "test")
 ROOT = "/srv/satrap"
 """Folder of a pod where volumes are mounted, each in a folder of its own."""
 DATA, RUN, KEY = f"{ROOT}/data", f"{ROOT}/run", f"{ROOT}/key/cluster.key"
@@ -67,11 +68,13 @@ def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
     Raises:
         ConfigError: the recipe needs what pods do not have.
     """
-    _check(recipe, request)
+    _refuse([*_wrong(recipe, request), *_unreachable(recipe, request)])
     sections, plain = recipe.sections, recipe.resolved()
-    plain["data"] |= dict(_data(recipe, request))
-    for join, given in zip(plain["data"].get("join", ()), sections.data.join, strict=True):
-        join["source"] = _path(recipe, ("data", "join"), given.source, request)
+    for part in PARTS:
+        if (given := getattr(sections.data, part)) is not None:
+            plain["data"][part] = [_in_pod(path) for path in given]
+    for join, kept in zip(plain["data"].get("join", ()), sections.data.join, strict=True):
+        join["source"] = _in_pod(kept.source)
     if "about" in plain:
         plain["about"].pop("md5", None)  # of files at other paths
     files = _own_code(recipe, plain)
@@ -112,7 +115,26 @@ def _for_ray(recipe: Recipe, request: Request) -> dict[str, Any]:
     return found | {key: DEADLINE for key in ("deadline", "wait") if key not in given}
 
 
-def _check(recipe: Recipe, request: Request) -> None:
+def _refuse(wrong: Sequence[ConfigError]) -> None:
+    """Raise what is wrong with a recipe as one error."""
+    if len(wrong) < 2:
+        for error in wrong:
+            raise error
+        return
+
+    def joined(part: str) -> str:
+        return "; ".join(dict.fromkeys(getattr(error, part) for error in wrong))
+
+    raise ConfigError(
+        f"pods cannot run this recipe for {len(wrong)} reasons: {joined('what')}",
+        where=joined("where"),
+        why=joined("why"),
+        fix="; ".join(f"({number}) {error.fix}" for number, error in enumerate(wrong, 1)),
+    )
+
+
+def _wrong(recipe: Recipe, request: Request) -> Iterator[ConfigError]:
+    """Yield an error for each key that pods cannot do with or without."""
     sections = recipe.sections
     cluster, checkpoint = sections.cluster, sections.checkpoint
     url = checkpoint.url or ""
@@ -169,30 +191,29 @@ def _check(recipe: Recipe, request: Request) -> None:
         ),
     ):
         if wrong:
-            raise ConfigError(what, where=recipe.source.where(path), why=why, fix=fix)
+            yield ConfigError(what, where=recipe.source.where(path), why=why, fix=fix)
 
 
-def _data(recipe: Recipe, request: Request) -> Iterator[tuple[str, list[str]]]:
-    for part in ("train", "validation", "test"):
-        given = getattr(recipe.sections.data, part)
-        if given is not None:
-            yield part, [_path(recipe, ("data", part), path, request) for path in given]
+def _unreachable(recipe: Recipe, request: Request) -> Iterator[ConfigError]:
+    """Yield an error for each key with paths that pods do not see."""
+    keys = recipe.sections.data
+    given = {part: getattr(keys, part) or [] for part in PARTS} | {"join": [one.source for one in keys.join]}
+    where = "which has paths relative to its root" if request.data_claim else "if any"
+    for key, paths in given.items():
+        local = [path for path in paths if "://" not in path]
+        pure = map(PurePosixPath, local)
+        if local and (request.data_claim is None or any(p.is_absolute() or ".." in p.parts for p in pure)):
+            yield ConfigError(
+                f"data.{key} is a path of this machine: {', '.join(local)}",
+                where=recipe.source.where(("data", key)),
+                why=f"pods see URLs, and the volume of --data-claim, {where}",
+                fix="name a URL, or copy the data to a volume: a relative path, and --data-claim CLAIM",
+            )
 
 
-def _path(recipe: Recipe, key: KeyPath, path: str, request: Request) -> str:
+def _in_pod(path: str) -> str:
     """Return a data path as pods see it."""
-    if "://" in path:
-        return path
-    pure = PurePosixPath(path)
-    if request.data_claim is None or pure.is_absolute() or ".." in pure.parts:
-        where = "which has paths relative to its root" if request.data_claim else "if any"
-        raise ConfigError(
-            f"{dotted(key)} is a path of this machine: {path}",
-            where=recipe.source.where(key),
-            why=f"pods see URLs, and the volume of --data-claim, {where}",
-            fix="name a URL, or copy the data to a volume: a relative path, and --data-claim CLAIM",
-        )
-    return str(PurePosixPath(DATA) / pure)
+    return path if "://" in path else str(PurePosixPath(DATA) / path)
 
 
 def _own_code(recipe: Recipe, plain: dict[str, Any]) -> dict[str, str]:

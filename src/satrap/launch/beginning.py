@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator
 
 from satrap.config import Recipe
 from satrap.launch import kept_code
-from satrap.launch.build import pretrained_rows
+from satrap.launch.build import pretrained_rows, without_leftovers
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming
 from satrap.schema import Schema
 from satrap.train import Checkpointing
+from satrap.words import counted
 
 
-def opened(recipe: Recipe | None, output: str | None, *, resume: bool, name: str) -> tuple[RunFolder, Recipe]:
+def opened(
+    recipe: Recipe | None, output: str | None, *, resume: bool, name: str, notice: Callable[[str], None]
+) -> tuple[RunFolder, Recipe]:
     """Return the folder of a run, and its recipe; the arguments are those of `satrap.launch.train`."""
+    recipe = recipe and without_leftovers(recipe, notice)
     if resume:
         return reopen(recipe, output, name)
     assert recipe is not None
@@ -47,7 +51,7 @@ def _beginning(recipe: Recipe) -> str:
     if cluster.exchange != "local":
         counts = {"shard": cluster.servers, "loader": cluster.loaders}
         counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
-        names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
+        names = [counted(count, kind) for kind, count in counts.items() if count]
     there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
     return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
 
@@ -56,7 +60,7 @@ def _pretrained(recipe: Recipe) -> Iterator[str]:
     """Check the rows that tables start with; yield a line for each table."""
     for name, rows in pretrained_rows(recipe).items():
         own = recipe.sections.tables[name]
-        yield f"table {name}: {rows:,} rows from {own.rows}{', frozen' if own.frozen else ''}"
+        yield f"table {name}: {counted(rows, 'row')} from {own.rows}{', frozen' if own.frozen else ''}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The objects that a recipe describes: model, trainer, optimizers, bounds of the rows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
+from satrap.config.recipe import checked
 from satrap.dense import Mesh, Workers, offload_weights, offloaded
 from satrap.dense.deferred import deferred
 from satrap.embedding import tables_of
@@ -16,6 +17,7 @@ from satrap.errors import ConfigError
 from satrap.events import Report
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
+from satrap.models.presets import PRESETS
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
 from satrap.train import Place, Trainer, TrainingOptions
@@ -180,7 +182,35 @@ def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     return model
 
 
+def without_leftovers(recipe: Recipe, notice: Callable[[str], None] = lambda _: None) -> Recipe:
+    """Return a recipe whose `--set model.name` leaves no arguments of the file's model that it does not take.
+
+    `notice` is called with a line of text about them. Arguments that are given by `--set`, too, stay.
+    """
+    source, model = recipe.source, recipe.sections.model
+    if (
+        model.name is None
+        or model.name not in models.names()
+        or not source.place(("model", "name")).startswith("--set")
+    ):
+        return recipe
+    allowed, presets = models.arguments(model.name), PRESETS.get(model.name, {})
+    left = [
+        key
+        for key, value in (model.model_extra or {}).items()
+        if key not in allowed
+        and not (key == "preset" and value in presets)
+        and not source.place(("model", key)).startswith("--set")
+    ]
+    if not left:
+        return recipe
+    notice(f"note: {model.name} takes no {', '.join(left)}: left out of the recipe's model")
+    values = {**source.values, "model": {k: v for k, v in source.values["model"].items() if k not in left}}
+    return checked(replace(source, values=values))
+
+
 def _own_or_shipped(recipe: Recipe, schema: Schema) -> torch.nn.Module:
+    recipe = without_leftovers(recipe)
     sections = recipe.sections
     torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}

@@ -176,7 +176,7 @@ def _told(
 ) -> Mapping[str, Any]:
     """Open the run and return its assignment as plain data, or its "error"."""
     try:
-        folder, recipe = opened(recipe, output, resume=resume, name=name)
+        folder, recipe = opened(recipe, output, resume=resume, name=name, notice=notice)
         try:
             return asdict(_assignment(recipe, folder, resume, trial, notice))
         except (Exception, KeyboardInterrupt):

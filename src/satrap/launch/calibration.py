@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from satrap.config import load
+from satrap.launch.folder import write_whole
 from satrap.launch.probe import probe
 from satrap.plan.simulate.costs import Calibration, Run
 from satrap.plan.simulate.measured import Measured
+from satrap.words import duration
 
-ROUNDS, STEPS = 3, 80
+ROUNDS, STEPS = 1, 80
 """Rounds over all runs, and steps that are measured of each."""
+PROCESS_SECONDS = 2.5
+"""Processor seconds of a process of a small recipe, most of them for imports: a first guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,7 @@ def calibrate(
     *,
     rounds: int = ROUNDS,
     steps: int = STEPS,
+    kept: Path | None = None,
     notice: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Measure what a recipe's pieces of work cost on this machine, which should do nothing else.
@@ -123,8 +132,10 @@ def calibrate(
     Args:
         recipe: what is trained.
         others: KEY=VALUE besides.
-        rounds: how often, default 3.
+        rounds: how often, default 1.
         steps: to measure in each run, default 80.
+        kept: file for the runs that are done, so that the same calibration goes on once interrupted; it is
+            removed at the end. Default: none.
         notice: called with a line of text before each run.
 
     Raises:
@@ -132,16 +143,44 @@ def calibrate(
     """
     cores = len(os.sched_getaffinity(0))
     wanted = cases(cores)
-    found: list[list[Measured]] = [[] for _ in wanted]
-    for number in range(rounds):
-        for i, case in enumerate(wanted):
-            notice(f"calibrating, {number * len(wanted) + i + 1} of {rounds * len(wanted)}: {_words(case)}")
-            found[i].append(measure(recipe, others, case, steps))
+    todo = wanted * rounds
+    of = [Path(recipe).read_text(encoding="utf-8"), list(others), steps, cores, version("satrap")]
+    done = _done(kept, of)[: len(todo)]
+    guess = PROCESS_SECONDS * sum(map(_processes, todo[len(done) :])) / min(cores, 2)
+    notice(
+        f"calibrating: {len(todo)} short runs"
+        + (f", {len(done)} of which are done" if done else "")
+        + f"; at least {duration(guess)}, more if steps or this machine are slow"
+        + ("; Ctrl-C keeps the runs that are done" if kept else "")
+    )
+    begun, before = time.monotonic(), len(done)
+    for number, case in enumerate(todo[before:], before + 1):
+        spent = time.monotonic() - begun
+        left = spent / (number - 1 - before) * (len(todo) - number + 1) if number - 1 > before else guess
+        notice(f"calibrating, {number} of {len(todo)}, about {duration(left)} left: {_words(case)}")
+        done.append(measure(recipe, others, case, steps))
+        if kept is not None:
+            write_whole(kept, json.dumps({"of": of, "runs": [asdict(one) for one in done]}))
     runs = [
-        Run(case.exchange, case.mode, case.ahead, Measured.median(each), case.copies)
-        for case, each in zip(wanted, found, strict=True)
+        Run(case.exchange, case.mode, case.ahead, Measured.median(done[i :: len(wanted)]), case.copies)
+        for i, case in enumerate(wanted)
     ]
+    if kept is not None:
+        kept.unlink(missing_ok=True)
     return Calibration(runs, cores, Path(recipe).name, f"{datetime.now(UTC):%Y-%m-%d}")
+
+
+def _done(kept: Path | None, of: list[Any]) -> list[Measured]:
+    """Return the runs that an interrupted calibration of the same recipe has left."""
+    try:
+        plain = {} if kept is None else json.loads(kept.read_text(encoding="utf-8"))
+        return [Measured(**one) for one in plain["runs"]] if plain.get("of") == of else []
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def _processes(case: Case) -> int:
+    return case.copies * (case.workers + (case.shards if case.exchange == "servers" else 0))
 
 
 def _words(case: Case) -> str:

@@ -4,21 +4,26 @@ import fcntl
 import itertools
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import MANIFEST
 from satrap.config import Recipe, load, to_yaml, without_data
 from satrap.config.recipe import put
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, SatrapError
 from satrap.launch import kept_code
 from satrap.report.history import finite
 
 RUNS = "runs"
 """Folder, in the current one, for runs that name no output folder."""
+
+LIMITS = {"epochs": "training.epochs", "steps": "training.steps"}
+"""Why a run ended -> the key that decided it, which may be raised when the run is resumed."""
 
 OWN = (
     "recipe.yaml",
@@ -78,7 +83,7 @@ class RunFolder:
                     "the output folder already holds a run",
                     where=str(output),
                     why="its results would be lost",
-                    fix="choose another --output, or remove the folder",
+                    fix=folder.ways_on(),
                 )
             return folder
         for number in itertools.count(1):
@@ -155,6 +160,25 @@ class RunFolder:
             return str(json.loads(self.metrics_file.read_text(encoding="utf-8"))["stopped"])
         except (OSError, ValueError, KeyError):
             return ""
+
+    def ways_on(self) -> str:
+        """Return what can be done about the run in the folder, as advice."""
+        name = shlex.quote(str(self.path))
+        anew = f"for a new run, choose another --output DIR or remove {name}"
+        key, going_on = LIMITS.get(self.stopped), f"satrap train --output {name} --resume"
+        try:
+            snapshots = Series(self.snapshots(self.recipe())).latest() is not None
+        except SatrapError:
+            snapshots = False
+        if snapshots and key:
+            return f"to train it on, raise {key}: {going_on} --set {key}=N; {anew}"
+        if snapshots and self.stopped in ("", "stopped"):
+            return f"to continue it: {going_on}; {anew}"
+        if self.stopped == "patience":
+            anew += ", with a larger training.patience"
+        elif key:
+            anew += f", with more {key}, and checkpoint.every_steps for one that can be trained on"
+        return anew
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""

@@ -92,6 +92,15 @@ class Mailbox:
             raise error_of(found["error"])
         return found
 
+    def stage(self, request: str) -> str:
+        """Return in words how far a request is that has no answer yet."""
+        if (self.folder / f"{request}.ask.json").exists():
+            return "waiting for the run to take the request"
+        order = self.order()
+        if order is None or order.id != request:
+            return "the run prepares it: earlier requests end, or a new process starts"
+        return "the workers carry it out after their step: rows are counted, or move"
+
     def _at_work(self) -> bool:
         try:
             lock = os.open(self.folder / LOCK, os.O_WRONLY)

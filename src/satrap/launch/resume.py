@@ -14,11 +14,13 @@ from satrap.checkpoint.manifest import reading_settings
 from satrap.config import Recipe, load
 from satrap.errors import ConfigError
 from satrap.launch import kept_code
+from satrap.launch.build import without_leftovers
 from satrap.launch.folder import RUNS, RunFolder, write_whole
 from satrap.launch.worker_requests import as_asked
 from satrap.metrics.own import RESERVED
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
+from satrap.words import counted
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -92,9 +94,9 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
     chosen = kept if recipe is None else as_asked(kept_code.adopt(recipe, path), folder)
     _check_same(kept, chosen)
     if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved():
-        raise nothing_to_resume(f"the run in {path} is complete")
+        raise nothing_to_resume(f"the run in {path} is complete", folder.ways_on())
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
-        raise nothing_to_resume(f"the run in {path} left no snapshot")
+        raise nothing_to_resume(f"the run in {path} left no snapshot", folder.ways_on())
     folder.write_recipe(chosen)
     return folder, chosen
 
@@ -121,17 +123,19 @@ def complete(recipe: Recipe, folder: RunFolder) -> bool:
     """Return whether the run in a folder has nothing left to do by a recipe."""
     if folder.stopped not in COMPLETE or not folder.recipe_file.exists():
         return False
-    kept = load(folder.recipe_file).resolved()
-    return as_asked(kept_code.adopt(recipe, folder.path), folder).resolved() == kept
+    kept, asked = load(folder.recipe_file).resolved(), without_leftovers(recipe)
+    return as_asked(kept_code.adopt(asked, folder.path), folder).resolved() == kept
 
 
-def nothing_to_resume(where: str) -> ConfigError:
+def nothing_to_resume(
+    where: str, fix: str = "train without --resume, or name the folder of the run: --output DIR"
+) -> ConfigError:
     """Return the error for a run without anything to resume."""
     return ConfigError(
         "there is nothing to resume",
         where=where,
         why="a fresh start would not be the run that was asked for",
-        fix="train without --resume, or name the folder of the run: --output DIR",
+        fix=fix,
     )
 
 
@@ -149,7 +153,7 @@ def _check_same(kept: Recipe, given: Recipe) -> None:
             f"the recipe is not the run's: {'.'.join(path)} differs",
             where=given.source.where(path),
             why="going on would not give the result of one run",
-            fix=f"leave the recipe away, or start a new run with it; the run's is {kept.source.file}",
+            fix=f"omit the recipe, or start a new run with it; the run's is {kept.source.file}",
         )
 
 
@@ -172,8 +176,8 @@ def resuming(plan: Checkpointing) -> str:
         run = series.manifest(step).settings["run"]
         samples, evaluations = run["progress"]["samples"], len(run["history"])
         return (
-            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {samples:,} samples, "
-            f"{evaluations} evaluation{'s' * (evaluations != 1)}; snapshot: {series.place(step)}"
+            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {counted(samples, 'sample')}, "
+            f"{counted(evaluations, 'evaluation')}; snapshot: {series.place(step)}"
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from satrap.data.rows import slice_rows, take_jagged
 from satrap.data.sample import Sample
 from satrap.metrics.curves import ScoreCurves
 from satrap.report.page import LabelCurves, Scores
-from satrap.schema import Schema
+from satrap.schema import Categorical, Schema
 from satrap.train.predictor import Data, Predictor, Rows
 from satrap.words import quality
 
@@ -23,7 +24,7 @@ PIECE_ROWS = 4096
 
 
 def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLED_ROWS) -> Scores:
-    """Score all rows of a part of the data once, and a sample of them once more for each feature.
+    """Score all rows of a part of the data once, and a sample of them once more for each column.
 
     Args:
         predictor: the trained model.
@@ -45,16 +46,33 @@ def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLE
     if rows is None:
         return Scores(part, 0)
     base, permuted = gains(predictor, rows)
-    return Scores(part, sample.seen, labels, rows.size, base, permuted)
+    several = {name: features for name, features in groups(schema).items() if len(features) > 1}
+    return Scores(part, sample.seen, labels, rows.size, base, permuted, several)
+
+
+def groups(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return name -> the features that are made from one column, or from the same several ones.
+
+    The name is that of the feature that is called like the column, else of the first one.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, feature in schema.features.items():
+        cross = feature.cross if isinstance(feature, Categorical) else None
+        found.setdefault(cross or (feature.column or name,), []).append(name)
+    return {
+        columns[0] if columns[0] in features else features[0]: tuple(features)
+        for columns, features in found.items()
+    }
 
 
 def gains(
     predictor: Predictor, rows: Batch, *, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return the metrics of some rows, and for each feature those with its values in random order.
+    """Return the metrics of some rows, and for each of `groups` those with its values in random order.
 
-    The difference says how much the model relies on a feature beside the others: permutation importance,
-    Breiman, "Random Forests", Machine Learning 2001, section 10. All features get the same order of rows.
+    The difference says how much the model relies on a column beside the others: permutation importance,
+    Breiman, "Random Forests", Machine Learning 2001, section 10. All features get the same order of rows: a
+    feature that keeps its values would tell the model those of another feature of the same column.
     """
     order = np.random.default_rng(seed).permutation(rows.size)
 
@@ -64,9 +82,11 @@ def gains(
         )
         return quality(predictor.measure(pieces).compute())
 
-    features = predictor.schema.features
+    def permuted(features: Iterable[str]) -> Batch:
+        return reduce(lambda batch, name: _permuted(batch, predictor.schema, name, order), features, rows)
+
     return measured(rows), {
-        name: measured(_permuted(rows, predictor.schema, name, order)) for name in features
+        name: measured(permuted(features)) for name, features in groups(predictor.schema).items()
     }
 
 

@@ -19,13 +19,15 @@ from satrap.batch import Batch
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
+from satrap.data.files import find_files
 from satrap.errors import ConfigError, DataError, StoreError
 from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.own_code import blaming
-from satrap.schema import Label
+from satrap.schema import Label, Schema
 from satrap.train import Predictor
+from satrap.words import counted
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
@@ -74,7 +76,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     lost = sum(table.evicted for table in predictor.statistics().tables.values())
     if lost:
         predictor.close()
-        raise _no_room(folder, f"no room for {lost} rows")
+        raise _no_room(folder, f"no room for {counted(lost, 'row')}")
     return predictor
 
 
@@ -102,19 +104,17 @@ def evaluate(
     overrides: Sequence[str] = (),
     *,
     shares: TellShares = lambda _: None,
+    notice: Callable[[str], object] = lambda _: None,
 ) -> dict[str, float]:
     """Return the metrics of a trained model; call `shares` with the share of unseen ids by table.
 
     The sources are files with labels, relative to the current folder; default the recipe's test rows, else
-    its validation rows. Overrides are `key=value` texts for keys of `SCORING_KEYS`.
+    its validation rows. Overrides are `key=value` texts for keys of `SCORING_KEYS`. `notice` is called with a
+    line of text that says which rows are scored, and with a warning if the model was trained on some of them.
     """
     recipe = scoring_recipe(folder, overrides)
     with closing(load_predictor(folder, recipe)) as predictor:
-        schema = predictor.schema
-        if sources:
-            rows: Dataset | None = open_sources(recipe, schema, sources)
-        else:
-            rows = open_part(recipe, schema, "test") or open_part(recipe, schema, "validation")
+        rows = _rows(recipe, predictor.schema, sources, notice)
         if rows is None:
             raise ConfigError(
                 "no recipe names test or validation rows",
@@ -125,6 +125,37 @@ def evaluate(
             metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
+
+
+def _rows(
+    recipe: Recipe, schema: Schema, sources: Sequence[str], notice: Callable[[str], object]
+) -> Dataset | None:
+    """Return the rows to evaluate, None if the recipe names none, and say which they are."""
+    keys = recipe.sections.data
+    if sources:
+        notice(f"scoring all rows of {', '.join(sources)}")
+        _warn_of_training_rows(recipe, sources, notice)
+        return open_sources(recipe, schema, sources)
+    for part in ("test", "validation"):
+        if (rows := open_part(recipe, schema, part)) is not None:
+            files = ", ".join(map(recipe.locate, getattr(keys, part) or keys.train))
+            notice(f"scoring the {part} rows of the recipe: {files}")
+            return rows
+    return None
+
+
+def _warn_of_training_rows(recipe: Recipe, sources: Sequence[str], notice: Callable[[str], object]) -> None:
+    given = {os.path.realpath(file.path) for file in find_files(sources)}
+    try:
+        train = find_files([recipe.locate(source) for source in recipe.sections.data.train])
+    except DataError:  # a run folder is often used where its training files are not
+        return
+    if same := [file.name for file in train if os.path.realpath(file.path) in given]:
+        notice(
+            f"warning: the model was trained on rows of {', '.join(same)}\n"
+            "  why it matters: metrics of rows that a model has seen are too good\n"
+            "  what to do: give other files, or run satrap evaluate without --input for the test rows"
+        )
 
 
 def predict(

@@ -347,10 +347,12 @@ class Supervisor:
 
 def _loss_of(lost: RoleState, used: int, *, snapshots: bool) -> ExchangeError:
     """Return the error about a lost role; `used`: restarts, if no more are allowed, else 0."""
-    why = _CONSEQUENCES[lost.kind]
+    why = _CONSEQUENCES[lost.kind] if lost.ready or lost.kind == "worker" else "nothing trains without it"
     if used:
         why = f"roles were restarted {used} times before; cluster.restarts allows no more"
-    advice = "look for its lines above; if the system killed it, it may have run out of memory"
+    advice = "its last lines above say why"
+    if lost.killed:
+        advice = "look for its lines above; if the system killed it, it may have run out of memory"
     if not snapshots:
         advice += "; with checkpoint.every_steps a run goes on after a death"
     return ExchangeError(f"{lost.name} {lost.ending}", where=lost.traces, why=why, fix=advice)

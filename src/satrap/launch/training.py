@@ -65,7 +65,7 @@ def train(
             observers=observers,
             notice=notice,
         )
-    folder, recipe = opened(recipe, output, resume=resume, name=name)
+    folder, recipe = opened(recipe, output, resume=resume, name=name, notice=notice)
     machine_code.announce(lambda: notice(COMPILING))
     try:
         return _trained(recipe, folder, resume, trial, observers, notice)

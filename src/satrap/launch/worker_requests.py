@@ -16,6 +16,7 @@ from satrap.launch.build import mesh_of
 from satrap.launch.folder import RunFolder
 from satrap.launch.mailbox import Request, write_durably
 from satrap.launchers.launcher import Stop
+from satrap.words import counted
 
 
 class WorkerRequests:
@@ -47,7 +48,7 @@ class WorkerRequests:
         elif self._now is not None:
             what, fix = "another request for workers is being carried out", "ask again when it is done"
         elif request.number == self.workers:
-            what = f"the run has {_workers(self.workers)} already"
+            what = f"the run has {counted(self.workers, 'worker')} already"
         if what:
             return [Reply(request.id, ConfigError(what, fix=fix))]
         self._now = request
@@ -64,7 +65,8 @@ class WorkerRequests:
         if self._starting:
             seconds = now - self._begun
             self._starting, step = False, self._about["step"]
-            said = f"{_workers(self.workers)} from step {step:,} on; training paused for {seconds:.1f} s"
+            paused = f"training paused for {seconds:.1f} s"
+            said = f"{counted(self.workers, 'worker')} from step {step:,} on; {paused}"
             return [Say(said), *self._answer({"said": said, **self._about, "seconds": seconds})]
         self._begun = now
         return [MakeRoom(self._now.number)]
@@ -75,7 +77,7 @@ class WorkerRequests:
         if error is not None:
             return self._answer(error)
         self.stopping = True
-        said = f"{_workers(self._now.number)} are to go on: saving after this step"
+        said = f"continuing with {counted(self._now.number, 'worker')}: saving after this step"
         return [Say(said), *(StopRole(role.name, Stop.SAVE) for role in running)]
 
     def saved(self, step: int | None) -> list[Action]:
@@ -94,17 +96,13 @@ class WorkerRequests:
         if self._now is None or not (self.stopping or final):
             return []
         self.stopping = self._starting = False
-        what = f"the run goes on with {_workers(self.workers)}: {why}"
+        what = f"the run goes on with {counted(self.workers, 'worker')}: {why}"
         return self._answer(ExchangeError(what, fix="ask again, if the run goes on"))
 
     def _answer(self, answer: dict[str, Any] | SatrapError) -> list[Action]:
         request, self._now = self._now, None
         assert request is not None
         return [Reply(request.id, answer)]
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' * (count != 1)}"
 
 
 def with_workers(recipe: Recipe, workers: int, begun: int) -> Recipe:
@@ -115,7 +113,7 @@ def with_workers(recipe: Recipe, workers: int, begun: int) -> Recipe:
     """
     sections = recipe.sections
     mesh, ports = sections.dense.mesh, sections.cluster.metrics_port
-    what = f"this run cannot go on with {_workers(workers)}"
+    what = f"this run cannot go on with {counted(workers, 'worker')}"
     if mesh.tensor * mesh.pipeline > 1:
         raise ConfigError(
             what,

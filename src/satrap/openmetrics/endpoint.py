@@ -77,7 +77,7 @@ class Endpoint:
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"the metrics endpoint cannot listen on {host}:{port}: {error}",
-                fix="choose another address, or port 0 for a free port",
+                fix="choose another address (cluster.metrics_port of a recipe), or port 0 for a free port",
             ) from error
         port = self._socket.getsockname()[1]
         self.address, self.reached = _joined(host, port), _joined(_here(host), port)

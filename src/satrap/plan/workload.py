@@ -14,11 +14,15 @@ from satrap.embedding.pooled import POOLS
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import TableGroup
 from satrap.exchange.kernels import BFLOAT16, FLOAT16
-from satrap.schema import Schema, Table
+from satrap.schema import MISSING_ID, Categorical, Schema, Table
 from satrap.store.directory import PLAIN_OVERHEAD
 from satrap.store.steps import plan as row_plan
 
 Ids = npt.NDArray[np.uint64]
+TIMES = {"hour": 24, "weekday": 7}
+"""Part of a time -> how many there are."""
+BINARY = 2
+"""Different values up to which a table is taken for that of a yes or no, which never has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class TableLoad:
         distinct_all: distinct ids in the batches of all workers together.
         pooled_features: features that use the table, if its holder can pool all of them; else 0, the default.
         rows_from: "batches": `rows` is the number that the batches held, a lower bound; "run" or "given".
+        most: most rows there can ever be; None, the default: no limit is known.
     """
 
     name: str
@@ -48,6 +53,7 @@ class TableLoad:
     distinct_all: float
     pooled_features: int = 0
     rows_from: str = "batches"
+    most: int | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -85,10 +91,14 @@ class Workload:
                 what = f"there is no table {name!r}" if name not in names else f"table {name!r}: {count} rows"
                 raise ConfigError(what, where="numbers of rows", fix=f"tables: {', '.join(names)}")
         known = (
-            replace(table, rows=rows[table.name], rows_from=origin) if table.name in rows else table
-            for table in self.tables
+            _sized(table, rows[table.name], origin) if table.name in rows else table for table in self.tables
         )
         return replace(self, tables=tuple(known))
+
+
+def _sized(table: TableLoad, rows: int, origin: str) -> TableLoad:
+    most = None if table.most is not None and rows > table.most else table.most
+    return replace(table, rows=rows, rows_from=origin, most=most)
 
 
 def measure(
@@ -126,7 +136,7 @@ def measure(
             why="a step takes one batch of every worker",
             fix="use fewer workers, or a smaller data.batch_size",
         )
-    loads = (c.load(t, _pooled(schema, t), steps, workers) for c, t in zip(counters, tables, strict=True))
+    loads = (c.load(t, schema, steps, workers) for c, t in zip(counters, tables, strict=True))
     return Workload(tuple(loads), size, steps, forward, backward)
 
 
@@ -141,10 +151,34 @@ def _steps(batches: Iterable[Batch], workers: int) -> Iterator[list[Batch]]:
             full, step = full or step[0].size, []
 
 
-def _pooled(schema: Schema, table: Table) -> int:
+def _users(schema: Schema, table: Table) -> list[Categorical]:
+    return [f for name, f in schema.categorical.items() if schema.table_of(name) == table.name]
+
+
+def _pooled(users: Sequence[Categorical]) -> int:
     """Return how many features a table could be pooled for at who holds it; 0 if one of them cannot be."""
-    users = [f for name, f in schema.categorical.items() if schema.table_of(name) == table.name]
     return len(users) if all(feature.pooling in POOLS for feature in users) else 0
+
+
+def _most(users: Sequence[Categorical], seen: Ids) -> int | None:
+    """Return the most rows that the features of a table can ask for, None if any number."""
+    limits = [_values(feature) for feature in users]
+    if None not in limits:
+        return sum(limit + 1 for limit in limits if limit is not None)  # missing values share a row
+    values = np.count_nonzero(seen != MISSING_ID)
+    return max(len(seen), 1) if values <= BINARY else None
+
+
+def _values(feature: Categorical) -> int | None:
+    """Return how many ids the values of a feature can have, None if any number; missing ones not counted."""
+    limits = [feature.buckets]
+    if feature.boundaries is not None:
+        limits.append(len(feature.boundaries) + 1)
+    elif feature.time is not None:
+        limits.append(TIMES[feature.time])
+    if feature.vocabulary is not None:
+        limits.append(len(feature.vocabulary) + 1)  # all others share one
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class _Counter:
@@ -162,9 +196,10 @@ class _Counter:
         self._distinct_all += len(together)
         self._seen = np.union1d(self._seen, together)
 
-    def load(self, table: Table, pooled: int, steps: int, workers: int) -> TableLoad:
+    def load(self, table: Table, schema: Schema, steps: int, workers: int) -> TableLoad:
         """Return the averages over what was counted."""
         assert table.optimizer is not None
+        users = _users(schema, table)
         row = row_plan(table.optimizer, table.dim, table.dtype)
         return TableLoad(
             table.name,
@@ -175,5 +210,6 @@ class _Counter:
             ids=self._ids / steps / workers,
             distinct=self._distinct / steps / workers,
             distinct_all=self._distinct_all / steps,
-            pooled_features=pooled,
+            pooled_features=_pooled(users),
+            most=_most(users, self._seen),
         )

@@ -109,7 +109,7 @@ class Position:
                 "the data is not what it was when the snapshot was taken",
                 where=f"step {step}",
                 why="going on would not give the result of an undisturbed run",
-                fix="bring the old data back, or start anew",
+                fix="restore the old data, or start anew",
             )
         return [answer.rows for answer in answers], seen
 

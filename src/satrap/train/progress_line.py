@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from satrap.train.observer import Observer, Progress, Result
-from satrap.words import METRIC_NAMES, decimals, duration, metrics_line, size
+from satrap.words import METRIC_NAMES, decimals, duration, metrics_line, quality, size
 
 REFRESH_SECONDS = 0.25
 """Time between two updates of the live line."""
@@ -83,6 +83,8 @@ class ProgressLine(Observer):
             f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
             f"{result.samples_per_second:,.0f} samples/s{reason}"
         )
+        if kept := kept_pass(result):
+            self.say(f"kept: the weights of pass {kept} of {len(result.history)}")
         if result.refused:
             share = f"{result.refused:,} of {result.steps:,} steps ({result.refused / result.steps:.1%})"
             self.say(
@@ -95,6 +97,18 @@ class ProgressLine(Observer):
             self.say(text)
         else:
             self._live.update(Text(text), refresh=True)
+
+
+def kept_pass(result: Result) -> int:
+    """Return after which pass the weights were as they are kept, from 1; 0 if no pass was evaluated."""
+    wanted = quality(result.metrics)
+    same = (number for number, metrics in enumerate(result.history, 1) if _equal(quality(metrics), wanted))
+    return next(same, 0)
+
+
+def _equal(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
+    """Return whether metrics are equal, NaN to NaN too."""
+    return repr(sorted(a.items())) == repr(sorted(b.items()))
 
 
 class LiveLine(ProgressLine):

@@ -61,7 +61,7 @@ _DECAYS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 USUAL = (
     Usual(
         "embedding.optimizer.lr",
-        "too low, and rare ids learn nothing; too high, and they learn single rows by heart",
+        "too low, and rare ids learn nothing; too high, and they overfit",
         (0.1, 0.2, 0.5, 1, 2, 5),
     ),
     Usual(
@@ -72,11 +72,11 @@ USUAL = (
     Usual("embedding.optimizer.weight_decay", "pulls rows of rare ids to 0", (0, 0.1, 1, 10), values=_DECAYS),
     Usual("embedding.optimizer.l2", "the same, of FTRL", (0, 0.1, 1, 10), values=_DECAYS),
     Usual("embedding.initial_scale", "how much new rows disturb before they are learned", (0.1, 1, 10)),
-    Usual("features.*.dim", "what a row can hold, and what there is to learn by heart", (0.25, 0.5, 1, 2, 4)),
+    Usual("features.*.dim", "what a row can hold, and how much it can overfit", (0.25, 0.5, 1, 2, 4)),
     Usual("dense.optimizer.lr", "rows and network learn at different speeds", (0.1, 0.3, 1, 3)),
     Usual("dense.optimizer.weight_decay", "keeps the network plain", (0, 0.1, 1, 10), values=_DECAYS),
     Usual("model.hidden", "what the network can hold", (0.5, 1, 2, 4)),
-    Usual("model.dropout", "against learning by heart in the network", values=(0, 0.1, 0.2, 0.3, 0.5)),
+    Usual("model.dropout", "against overfitting of the network", values=(0, 0.1, 0.2, 0.3, 0.5)),
     Usual("data.batch_size", "more steps in a pass, or steadier ones", (0.25, 0.5, 1, 2)),
 )
 """What most often matters, in the order in which tables show it."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from satrap.errors import ConfigError
 from satrap.plan import Workload
 from satrap.plan.cluster import Demand
 from tests.plan.loads import load, workloads
@@ -33,3 +36,28 @@ def test_tables_grow_alike_to_the_size_that_is_asked(workload: Workload, paramet
     known = sum(table.rows * table.dim for table in workload.tables)
     for part, table in zip(demand.parts, workload.tables, strict=True):
         assert part.rows == pytest.approx(table.rows * parameters / known, rel=1e-9, abs=1)
+
+
+@given(workloads(), st.lists(st.integers(1, 10**9), min_size=9, max_size=9), st.floats(1e3, 1e15))
+def test_a_table_never_has_more_rows_than_it_can(
+    workload: Workload, most: list[int], parameters: float
+) -> None:
+    first, *others = workload.tables
+    tables = [first, *(replace(t, most=max(m, t.rows)) for t, m in zip(others, most, strict=False))]
+    demand = Demand.of(replace(workload, tables=tuple(tables)), parameters, 1.0, 1)
+    assert all(
+        t.most is None or (p.rows <= t.most and p.full == (p.rows == t.most))
+        for p, t in zip(demand.parts, tables, strict=True)
+    )
+    assert demand.parameters == pytest.approx(parameters, rel=1e-9, abs=sum(t.dim for t in tables))
+    growth = {
+        p.rows / t.rows for p, t in zip(demand.parts, tables, strict=True) if not p.full and t.rows > 1e6
+    }
+    assert not growth or max(growth) == pytest.approx(min(growth), rel=1e-3, abs=1e-5)
+
+
+def test_tables_that_are_all_full_cannot_have_more_parameters() -> None:
+    full = [load("a", rows=10, most=20), load("b", dim=8, rows=5, most=5), load("c", rows=0)]
+    with pytest.raises(ConfigError, match=r"to 121 parameters: together they have at most 120 parameters"):
+        Demand.of(Workload(tuple(full), batch_size=10, steps=1), 121, 1.0, 1)
+    assert Demand.of(Workload(tuple(full[:2]), batch_size=10, steps=1), 120, 1.0, 1).parameters == 120

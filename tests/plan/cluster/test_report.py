@@ -76,3 +76,9 @@ def test_the_ten_largest_tables_are_shown() -> None:
     assert [line.split()[0] for line in lines[3:14]] == [*(f"t{i}" for i in range(12, 2, -1)), "all"]
     assert "the rows take " in "\n".join(lines)
     assert "DOES NOT FIT" not in "\n".join(lines)
+
+
+def test_tables_that_cannot_grow_are_named() -> None:
+    tables = (load("user"), load("open", rows=2, most=3), load("hour", rows=24, most=25))
+    said = report(plan_cluster(Demand.of(Workload(tables, 1000, 1), 1e9, 1.0, 1), CATALOG))
+    assert "cannot have more rows, by what their features say or hold: open (3), hour (25)" in said

@@ -143,3 +143,13 @@ def test_the_pass_says_which_rows_and_how_many() -> None:
     assert re.findall(r"<figcaption>(.*?)</figcaption>", grid) == ["Rise of RMSE", "Rise of loss"]
     assert grid.count("x: 0.5") == 2
     assert sections.gain_by_feature([RunReport("a")]) == sections.roc_and_calibration([RunReport("a")]) == []
+
+
+def test_features_that_are_shuffled_together_are_named() -> None:
+    run = full()
+    assert run.scores is not None
+    assert len(sections.gain_by_feature([run])) == 2
+    scores = replace(run.scores, groups={"user": ["user", "user_bins"]})
+    [text, folded, _] = sections.gain_by_feature([replace(run, scores=scores)])
+    assert "made from one column are shuffled together" in text
+    assert "<li>user: user, user_bins</li>" in folded

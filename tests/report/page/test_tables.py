@@ -43,6 +43,42 @@ def test_better_and_worse() -> None:
     assert kind("auc", 0.50006) == ["better"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "counts", "why"),
+    [
+        ({}, {"samples": 90}, "runs/b was evaluated on other rows than runs/a"),
+        ({}, {"samples": 100, "positives": 7}, "other rows"),
+        ({"about.title": "Census"}, {}, "other rows"),
+        ({"data.split.validation": [7]}, {}, "other rows"),
+        ({"labels": [{"name": "bought"}]}, {}, "other labels"),
+        ({"labels": [{"name": "clicked", "threshold": 3}]}, {}, "other labels"),
+    ],
+)
+def test_differences_between_other_rows_or_labels_have_no_colour_and_a_warning(
+    recipe: dict[str, object], counts: dict[str, int], why: str
+) -> None:
+    same = {"about.title": "Adult", "labels": ["clicked"], "data.split.validation": [8]}
+    test = {"auc": 0.7, "samples": 100, "positives": 30}
+    first = RunReport("runs/a", same, metrics={"test": test})
+    other = RunReport("runs/b", {**same, **recipe}, metrics={"test": {**test, "auc": 0.8, **counts}})
+    found = "".join(tables.metrics([first, other]))
+    assert "0.8000 <span>(+0.1000)</span>" in found
+    assert why in found
+    assert "say nothing about the models" in found
+
+
+def test_the_same_rows_and_labels_written_in_another_way_are_compared() -> None:
+    one = {"labels": ["clicked"], "data.train": "/a/rows.csv", "about.title": "Adult"}
+    label = {"name": "clicked", "kind": "binary", "mean": 0.3, "column": None}
+    two = {"labels": [label], "data.train": "/b/train.parquet", "data.split": None}
+    test = {"auc": 0.7, "samples": 100, "positives": 30}
+    runs = [RunReport(name, recipe, metrics={"test": test}) for name, recipe in (("a", one), ("b", two))]
+    runs[1] = replace(runs[1], metrics={"test": {**test, "auc": 0.8}})
+    [found] = tables.metrics(runs)
+    assert "(+0.1000)" in found
+    assert 'class="better"' in found
+
+
 def test_a_table_has_its_numbers_to_the_right() -> None:
     parts = "<tr><th></th><th{}>a</th></tr><tr><td>x</td><td{}>1</td></tr>"
     around = '<div class="scroll"><table>{}</table></div>'

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from satrap.errors import ConfigError
 from satrap.exchange.kernels import row_bytes
 from satrap.plan.cost import ID_BYTES
 from satrap.plan.workload import TableLoad, Workload
@@ -26,6 +27,7 @@ class Part:
         dim: weights per row.
         rows: how many.
         weights, state, index: bytes of all rows.
+        full: whether there can be no more rows, default no.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Part:
     weights: float
     state: float
     index: float
+    full: bool = False
 
     @property
     def bytes(self) -> float:
@@ -67,17 +70,20 @@ class Demand:
     def of(cls, workload: Workload, parameters: float, forward_flop: float, dense: int) -> Demand:
         """Return the demand of a workload whose tables grow until they have this many parameters.
 
-        All tables grow by the same factor. A batch still has as many distinct ids per sample as the batches
-        that were counted; with more ids there may be a few more.
+        All tables grow by the same factor, but none beyond its `most` rows. A batch still has as many
+        distinct ids per sample as the batches that were counted; with more ids there may be a few more.
 
         Args:
             workload: counted for one worker, so that ids are distinct in its batch.
             parameters: of all tables together.
             forward_flop: see the class.
             dense: see the class.
+
+        Raises:
+            ConfigError: no table can grow so far.
         """
-        known = sum(table.rows * table.dim for table in workload.tables)
-        parts = tuple(_part(table, math.ceil(table.rows * parameters / known)) for table in workload.tables)
+        factor = _factor(workload.tables, parameters)
+        parts = tuple(_part(table, factor) for table in workload.tables)
         ids = tuple(table.distinct / workload.batch_size for table in workload.tables)
         wire = sum(n * _bytes(table, workload) for n, table in zip(ids, workload.tables, strict=True))
         vectors = sum(_vectors(t, workload) * _numbers(t, workload) for t in workload.tables)
@@ -98,10 +104,31 @@ class Demand:
         return sum(n * each for n, each in zip(self.ids, seconds, strict=True))
 
 
-def _part(table: TableLoad, rows: int) -> Part:
-    return Part(
-        table.name, table.dim, rows, rows * table.weight_bytes, rows * table.state_bytes, rows * OVERHEAD
+def _factor(tables: Sequence[TableLoad], parameters: float) -> float:
+    """Return by how much tables grow to have this many parameters, if those that are full stay so."""
+    growing, left = list(tables), parameters
+    while weights := sum(table.rows * table.dim for table in growing):
+        factor = left / weights
+        full = [table for table in growing if table.most is not None and table.rows * factor > table.most]
+        if not full:
+            return factor
+        growing = [table for table in growing if table not in full]
+        left -= sum((table.most or 0) * table.dim for table in full)
+    raise ConfigError(
+        f"no table can grow to {parameters:,.0f} parameters: together they have at most "
+        f"{parameters - left:,.0f} parameters",
+        why="buckets, boundaries, vocabularies, parts of times and columns of two values limit each of them",
+        fix="ask for fewer --parameters, or remove buckets or vocabulary from a feature",
     )
+
+
+def _part(table: TableLoad, factor: float) -> Part:
+    rows, most = math.ceil(table.rows * factor), table.most
+    full = most is not None and rows >= most
+    if most is not None and full:
+        rows = most
+    bytes_of = (rows * each for each in (table.weight_bytes, table.state_bytes, OVERHEAD))
+    return Part(table.name, table.dim, rows, *bytes_of, full)
 
 
 def _bytes(table: TableLoad, workload: Workload) -> float:

@@ -70,7 +70,9 @@ def _speed(plan: ClusterPlan) -> list[str]:
 
 def _notes(plan: ClusterPlan) -> list[str]:
     d = plan.demand
+    full = [f"{part.name} ({part.rows})" for part in d.parts if part.full]
     return [
+        *([f"cannot have more rows, by what their features say or hold: {', '.join(full)}"] if full else []),
         f"rows x (weights + state + {OVERHEAD} bytes of index); {FILLED:.0%} of a host's memory is for rows",
         f"distinct ids per sample: {sum(d.ids):.2f}, in batches of {d.batch_size:,}; "
         f"{d.wire:,.0f} bytes per sample to and from the shards; "

@@ -8,6 +8,8 @@ from typing import Any
 
 from satrap.report.history import finite
 
+VALUES_OF_LABEL = ("column", "kind", "positive", "threshold", "classes", "mask")
+"""Keys of a label that decide its values; others are about how it is learned."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -49,7 +51,9 @@ class Scores:
         labels: binary label -> curves.
         sampled: rows, out of these, on which features were permuted.
         base: metrics of the sampled rows as they are.
-        permuted: feature -> metrics of the same rows with the values of this feature in random order.
+        permuted: feature -> metrics of the same rows with the values of this feature, and of all others made
+            from its column, in random order.
+        groups: feature of `permuted` -> all features made from its column, if it is not the only one.
     """
 
     part: str
@@ -58,6 +62,7 @@ class Scores:
     sampled: int = 0
     base: Mapping[str, float] = field(default_factory=dict)
     permuted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +101,43 @@ class RunReport:
             key.removeprefix("about.floor."): v for key, v in self.recipe.items() if "about.floor." in key
         }
 
+    def unlike(self, other: RunReport, part: str) -> str:
+        """Return in what the evaluations of two runs differ: "rows" or "labels", "" if nothing is known.
+
+        Args:
+            other: the other run.
+            part: "test" or "validation".
+        """
+        if _labels(self.recipe) != _labels(other.recipe):
+            return "labels"
+        counts, others = (_counts(run.metrics.get(part) or {}) for run in (self, other))
+        titles = self.about("title"), other.about("title")
+        known = [(counts, others), (_split(self.recipe), _split(other.recipe)), titles]
+        return "rows" if any(a and b and a != b for a, b in known) else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON data, with None for numbers that are not finite."""
         return {key: _plain(value) for key, value in asdict(self).items()}
+
+
+def _labels(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the labels of a recipe say about their values."""
+    labels = [
+        {"name": label} if isinstance(label, str) else dict(label) for label in recipe.get("labels") or ()
+    ]
+    return [
+        {"column": label["name"], "kind": "binary"}
+        | {k: v for k, v in label.items() if k in VALUES_OF_LABEL and v is not None}
+        for label in labels
+    ]
+
+
+def _split(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: v for key, v in recipe.items() if key.startswith("data.split.") and v is not None}
+
+
+def _counts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: v for key, v in metrics.items() if key.rpartition("/")[2] in ("samples", "positives")}
 
 
 def _plain(value: Any) -> Any:

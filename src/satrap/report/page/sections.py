@@ -122,10 +122,14 @@ def gain_by_feature(runs: Sequence[RunReport]) -> list[Html]:
     if not found:
         return []
     text = (
-        "How much worse the model is when the values of one feature are shuffled among the rows. "
-        f"Features that say the same share their gain. {'; '.join(said)}."
+        "How much worse the model is when the values of one feature are shuffled among the rows. Features "
+        "made from one column are shuffled together. Correlated features of different columns split their "
+        f"importance. {'; '.join(said)}."
     )
-    return [element("p", text, class_="soft"), _grid(found)]
+    together = {name: of for run in runs if run.scores for name, of in run.scores.groups.items()}
+    lines = [element("li", f"{name}: {', '.join(of)}") for name, of in together.items()]
+    folded = element("details", element("summary", "Shuffled together"), element("ul", lines))
+    return [element("p", text, class_="soft"), *([folded] if lines else []), _grid(found)]
 
 
 def _sampled(scores: Scores) -> str:

@@ -110,18 +110,25 @@ def _whole(value: Any) -> str:
 def metrics(runs: Sequence[RunReport]) -> list[Html]:
     """Return test and validation metrics; of several runs, the differences to the first one.
 
-    The floor is shown if it is that of all runs.
+    The floor is shown if it is that of all runs. Better and worse have colours where both runs were evaluated
+    on the same rows and labels; where they were not, a warning says so.
     """
     rows: list[list[Content]] = []
+    unlike: dict[str, str] = {}
     floors = runs[0].floor()
     floors = floors if all(run.floor() == floors for run in runs) else {}
     for part in ("test", "validation"):
         each = [quality(run.metrics.get(part) or {}) for run in runs]
+        other = [run.unlike(runs[0], part) for run in runs]
+        unlike |= {run.name: what for run, what in zip(runs, other, strict=True) if what}
         for key in dict.fromkeys(key for one in each for key in one):
             name = f"{part} {metric_name(key)}"
             row: list[Content] = [
                 name,
-                *(_metric(key, one.get(key), each[0].get(key), i) for i, one in enumerate(each)),
+                *(
+                    _metric(key, one.get(key), each[0].get(key), i, not other[i])
+                    for i, one in enumerate(each)
+                ),
             ]
             if floors:
                 row.append(_number(floors.get(key)) if part == "test" else "")
@@ -129,17 +136,24 @@ def metrics(runs: Sequence[RunReport]) -> list[Html]:
     if not rows:
         return []
     head = ["", *(run.name for run in runs), *(["logistic regression"] if floors else [])]
-    return [table(head, rows)]
+    warnings = [
+        f"{name} was evaluated on other {what} than {runs[0].name}, so the differences between them say "
+        "nothing about the models."
+        for name, what in unlike.items()
+    ]
+    return [*(element("p", text, class_="worse") for text in warnings), table(head, rows)]
 
 
-def _metric(key: str, value: float | None, first: float | None, run: int) -> Content | Html:
+def _metric(
+    key: str, value: float | None, first: float | None, run: int, alike: bool = True
+) -> Content | Html:
     if value is None or first is None or run == 0 or math.isnan(change := value - first):
         return _number(value)
     plain = key.rpartition("/")[2]
     better = change < 0 if plain in LOWER_IS_BETTER else change > 0
     kind = (
         None
-        if plain not in METRIC_NAMES or plain in NEITHER or abs(change) < 5e-5
+        if not alike or plain not in METRIC_NAMES or plain in NEITHER or abs(change) < 5e-5
         else "better"
         if better
         else "worse"
