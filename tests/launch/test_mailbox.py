@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +56,29 @@ def test_without_a_run_at_work_nobody_is_asked_and_nobody_waits_for_ever(tmp_pat
         assert list(Mailbox(tmp_path / "requests").requests()) == []
         with pytest.raises(ConfigError, match="another run"), Mailbox(tmp_path / "requests").open():
             pass
+
+
+def test_who_asks_does_not_keep_a_run_from_starting(tmp_path: Path) -> None:
+    folder, over = tmp_path / "requests", threading.Event()
+
+    def ask() -> int:
+        refused = 0
+        while not over.is_set():
+            try:
+                Mailbox(folder).ask("list")
+            except (ConfigError, FileNotFoundError):  # it ends, and its folder goes
+                refused += 1
+        return refused
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            for _ in range(200):
+                with Mailbox(folder).open():
+                    pass
+        finally:
+            over.set()
+        assert all(one.result() > 0 for one in asking)
 
 
 def test_a_request_of_another_version_is_refused_and_one_that_asks_for_less_is_taken(tmp_path: Path) -> None:
