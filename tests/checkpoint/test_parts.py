@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from satrap.checkpoint.parts import ahead, write_table
+from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.parts import ahead, read_chunks, write_table, write_tables
 from satrap.checkpoint.pieces import PIECE, PIECES
 from satrap.checkpoint.storage import Storage
-from satrap.store import Chunk
+from satrap.store import BUCKETS, Chunk, bucket_of
 
 
 def test_rows_are_written_as_they_are_made(tmp_path: Path) -> None:
@@ -67,3 +68,28 @@ def test_the_thread_ends_with_the_iterator() -> None:
     items.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
     assert list(ahead(iter(()))) == []
+
+
+def test_each_run_of_buckets_has_a_file_of_its_own_rows(tmp_path: Path) -> None:
+    """What a file's entry says of its buckets is true, so readers may pass over the others."""
+    buckets, storage = [*range(3, 40), *range(60, BUCKETS // 2)], Storage(str(tmp_path))
+    storage.make_folder("data")
+    ids = np.arange(3000, dtype=np.uint64)
+    ids = ids[np.argsort(bucket_of("t", ids), kind="stable")]
+    held = ids[np.isin(bucket_of("t", ids), buckets)]
+    whole = Chunk("t", held, np.zeros((len(held), 2), np.float32), np.zeros((len(held), 2), np.float32))
+    half = len(held) // 2
+    chunks = [whole.pick(np.arange(len(held)) < half), whole.pick(np.arange(len(held)) >= half)]
+    for runs in (buckets, buckets[:37]):
+        own = np.isin(bucket_of("t", held), runs)
+        given = chunks if runs is buckets else [whole.pick(own)]
+        files = write_tables(storage, "data", given, buckets=runs)
+        assert sorted(files) == ["table-000-0001.arrow", "table-000.arrow"][2 - len(files) :]
+        for name, entry in files.items():
+            start, stop = entry.buckets
+            read = [chunk.ids for _, chunk in read_chunks(storage, Manifest("data", {}, {name: entry}))]
+            expected = held[(bucket_of("t", held) >= start) & (bucket_of("t", held) < stop)]
+            np.testing.assert_array_equal(np.concatenate(read), expected)
+        assert [entry.buckets for _, entry in sorted(files.items(), reverse=True)] == (
+            [[3, 40], [60, BUCKETS // 2]] if runs is buckets else [[3, 40]]
+        )

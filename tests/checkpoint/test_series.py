@@ -11,7 +11,7 @@ import pytest
 
 from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk
-from satrap.checkpoint.manifest import Link
+from satrap.checkpoint.manifest import MANIFEST, Link
 from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError
 from tests import faults
@@ -102,6 +102,40 @@ def test_the_newest_best_weights_stay_until_the_run_has_finished(tmp_path: Path)
     assert root.exists()
     series.prune(finished=True)
     assert not root.exists()
+
+
+def test_old_snapshots_are_removed_although_one_of_them_is_damaged(tmp_path: Path) -> None:
+    """What is damaged, and what builds on it, goes when its turn comes; what is kept loads."""
+    series = Series(str(tmp_path), keep=2)
+    for step in (10, 20):
+        series.write(step, make_checkpoint(step))
+    (tmp_path / "step-00000010" / MANIFEST).write_text("{")
+    series.write(30, make_checkpoint(30))
+    assert series.steps() == [20, 30]
+    (tmp_path / "step-00000030" / MANIFEST).write_text("{")
+    series.write(40, make_checkpoint(40))
+    assert series.steps() == [20, 30, 40]  # a damaged one is never among those that are kept
+    series.write(50, make_checkpoint(50))
+    assert series.steps() == [40, 50]
+    for step in series.steps():
+        equal(make_checkpoint(step), series.read(step)[1])
+
+
+def test_best_weights_that_only_a_damaged_snapshot_may_name_stay(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=2)
+    for step in (10, 20):
+        write_checkpoint(series.place(step - 5, best=True), make_checkpoint(step))
+        state = make_checkpoint(step)
+        state.settings["best"] = f"best-{step - 5:08d}"
+        series.write(step, state)
+    (tmp_path / "step-00000010" / MANIFEST).write_text("{")
+    series.prune()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "best-00000005",
+        "best-00000015",
+        "step-00000010",
+        "step-00000020",
+    ]
 
 
 def test_what_a_run_has_is_found(tmp_path: Path) -> None:

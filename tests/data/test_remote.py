@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from satrap import data
+from satrap.data import loader as module
 from satrap.data.loader import AHEAD, LoaderService
 from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError, DataError, ExchangeError
@@ -222,3 +225,19 @@ def test_a_batch_beyond_the_limit_of_a_message_is_refused(
 def test_a_loader_is_no_shard(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, _), pytest.raises(ConfigError, match="it holds no rows"):
         ServersExchange([server.address], [Table("a", dim=2, optimizer=SGD(lr=1.0))])
+
+
+def test_a_loader_says_what_tells_whether_rows_are_the_same(
+    rows: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FINGERPRINTS", 2)
+    for number in range(5):
+        pd.DataFrame(columns(10)).to_csv(tmp_path / f"{number}.csv", index=False)
+    files = data.read(f"{tmp_path}/*.csv", SCHEMA)
+    with loader({"train": files, "test": rows}) as (server, _):
+        assert remote(server).fingerprint() == files.fingerprint()
+        assert remote(server, "test", worker=1, workers=2).fingerprint() == rows.fingerprint()
+        assert len(list(remote(server, "test").batches())) == len(list(rows.batches()))
+        (tmp_path / "3.csv").unlink()
+        with pytest.raises(DataError, match="cannot read the file"):
+            remote(server).fingerprint()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -254,6 +255,28 @@ def test_who_waits_looks_for_signs_of_life(clock: Time) -> None:
     clock.then = lambda: workers.post("late", b"1") if clock.now == 100.5 else None
     assert workers.posted("late") == b"1"
     assert workers.looks == [(0.25, "waiting for another worker"), (0.5, "waiting for another worker")]
+
+
+def test_the_store_does_not_grow_with_meetings_and_letters() -> None:
+    everybody, kept = [Lone() for _ in range(3)], list[int]()
+    for rank, workers in enumerate(everybody):
+        workers.rank, workers._store = rank, everybody[0]._store
+
+    def work(workers: Lone) -> None:
+        for turn in range(8):
+            workers.meet("step")
+            workers.called("step")
+            if workers.rank:
+                assert workers.posted(f"order/{turn}", readers=2) == b"%d" % turn
+                workers.post(f"answer/{turn}/{workers.rank}", b"done")
+            else:
+                workers.post(f"order/{turn}", b"%d" % turn)
+                assert [workers.posted(f"answer/{turn}/{rank}") for rank in (1, 2)] == [b"done"] * 2
+                kept.append(workers._store.num_keys())
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, everybody))
+    assert max(kept[4:]) <= max(kept[:4]) <= 3 + 4  # signs of life; two turns, a letter and its readers
 
 
 @pytest.mark.parametrize(

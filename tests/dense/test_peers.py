@@ -11,13 +11,15 @@ import pytest
 from satrap import optim
 from satrap.dense import Workers
 from satrap.dense.peers import PeerExchange, for_group
-from satrap.errors import StoreError
+from satrap.errors import ConfigError, StoreError
 from satrap.exchange import LocalExchange, Lookup, Request
 from satrap.exchange.protocol import Exchange
 from satrap.exchange.traffic import Answers, Traffic
 from satrap.schema import Table
 from satrap.store import Shard
+from tests.contract.parties import threads
 from tests.dense.threads import together
+from tests.exchange.joining import connecting
 
 TABLES = [
     Table("user", dim=4, optimizer=optim.SGD(lr=1.0), initial_scale=0.5),
@@ -158,3 +160,15 @@ def test_a_lookup_of_another_exchange_is_refused() -> None:
         return str(caught.value.what)
 
     assert len(set(together(2, peer))) == 1
+
+
+def test_replicas_beside_shard_servers_are_refused_at_both_peers() -> None:
+    with threads(1) as servers:
+        connect = connecting([server.address for server in servers], 1, replicated=["item"])
+
+        def peer(workers: Workers) -> ConfigError:
+            with pytest.raises(ConfigError, match="replicas beside shard servers do not go with") as caught:
+                for_group(workers, lambda tables: connect(0, tables))(TABLES)
+            return caught.value
+
+        assert len({str(error) for error in together(2, peer)}) == 1

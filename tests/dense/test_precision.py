@@ -88,6 +88,31 @@ def test_the_scale_stays_within_its_bounds() -> None:
             scale.restore(value, accepted)
 
 
+@pytest.mark.parametrize(
+    ("value", "accepted", "possible"),
+    [
+        (1.0, 0, True),
+        (2.0**127, 1999, True),
+        (0.5, 0, False),
+        (2.0**128, 0, False),
+        (3.0, 0, False),
+        (1.0, -1, False),
+        (1.0, 2000, False),
+    ],
+)
+def test_every_scale_that_there_can_be_is_restored_and_no_other(
+    value: float, accepted: int, possible: bool
+) -> None:
+    scale = LossScale("float16")
+    if possible:
+        scale.restore(value, accepted)
+        assert (scale.value, scale.accepted) == (value, accepted)
+    else:
+        with pytest.raises(ValueError, match="the loss scale is"):
+            scale.restore(value, accepted)
+        assert (scale.value, scale.accepted) == (LossScale("float16").value, 0)
+
+
 def test_only_float16_scales() -> None:
     for name in ("float32", "bfloat16"):
         scale = LossScale(name)

@@ -148,7 +148,7 @@ class ThreadWorkers(ThreadGroup, Workers):
     def post(self, key: str, data: bytes) -> None:
         self.board.post(key, data)
 
-    def posted(self, key: str) -> bytes:
+    def posted(self, key: str, *, readers: int = 1) -> bytes:
         board = self.board
         with board.news:
             board.news.wait_for(lambda: board.aborted or key in board.posted, 60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from satrap.events import Event, decode, encode
 from satrap.exchange.shard_map import ShardMap
 from satrap.launch import mailbox
 from satrap.launch.events import RowsMoved
+from satrap.launch.folder import LOCK
 from satrap.launch.mailbox import FolderDesk, Mailbox, MapLog, Request
 from satrap.train.desk import Moved, Order
 
@@ -54,6 +57,31 @@ def test_without_a_run_at_work_nobody_is_asked_and_nobody_waits_for_ever(tmp_pat
         assert list(Mailbox(tmp_path / "requests").requests()) == []
         with pytest.raises(ConfigError, match="another run"), Mailbox(tmp_path / "requests").open():
             pass
+
+
+def test_who_asks_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run starts at the instant at which somebody looks whether one is at work; a dead one left its files."""
+    folder, close, starting = tmp_path / "requests", os.close, list[Future[None]]()
+    folder.mkdir()
+    for name in (LOCK, "at_work"):
+        (folder / name).touch()
+
+    def start() -> None:
+        with Mailbox(folder).open():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def close_late(descriptor: int) -> None:
+            if not starting:
+                starting.append(pool.submit(start))
+                wait(starting, 0.3)
+            close(descriptor)
+
+        monkeypatch.setattr(os, "close", close_late)
+        with pytest.raises(ConfigError, match="no run that could be asked"):
+            Mailbox(folder).ask("list")
+        starting[0].result(20)
 
 
 def test_a_request_of_another_version_is_refused_and_one_that_asks_for_less_is_taken(tmp_path: Path) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from satrap import launch
 from satrap.checkpoint import Series
-from satrap.config import load
-from satrap.errors import ConfigError
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
+from satrap.config import Recipe, load
+from satrap.errors import ConfigError, DataError
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import begun, checkpointing
 from satrap.train import Observer, Progress
-from tests.launch.runs import RECIPE, lines_of, make_recipe
+from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 
 STEPPED = RECIPE + "checkpoint: {every_steps: 7}\n"
 
@@ -207,3 +212,69 @@ def test_what_died_before_its_first_snapshot_is_begun_anew(tmp_path: Path) -> No
     assert begun(recipe, str(run)) is False
     assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
     RunFolder.claim(recipe, run.path)
+
+
+def appended(rows: Path) -> str:
+    rows.write_text(rows.read_text() + "u1,2,3.5,1\n")
+    return f"it has {rows.stat().st_size:,} bytes, and had {rows.stat().st_size - 11:,}"
+
+
+def removed(rows: Path) -> str:
+    before = rows.stat().st_size
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-3]))
+    return f"it has {rows.stat().st_size:,} bytes, and had {before:,}"
+
+
+def reordered(rows: Path) -> str:
+    header, *lines = rows.read_text().splitlines(keepends=True)
+    rows.write_text(header + "".join(reversed(lines)))
+    return "its content is another one"
+
+
+@pytest.mark.parametrize("change", [appended, removed, reordered])
+def test_other_rows_amid_a_pass_are_refused(change: Callable[[Path], str], tmp_path: Path) -> None:
+    recipe = killed(tmp_path)
+    what = change(tmp_path / "rows.csv")
+    with pytest.raises(DataError, match="the training data has changed") as caught:
+        launch.train(load(recipe), str(tmp_path / "run"), resume=True)
+    assert caught.value.what.endswith(what)
+    assert caught.value.where.endswith("rows.csv")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_copy_of_the_rows_on_another_machine_is_the_same_data(suffix: str, tmp_path: Path) -> None:
+    def made(name: str) -> Recipe:
+        text = STEPPED.replace("rows.csv", f"rows.{suffix}")
+        path = make_recipe(tmp_path / name, text.replace("7}", f"7, url: {tmp_path}/{name}-snapshots}}"))
+        frame().to_parquet(path.parent / "rows.parquet", row_group_size=300)
+        os.utime(path.parent / f"rows.{suffix}", (1, 1))
+        return load(path)
+
+    whole = launch.train(made("whole"), str(tmp_path / "whole" / "run"))
+    with pytest.raises(KilledError):
+        launch.train(made("here"), str(tmp_path / "here" / "run"), observers=[KillAt(25)])
+    (tmp_path / "here-snapshots").rename(tmp_path / "there-snapshots")
+    said: list[str] = []
+    outcome = launch.train(made("there"), str(tmp_path / "there" / "run"), resume=True, notice=said.append)
+    assert outcome.test == whole.test
+    assert not any("changed" in line or "another time" in line for line in said)
+
+
+class StopAfterPass(Observer):
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_between_two_passes_new_rows_are_taken_with_a_warning(tmp_path: Path) -> None:
+    """Statistics of transforms stay those that the model was trained with."""
+    recipe, run = load(make_recipe(tmp_path)), tmp_path / "run"
+    assert launch.train(recipe, str(run), observers=[StopAfterPass()]).result.steps == 16
+    schema = Series(str(run / "checkpoints")).manifest(16).settings["schema"]
+    frame(3000, seed=5).to_csv(tmp_path / "rows.csv", index=False)
+    said: list[str] = []
+    outcome = launch.train(recipe, str(run), resume=True, notice=said.append)
+    [warned] = [line for line in said if "the training data has changed" in line]
+    assert f"{tmp_path}/rows.csv" in warned
+    assert "the next pass reads it as it is now" in warned
+    assert outcome.result.steps == 16 + 24
+    assert read_manifest(Storage(str(run / "model"))).settings["schema"] == schema

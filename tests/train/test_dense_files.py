@@ -42,7 +42,7 @@ class Two(Workers):
             self._board[key] = data
             self._news.notify_all()
 
-    def posted(self, key: str) -> bytes:
+    def posted(self, key: str, *, readers: int = 1) -> bytes:
         with self._news:
             assert self._news.wait_for(lambda: key in self._board, 10)
             return self._board[key]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series
-from satrap.errors import CheckpointError, ConfigError
+from satrap.errors import ConfigError, DataError
 from satrap.exchange import LocalExchange
 from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
@@ -606,7 +606,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     rows = columns(BATCH * (STEPS - 1) + 7, 8)
     other = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True)
     other = other.with_options(seed=3, buffer_rows=100)
-    with pytest.raises(CheckpointError, match="the data is not what it was"):
+    with pytest.raises(DataError, match="has changed since the snapshot: its content is another one"):
         trainer.fit(other, checkpoint=plan, resume=True)
     trainer.close()
     trainer = make_trainer()

@@ -137,34 +137,56 @@ class Series:
     def prune(self, *, finished: bool = False) -> None:
         """Remove snapshots beyond `keep`, best weights that none names, and folders without a manifest.
 
-        What cannot be removed stays until the next time. Until the run has finished, the newest best weights
-        stay, because the next snapshot will name them.
+        What cannot be removed stays until the next time. Damaged snapshots do not count, and go like others
+        once there are `keep` newer ones; until then no best weights go. Until the run has finished, the
+        newest best weights stay, because the next snapshot will name them.
         """
         try:
-            manifests = self._newest()
-            kept = manifests.keys() | {str(m.settings.get("best")) for m in manifests.values()}
+            manifests, damaged = self._newest()
+            kept = manifests.keys() | damaged | {str(m.settings.get("best")) for m in manifests.values()}
             newest = -1 if finished else max((int(name[5:]) for name in manifests), default=0)
             names = sorted(self._storage.names(), key=lambda name: (len(name), name), reverse=True)
             for name in names:  # from the newest: a delta is removed before the snapshot it follows
                 own = _OWN.fullmatch(name)
-                if own and name not in kept and not (own[1] == "best" and int(own[2]) >= newest > -1):
-                    self._remove(name)
+                if not own or name in kept:
+                    continue
+                if own[1] == "best" and (damaged or int(own[2]) >= newest > -1):
+                    continue  # a damaged snapshot may name it, or the next one will
+                self._remove(name)
             if finished and not self._storage.names():
                 self._storage.remove("")
         except (OSError, CheckpointError):
             return
 
-    def _newest(self) -> dict[str, Manifest]:
-        """Return the manifests to keep: the newest full snapshots, deltas after them, and what these need."""
-        every = {name_of(step): self.manifest(step) for step in self.steps()}
+    def _newest(self) -> tuple[dict[str, Manifest], set[str]]:
+        """Return what to keep: the newest full snapshots, deltas after them, and what these need.
+
+        Damaged snapshots, the second, do not count. They go once there are enough newer ones.
+        """
+        every, damaged = self._manifests()
         full = [name for name, manifest in every.items() if manifest.delta is None]
-        first = full[-self.keep] if len(full) >= self.keep else next(iter(every), "")
+        first = next(iter(every), "")
+        if len(full) >= self.keep:
+            first = full[-self.keep]
+            damaged = {name for name in damaged if int(name[5:]) > int(first[5:])}
         kept: dict[str, Manifest] = {}
         for name in [name for name in every if int(name[5:]) >= int(first[5:])]:
             while name in every and name not in kept:
                 kept[name] = every[name]
                 name = link.previous if (link := every[name].delta) is not None else name
-        return kept
+        return kept, damaged
+
+    def _manifests(self) -> tuple[dict[str, Manifest], set[str]]:
+        """Return the manifests of all snapshots, by name, and the names of those that cannot be used."""
+        found, damaged = dict[str, Manifest](), set[str]()
+        for step in self.steps():
+            try:
+                found[name_of(step)] = self.manifest(step)
+            except UnreachableError:
+                raise
+            except CheckpointError:
+                damaged.add(name_of(step))
+        return found, damaged
 
     def _committed(self, name: str) -> bool:
         return self._storage.exists(f"{name}/{MANIFEST}")

@@ -118,6 +118,10 @@ class CsvSource:
         """Return the source of one of the files."""
         return CsvSource([self.inputs[file]], self._options)
 
+    def rows_by_file(self) -> Sequence[int | None]:
+        """Return None for each file: it takes reading them to know."""
+        return [None] * self.files
+
     def offset(self, cursor: Cursor) -> int:
         """Return how many bytes of a single file are before a cursor."""
         return _Place(*cursor).offset

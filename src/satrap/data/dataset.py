@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,8 +18,9 @@ from satrap.data.balance import balanced
 from satrap.data.csv import CsvOptions, CsvSource
 from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
 from satrap.data.files import FORMATS, find_files, guess_format
+from satrap.data.fingerprint import Fingerprint, digest_of, of_files, stretches
 from satrap.data.join import Join, SideTable, check_joins
-from satrap.data.memory import MemorySource, to_table
+from satrap.data.memory import SLICE_ROWS, MemorySource, to_table
 from satrap.data.parquet import ArrowSource, ParquetSource
 from satrap.data.rows import Mark, Rows, slice_rows, take_rows
 from satrap.data.source import (
@@ -33,7 +35,9 @@ from satrap.data.source import (
     permutation,
 )
 from satrap.data.times import TimeRange
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.rpc.wire.batches import pack_batch
+from satrap.rpc.wire.frames import Buffer
 from satrap.schema import Schema
 from satrap.sequences import sequence_of
 
@@ -163,6 +167,35 @@ class Dataset:
         """
         cursor = position["cursor"]
         return 0.0 if cursor is None else self._source.progress(self._scan(epoch), cursor)
+
+    def fingerprint(self) -> list[dict[str, Any]]:
+        """Return what tells whether the rows are still the same, as plain data, see `Fingerprint`.
+
+        One for each file, or one of the table in memory, then one for each side table.
+        """
+        source = self._source
+        if isinstance(source, FileSource):
+            found = of_files(source.inputs, source.rows_by_file())
+        else:
+            found = [self._of_table()]
+        return [asdict(one) for one in (*found, *(side.fingerprint for side in self._joins))]
+
+    def _of_table(self) -> Fingerprint:
+        whole = self.with_options(rows=None, worker=0, workers=1)
+        rows, digest = whole.num_rows() or 0, ""
+        with suppress(SatrapError):  # reading the row that cannot be used will say so
+            digest = digest_of(whole._looked_at(rows))
+        places = stretches(rows)
+        complete = sum(end - start for start, end in places) == rows
+        return Fingerprint(name=self._source.label, rows=rows, digest=digest, whole=complete)
+
+    def _looked_at(self, rows: int) -> Iterator[Buffer]:
+        """Yield the encoded rows of the stretches of a table in memory: so types and chunks do not matter."""
+        encode, scan = self._encoder(), self._scan(None)
+        for start, end in stretches(rows):
+            piece = next(self._pieces(scan, list(divmod(start, SLICE_ROWS))))
+            rows_there = Origin(piece.origin.file, piece.origin.rows[: end - start])
+            yield from pack_batch(encode(piece.table.slice(0, end - start), rows_there), {})
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()

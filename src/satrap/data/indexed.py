@@ -118,6 +118,13 @@ class IndexedFiles(IndexedSource):
     def single(self, file: int) -> IndexedFiles:
         """Return the source of one of the files."""
 
+    def rows_by_file(self) -> Sequence[int | None]:
+        """Return how many rows each file has."""
+        counts = [0] * self.files
+        for part in self._parts:
+            counts[part.file] += part.rows
+        return counts
+
     def offset(self, cursor: Cursor) -> int:
         """Return how many bytes of a single file are before the part at a cursor, by the share of rows."""
         rows, before = int(self._starts[-1]), int(self._starts[cursor[0]])

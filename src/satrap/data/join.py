@@ -12,6 +12,7 @@ import pyarrow as pa
 from satrap.data.columns import as_array
 from satrap.data.csv import CsvOptions
 from satrap.data.encode import Missing
+from satrap.data.fingerprint import Fingerprint, digest_of
 from satrap.data.hashing import hash_ids
 from satrap.data.source import Scan, Source, check_columns
 from satrap.errors import ConfigError, DataError
@@ -66,6 +67,14 @@ class SideTable:
                 fix="remove the duplicates from the side table",
             )
         self.columns = {join.prefix + name: _flat(table.column(name)) for name in columns}
+        self._label = source.label
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What tells whether the side table is still the same: a digest of all that is read of it."""
+        columns = pa.RecordBatch.from_pydict(self.columns).serialize()
+        parts = (self._keys.tobytes(), self._order.tobytes(), pa.ipc.read_message(columns).body)
+        return Fingerprint(name=self._label, rows=len(self._keys), digest=digest_of(parts), whole=True)
 
     def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return the table with the joined columns that `names` lists, dictionary-encoded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from satrap.schema import Schema
 AHEAD = 4
 """Batches held ready for each worker; reading pauses when it has so many."""
 
+FINGERPRINTS = 256
+"""Most fingerprints of files in an answer."""
+
 PATIENCE = 0.05
 """Seconds that an answer waits for a batch; then it tells the worker to ask again."""
 
@@ -29,11 +32,11 @@ Open = Callable[[str, Schema], Dataset | None]
 
 @dataclass(slots=True)
 class _Stream:
-    """One pass over the data, for one worker."""
+    """One pass over the data, for one worker, or its fingerprint, which takes a while, too."""
 
     data: Dataset
     epoch: int
-    batches: Prefetcher[Batch]
+    items: Prefetcher[Batch | list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class _Asked:
     epoch: int
     position: dict[str, Any] | None
     read: bool
+    fingerprint: bool  # in place of the batches
     options: dict[str, Any]  # of `Dataset.with_options`
 
     @classmethod
@@ -75,7 +79,8 @@ class _Asked:
         options = {"worker": worker, "workers": workers}
         if text.get("batch_size") is not None:
             options["batch_size"] = whole(text, "batch_size", 1, LARGEST)
-        return cls(part, schema, epoch, position, text.get("read") is not False, options)
+        read, fingerprint = text.get("read") is not False, text.get("fingerprint") is True
+        return cls(part, schema, epoch, position, read, fingerprint, options)
 
 
 class LoaderService(SerialHandler):
@@ -106,7 +111,7 @@ class LoaderService(SerialHandler):
         streams = list(self._streams.values())
         return LoaderStatistics(
             streams=len(streams),
-            ready=sum(stream.batches.ready for stream in streams),
+            ready=sum(stream.items.ready for stream in streams),
             batches=self.batches,
             samples=self.samples,
             server=self.observe(),
@@ -143,8 +148,8 @@ class LoaderService(SerialHandler):
         except SatrapError as error:
             return {"error": error_values(error)}
         if asked.read:
-            batches = Prefetcher(data.batches(asked.epoch, asked.position), AHEAD)
-            self._streams[client] = _Stream(data, asked.epoch, batches)
+            items = _fingerprint(data) if asked.fingerprint else data.batches(asked.epoch, asked.position)
+            self._streams[client] = _Stream(data, asked.epoch, Prefetcher(items, AHEAD))
         return {"rows": rows}
 
     def _next(self, client: int) -> list[Buffer]:
@@ -152,9 +157,11 @@ class LoaderService(SerialHandler):
         if stream is None:
             return [pack_text({"end": True})]
         try:
-            batch = stream.batches.take(PATIENCE)
+            batch = stream.items.take(PATIENCE)
             if batch is None:
                 return [pack_text({"wait": True})]
+            if isinstance(batch, list):
+                return [pack_text({"fingerprint": batch})]
             parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
             if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
                 what = f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}"
@@ -174,5 +181,12 @@ class LoaderService(SerialHandler):
     def _end(self, client: int) -> list[Buffer]:
         stream = self._streams.pop(client, None)
         if stream is not None:
-            stream.batches.close()
+            stream.items.close()
         return []
+
+
+def _fingerprint(data: Dataset) -> Iterator[list[dict[str, Any]]]:
+    """Yield what tells whether data is still the same, in parts that fit into answers."""
+    found = data.fingerprint()
+    for start in range(0, len(found), FINGERPRINTS):
+        yield found[start : start + FINGERPRINTS]

@@ -10,7 +10,14 @@ import numpy as np
 
 from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
-from satrap.data.transforms import Doubles, compile_steps, measured_step, needs_sample, unmeasured
+from satrap.data.transforms import (
+    Doubles,
+    compile_steps,
+    measured_step,
+    measures,
+    needs_sample,
+    unmeasured,
+)
 from satrap.errors import DataError
 from satrap.schema import Feature, Label, Numeric, Schema
 
@@ -122,6 +129,24 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
     }:
         schema = _measure_once(schema, dataset, open_steps)
     return schema
+
+
+def measured_as(schema: Schema, known: Schema) -> Schema:
+    """Return the schema with the statistics of another one filled in, as far as the two say the same."""
+    features = {
+        name: replace(feature, transform=known.numeric[name].transform)
+        for name, feature in schema.numeric.items()
+        if name in known.numeric and measures(feature, known.numeric[name])
+    }
+    labels = {label.name: label for label in known.labels}
+    return schema.replace(features, [_as_known(label, labels.get(label.name)) for label in schema.labels])
+
+
+def _as_known(label: Label, known: Label | None) -> Label:
+    if known is None or known.unmeasured or not label.unmeasured:
+        return label
+    mean = known.mean if label.mean is None else label.mean
+    return replace(label, mean=mean, std=known.std if label.std is None else label.std)
 
 
 def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:

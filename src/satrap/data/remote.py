@@ -72,6 +72,22 @@ class RemoteData:
         """Return this worker's rows of one pass, or None if only reading would tell."""
         return self._about().get("rows")
 
+    def fingerprint(self) -> list[dict[str, Any]]:
+        """Return what tells whether the rows are still the same, see `Dataset.fingerprint`."""
+        while True:
+            try:
+                with self._connected() as client:
+                    self._open(client, fingerprint=True)
+                    return list(self._fingerprints(client))
+            except ForgottenError:
+                continue  # the loader has restarted
+
+    def _fingerprints(self, client: Client) -> Iterator[dict[str, Any]]:
+        text: dict[str, Any] = {}
+        while "end" not in text:
+            text = _answered(client.ask(Kind.NEXT).result()[0])
+            yield from text.get("fingerprint", ())
+
     def _about(self) -> dict[str, Any]:
         with self._connected() as client:
             return self._open(client, read=False)
@@ -87,10 +103,7 @@ class RemoteData:
 
     def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
         [part] = client.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
-        about = unpack_text(part)
-        if "error" in about:
-            raise error_of(about["error"])
-        return about
+        return _answered(part)
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
         """Return the share of a pass before a batch's position; None unless it is a recent batch."""
@@ -126,11 +139,17 @@ class RemoteData:
         The arrays are views of the message and keep it alive.
         """
         first, *parts = answer.result()
-        text = unpack_text(first)
-        if "error" in text:
-            raise error_of(text["error"])
+        text = _answered(first)
         if "size" not in text:
             return "end" in text
         batch = unpack_batch(text, parts)
         self._places.append((batch.position, text.get("progress")))
         return batch
+
+
+def _answered(part: Buffer) -> dict[str, Any]:
+    """Return the text of an answer; raise the error that it carries."""
+    text = unpack_text(part)
+    if "error" in text:
+        raise error_of(text["error"])
+    return text

@@ -156,6 +156,9 @@ class FileSource(Source, Protocol):
     def single(self, file: int) -> FileSource:
         """Return the source of one of the files."""
 
+    def rows_by_file(self) -> Sequence[int | None]:
+        """Return how many rows each file has, None if only reading would tell."""
+
     def offset(self, cursor: Cursor) -> int:
         """Return how many bytes of a single file are before a cursor; of compressed text, decompressed."""
 

@@ -43,6 +43,23 @@ def unmeasured(feature: Numeric) -> int | None:
     return None
 
 
+def measures(feature: Numeric, known: Numeric) -> bool:
+    """Return whether the steps of `known` are those of a feature, with the statistics that it lacks."""
+    if unmeasured(feature) is None or unmeasured(known) is not None:
+        return False
+    steps, others = steps_of(feature), steps_of(known)
+    return len(steps) == len(others) and all(
+        step == other or _fills(step, other) for step, other in zip(steps, others, strict=True)
+    )
+
+
+def _fills(step: Transform, other: Transform) -> bool:
+    (name, arguments), (same, found) = _parts(step, ""), _parts(other, "")
+    if name == "quantiles":
+        return name == same and _is_number(arguments) and len(found) == arguments
+    return name == same and name in _MEASURED and arguments is None
+
+
 def compile_steps(feature: Numeric, name: str, count: int | None = None) -> Callable[[Doubles], Doubles]:
     """Return one function float64[n] -> float64[n] that applies the first `count` steps (default: all).
 

@@ -321,13 +321,15 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + BEAT_SECONDS
                     self._look_for_life(seen, stage)
+            if self.rank == 0 and turn > 1:
+                self._store.delete_key(f"{stage}/{turn - 1}")  # all are here, so nobody asks for it any more
 
     def post(self, key: str, data: bytes) -> None:
         """See `Workers.post`."""
         with self._watched("posting"):
             self._store.set(f"post/{key}", data)
 
-    def posted(self, key: str) -> bytes:
+    def posted(self, key: str, *, readers: int = 1) -> bytes:
         """See `Workers.posted`."""
         key, seen = f"post/{key}", dict[int, tuple[int, float]]()
         next_look = time.monotonic() + BEAT_SECONDS
@@ -337,7 +339,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + BEAT_SECONDS
                     self._look_for_life(seen, "waiting for another worker")
-            return bytes(self._store.get(key))
+            found, read = bytes(self._store.get(key)), f"read/{key}"
+            if readers == 1 or self._store.add(read, 1) == readers:
+                self._store.delete_key(key)
+                self._store.delete_key(read)
+            return found
 
     def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
         """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from satrap.dense.workers import Group
+from satrap.errors import ConfigError
 from satrap.exchange import Exchange, ExchangeStatistics, Lookup, Request, TableGroup
+from satrap.exchange.joined import JoinedExchange
 from satrap.exchange.protocol import Cut, Durability, Snapshot, Telemetry, Unanimous
 from satrap.exchange.traffic import Answers, Traffic
 from satrap.schema import Table
@@ -35,12 +37,25 @@ class PeerExchange:
         collective: that of `inner`.
         groups: those of `inner`.
         durability, telemetry: those of `inner`; elsewhere nothing is saved, restored or counted.
+
+    Raises:
+        ConfigError: `inner` is a `JoinedExchange`; it is closed.
     """
 
     def __init__(self, inner: Exchange | None, tensor: Group) -> None:
         self._inner, self._tensor = inner, tensor
-        own = [] if inner is None else [inner.collective, [asdict(group) for group in inner.groups]]
-        self.collective, groups = json.loads(tensor.share(json.dumps(own).encode()))
+        own: list[Any] = []
+        if inner is not None:
+            groups = [asdict(group) for group in inner.groups]
+            own = [inner.collective, groups, isinstance(inner, JoinedExchange)]
+        self.collective, groups, joined = json.loads(tensor.share(json.dumps(own).encode()))
+        if joined:
+            self.close()
+            raise ConfigError(
+                "replicas beside shard servers do not go with workers that hold parts of one copy",
+                why="a snapshot would wait for ever for the rows of lookups in flight",
+                fix="let shard servers hold all tables, or use a mesh without tensor and pipeline",
+            )
         self.groups: Sequence[TableGroup] = [
             TableGroup(group["index"], tuple(group["tables"]), group["dim"], group["frozen"])
             for group in groups

@@ -151,8 +151,10 @@ class Workers(Group):
     def post(self, key: str, data: bytes) -> None:
         """Leave a few bytes for the others under a new key; this one may do it alone, from any thread."""
 
-    def posted(self, key: str) -> bytes:
+    def posted(self, key: str, *, readers: int = 1) -> bytes:
         """Wait for what another worker posts, as long as all are alive; from any thread.
+
+        Once so many `readers` have it, it is forgotten; each may read it once.
 
         Raises:
             ExchangeError: another worker is lost, or there is none that could post.

@@ -9,7 +9,7 @@ from satrap.launch import kept_code
 from satrap.launch.build import pretrained_rows, without_leftovers
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder import RunFolder
-from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming
+from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming, trained_schema
 from satrap.schema import Schema
 from satrap.train import Checkpointing
 from satrap.words import counted
@@ -36,8 +36,9 @@ def prepared(
     for line in [] if resume else _pretrained(recipe):
         notice(line)
     notice(_beginning(recipe))
-    schema = measured(recipe, recipe.schema())
     plan = checkpointing(recipe, folder, notice)
+    # The model goes on with the statistics that it began with, whatever has become of the rows.
+    schema = measured(recipe, recipe.schema(), trained_schema(plan) if resume else None)
     if resume:
         notice(resuming(plan))
     else:

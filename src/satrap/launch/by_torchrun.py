@@ -93,7 +93,7 @@ def train(
         if launched.rank == 0:
             told = _told(recipe, output, resume, name, trial, notice)
             workers.post("run", json.dumps(told).encode())
-        assignment, folder = _heard(workers.posted("run"), launched.rank)
+        assignment, folder = _heard(workers.posted("run", readers=workers.size), launched.rank)
         recipe = kept_code.adopt(load(folder.recipe_file), folder.path)
         site = site_of(recipe, assignment, workers, launched.local_rank, launched.local_size)
         return fit(

@@ -11,6 +11,7 @@ from satrap.config import Recipe, load
 from satrap.config.keys import Split, TimeSplit
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
+from satrap.data.measure import measured_as
 from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
@@ -127,10 +128,14 @@ def loader_service(recipe: Path) -> LoaderService:
     return LoaderService(open_known)
 
 
-def measured(recipe: Recipe, schema: Schema) -> Schema:
-    """Return the schema, with the statistics of numbers and labels computed from the training rows."""
-    known = all(unmeasured(feature) is None for feature in schema.numeric.values())
-    if known and not any(label.unmeasured for label in schema.labels):
+def measured(recipe: Recipe, schema: Schema, known: Schema | None = None) -> Schema:
+    """Return the schema, with the statistics of numbers and labels computed from the training rows.
+
+    Those in `known` are not computed.
+    """
+    schema = schema if known is None else measured_as(schema, known)
+    complete = all(unmeasured(feature) is None for feature in schema.numeric.values())
+    if complete and not any(label.unmeasured for label in schema.labels):
         return schema
     train = open_part(recipe, schema, "train")
     assert train is not None

@@ -24,6 +24,9 @@ from satrap.launch.events import RowsMoved
 from satrap.launch.folder import LOCK, locked
 from satrap.train.desk import Desk, Moved, Order
 
+AT_WORK = "at_work"
+"""File that a run holds for those who ask: if they tried `LOCK`, they could keep a run from starting."""
+
 LOOK_SECONDS = 0.2
 """Between two looks for new files."""
 
@@ -103,11 +106,11 @@ class Mailbox:
 
     def _at_work(self) -> bool:
         try:
-            lock = os.open(self.folder / LOCK, os.O_WRONLY)
+            lock = os.open(self.folder / AT_WORK, os.O_WRONLY)
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -122,7 +125,7 @@ class Mailbox:
 
         At the end the folder goes, unless somebody has yet to read an answer.
         """
-        with locked(self.folder, "run"):
+        with locked(self.folder, "run"), self._held():
             for file in self.folder.glob("*.json"):
                 file.unlink(missing_ok=True)
             try:
@@ -133,6 +136,16 @@ class Mailbox:
                 (self.folder / LOCK).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        lock = os.open(self.folder / AT_WORK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # who asks lets it go at once
+            yield
+        finally:
+            (self.folder / AT_WORK).unlink(missing_ok=True)
+            os.close(lock)
 
     def requests(self) -> Iterator[Request]:
         """Yield new requests, and remove their files; refuse those that another version has written."""

@@ -19,6 +19,7 @@ from satrap.launch.folder import RUNS, RunFolder, write_whole
 from satrap.launch.worker_requests import as_asked
 from satrap.metrics.own import RESERVED
 from satrap.report import History
+from satrap.schema import Schema
 from satrap.train import Checkpointing, Trainer
 from satrap.words import counted
 
@@ -165,6 +166,15 @@ def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] |
         return path
     found = (_difference(a.get(k), b.get(k), (*path, str(k))) for k in sorted(a.keys() | b.keys(), key=str))
     return next((place for place in found if place is not None), None)
+
+
+def trained_schema(plan: Checkpointing) -> Schema:
+    """Return the schema, with its statistics, of the snapshot from which a run goes on."""
+    series = Series(plan.url)
+    step = series.latest()
+    assert step is not None
+    with reading_settings(series.place(step)):
+        return Schema.from_dict(series.manifest(step).settings["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:

@@ -134,9 +134,12 @@ class DenseStream:
 
     def assist(self) -> None:
         """Send what this process has, until process 0 has all."""
-        while (said := json.loads(self._workers.posted(f"{self._key}/{self._calls}"))) is not None:
+        while (said := json.loads(self._heard())) is not None:
             self._calls += 1
             self._group.gather(pack_worker(*self._slices(*said)))
+
+    def _heard(self) -> bytes:
+        return self._workers.posted(f"{self._key}/{self._calls}", readers=self._workers.size - 1)
 
 
 def _merged(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

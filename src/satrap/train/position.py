@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ class Position:
         """
         rank = self.reading.rank
         self.epoch = states[rank if arrays is not None else 0]["epoch"]
-        self.amid_pass = any(stream["done"] for one in states for stream in one["streams"])
+        self.amid_pass = amid_pass(states)
         self.reading.restore([one["streams"] for one in states])
         if arrays is not None:
             for number, seen in enumerate(states[rank]["in_flight"]):
@@ -112,6 +112,11 @@ class Position:
                 fix="restore the old data, or start anew",
             )
         return [answer.rows for answer in answers], seen
+
+
+def amid_pass(states: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether some batches of a pass were trained, given the plain data of all readers' positions."""
+    return any(stream["done"] for one in states for stream in one["streams"])
 
 
 @dataclass(frozen=True, slots=True)

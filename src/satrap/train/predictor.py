@@ -46,7 +46,7 @@ class Data(Protocol):
     """Data to read: `satrap.data.Dataset`, or anything with this method.
 
     A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, if it has them, to tell
-    how long a run will take.
+    how long a run will take, and `fingerprint()` to tell whether a resumed run reads the same rows.
     """
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:

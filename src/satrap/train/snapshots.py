@@ -24,6 +24,7 @@ from satrap.exchange.states import COUNTS
 from satrap.train.dense_files import DenseFiles, all_reach, opened
 from satrap.train.dense_stream import DenseStream
 from satrap.train.merge import pack_worker, shared, unpack_worker
+from satrap.train.same_data import DATA, Plain, check_same, fingerprint
 from satrap.train.state import TrainingState
 
 CALL_SECONDS = 0.02
@@ -88,8 +89,10 @@ class Snapshots:
     wait for each other at the cut, and rank 0 writes; ranks that hold rows write these.
     """
 
-    def __init__(self, state: TrainingState, plan: Checkpointing | None) -> None:
+    def __init__(self, state: TrainingState, plan: Checkpointing | None, data: object) -> None:
         self._state, self._plan, self._workers, self._series = state, plan, state.workers, state.series
+        self._data = data
+        self._read: Plain | None = None  # what the rows of this pass are known by, in process 0
         self._writer = Background()
         self._due = self._full = False
         self._called_at = 0.0
@@ -105,6 +108,11 @@ class Snapshots:
             self._workers.meet("begin of the pass")  # an observer of one of them may have taken its time
             if self.anywhere(self._state.stopping):
                 raise StopRequested
+            if not self._state.position.amid_pass:  # else `resume` has looked
+                self._workers.solo("looking at the data", self._look)
+
+    def _look(self) -> None:
+        self._read = fingerprint(self._data)
 
     def stoppable(self, batches: Iterable[Batch]) -> Iterable[Batch]:
         """Return the batches of an evaluation; reading ends early when a stop is requested."""
@@ -318,6 +326,7 @@ class Snapshots:
         """Return what is to be written, or why the network cannot be copied."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
+        settings[DATA] = self._read
         if best := self._state.best.name:
             settings["best"] = best
         if files is not None:
@@ -342,6 +351,8 @@ class Snapshots:
                 )
             step, whole = series.open()
             place = series.place(step)
+            self._look()
+            check_same(whole.settings, self._read, place, self.warn)
             _check_same(whole.settings, state.settings(), place)
         workers.meet("opening the snapshot")
         assert series is not None

@@ -212,7 +212,7 @@ class Trainer:
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, line] if line else observers
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
-        snapshots = Snapshots(self.state, checkpoint)
+        snapshots = Snapshots(self.state, checkpoint, data)
         self.workers.meet("begin of training")  # one of them may have made its network much earlier
         if resume:
             snapshots.resume()
