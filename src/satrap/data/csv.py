@@ -340,8 +340,8 @@ class _Parser:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """Return names with another one for each that stands there again: nobody asks for these columns."""
-    seen: set[str] = set()
-    return [f"{name}\n{i}" if name in seen or seen.add(name) else name for i, name in enumerate(names)]
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    return [name if first[name] == i else f"{name}\n{i}" for i, name in enumerate(names)]
 
 
 def _bad_encoding(where: str) -> DataError:
