@@ -5,6 +5,8 @@ import socket
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.command import Answer, process, satrap
@@ -160,6 +162,33 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     for command in (["evaluate"], ["predict", "--input", "x.csv", "--output", "y.csv"]):
         satrap(command[0], tmp_path, *command[1:]).assert_refused("not a run folder", str(tmp_path))
         satrap(command[0], tmp_path / "none", *command[1:]).assert_refused("not a run folder")
+
+
+def test_two_columns_of_one_name_are_refused_by_every_command_that_uses_them(tmp_path: Path) -> None:
+    rows = pa.Table.from_pandas(frame(300), preserve_index=False)
+    recipe = make_recipe(tmp_path, RECIPE.replace("rows.csv", "twice.parquet"))
+    pq.write_table(
+        rows.append_column("other", rows["price"]).append_column("other", rows["item"]),
+        tmp_path / "twice.parquet",
+    )
+    assert "are named" not in satrap("doctor", recipe).out
+    assert satrap("train", recipe, "--output", tmp_path / "run", "--set", "training.epochs=1").code == 0
+    inputs = ["--input", tmp_path / "twice.parquet"]
+    assert satrap("evaluate", tmp_path / "run", *inputs).code == 0
+    given = ["predict", tmp_path / "run", *inputs, "--output", tmp_path / "out.csv"]
+    satrap(*given).assert_refused("2 columns are named 'other'")
+    assert satrap(*given, "--keep", "user").code == 0
+    pq.write_table(rows.append_column("user", rows["item"]), tmp_path / "twice.parquet")
+    for command in (
+        ["doctor", recipe],
+        ["train", recipe, "--output", tmp_path / "other"],
+        ["prepare", recipe, "--output", tmp_path / "prepared"],
+        ["evaluate", tmp_path / "run", *inputs],
+        ["predict", tmp_path / "run", *inputs, "--output", tmp_path / "x.csv", "--keep", "item"],
+    ):
+        answer = satrap(*command)
+        assert answer.code in (1, 2), command
+        assert "2 columns are named 'user'" in answer.out + answer.err
 
 
 def test_a_run_that_learns_nothing_fails(tmp_path: Path) -> None:

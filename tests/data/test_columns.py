@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import datetime
 import math
+import uuid
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from satrap import Categorical, Schema
+from satrap.data import hash_ids, read
 from satrap.data.columns import as_array, bytes_of, is_text, to_floats
 from satrap.errors import DataError
 
@@ -27,6 +33,49 @@ def test_values_of_all_kinds_become_one_array() -> None:
     assert as_array(np.array(["a", np.nan, None], object)).to_pylist() == ["a", None, None]
     matrix = as_array(np.arange(6).reshape(2, 3)[:, ::-1])
     assert (matrix.type, matrix.to_pylist()) == (pa.list_(pa.int64(), 3), [[2, 1, 0], [5, 4, 3]])
+
+
+KEYS = [uuid.UUID(int=number * 2**64 + 2**127 - number) for number in range(5)] + [None]
+UUIDS = pa.ExtensionArray.from_storage(
+    pa.uuid(), pa.array([None if key is None else key.bytes for key in KEYS], pa.binary(16))
+)
+KEY_TEXTS = [None if key is None else str(key) for key in KEYS]
+
+
+def test_uuids_have_the_ids_of_their_texts_wherever_they_are(tmp_path: Path) -> None:
+    expected = hash_ids(KEY_TEXTS).tolist()
+    assert len(set(expected)) == len(KEYS)
+    chunks = pa.chunked_array([UUIDS.slice(0, 2), UUIDS.slice(2, 0), UUIDS.slice(2)])
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4, None]), UUIDS.slice(0, 5))
+    for values in (UUIDS, chunks, encoded, pd.Series(KEYS), KEYS, np.array(KEYS, object)):
+        assert hash_ids(values).tolist() == expected
+    assert hash_ids(pa.nulls(2, pa.uuid())).tolist() == [0, 0]
+    assert as_array(UUIDS.slice(1)).to_pylist() == KEY_TEXTS[1:]
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 6]), UUIDS)
+    pq.write_table(
+        pa.table({"one": UUIDS.slice(3), "many": lists}), tmp_path / "rows.parquet", store_schema=False
+    )
+    schema = Schema([], {"one": Categorical(dim=2), "many": Categorical(dim=2, multi=True)})
+    [batch] = read(tmp_path / "rows.parquet", schema)
+    assert batch.ids["one"].values.tolist() == expected[3:]
+    assert batch.ids["many"].values.tolist() == expected[:5]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["Bern", None, "Oslo"], pa.string_view()),
+        pa.array([b"Bern", None, b"Oslo"], pa.binary_view()),
+        pa.RunEndEncodedArray.from_arrays([1, 2, 3], pa.array(["Bern", None, "Oslo"])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_layouts_of_text_do_not_matter(array: pa.Array) -> None:
+    assert is_text(as_array(array).type)
+    assert hash_ids(array).tolist() == hash_ids(["Bern", None, "Oslo"]).tolist()
+    numbers = {"Bern": "1.5", "Oslo": "2"}
+    text = pa.array([numbers.get(value) for value in ("Bern", None, "Oslo")], pa.string_view())
+    np.testing.assert_array_equal(to_floats(as_array(text)), [1.5, np.nan, 2])
 
 
 @pytest.mark.parametrize("values", [[1, "a"], [2**63, -1], [[1], 2]], ids=str)

@@ -122,7 +122,7 @@ ERRORS = {
     "user,clicked,price\nu,1,1e300\n": ("too large for float32", "row 1, column 'price'"),
     "user,clicked,price\nu,1,2\n\nu,1\n": ("a row has 2 values, the header has 3", "row 2: u,1"),
     "user,click,price\nu,1,2\n": ("column 'clicked' is missing", "data.csv"),
-    "user,clicked,price,user\nu,1,2,3\n": ("column 'user' appears 2 times", "data.csv"),
+    "user,clicked,price,user\nu,1,2,3\n": ("2 columns are named 'user'", "data.csv"),
     "user,clicked,price\n": ("no rows: the data is empty", "data.csv"),
     "": ("the file is empty", "data.csv"),
     b"user,clicked,price\nu,0,1\n\xe4,0,1\n": ("the text is not UTF-8", "row 2, column 'user'"),

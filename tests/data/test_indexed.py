@@ -49,10 +49,13 @@ def test_a_worker_reads_its_range_of_rows_and_no_part_before_it() -> None:
     assert all(piece.raw is None for one in pieces for piece in one)
 
 
-def test_all_columns_come_along_if_they_are_asked_for() -> None:
-    pieces = list(SOURCE.scan(scan(raw=True), None))
+def test_other_columns_come_along_if_they_are_asked_for_and_there() -> None:
+    pieces = list(SOURCE.scan(scan(raw=["y", "other", "x"]), None))
     assert rows_of(pieces) == list(range(20_000))
-    assert [piece.raw.column_names for piece in pieces if piece.raw is not None] == [["x", "y"]] * 3
+    assert [piece.raw.column_names for piece in pieces if piece.raw is not None] == [["y", "x"]] * 3
+    [piece, *_] = SOURCE.scan(scan(raw=[]), None)
+    assert piece.raw is not None
+    assert piece.raw.shape == (8192, 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"rows": RowSplit(10, (3, 4))}, {"order": (1, 2)}], ids=str)
@@ -98,7 +101,9 @@ def test_parts_are_shuffled_file_by_file_and_each_row_comes_once() -> None:
 
     class Counted(MemorySource):
         def __init__(self) -> None:
-            super(MemorySource, self).__init__("rows", ["one", "two"], ["x"], counts)
+            super(MemorySource, self).__init__(
+                "rows", ["one", "two"], [pa.schema([("x", pa.int64())])] * 2, counts
+            )
 
     source = Counted()
     assert [(part.file, part.index, part.file_row, part.rows) for part in source._parts] == [

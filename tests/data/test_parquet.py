@@ -89,7 +89,7 @@ def test_original_columns_and_batches_in_file_order(tmp_path):
     dataset = read(tmp_path / "a.parquet", N, batch_size=128, shuffle=True)
     pairs = list(dataset.tables_and_batches())
     assert all(raw.num_rows == batch.size for raw, batch in pairs)
-    assert pa.Table.from_batches([raw for raw, _ in pairs]).equals(table(1000))
+    assert pa.concat_tables([raw for raw, _ in pairs]).equals(table(1000))
     assert np.array_equal(np.concatenate([b.numeric[:, 0] for _, b in pairs]), np.arange(1000))
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from satrap import Categorical, Numeric, Schema
+from satrap.data import Join, read
 from satrap.data.source import Origin, RowSplit, Scan, check_columns, permutation
 from satrap.errors import ConfigError, DataError
 
@@ -30,7 +40,7 @@ def test_rows_are_kept_by_their_index(modulo: int, keep: tuple[int, ...]) -> Non
     everything = Scan(ids=["b", "a"], numbers=["a", "c"])
     assert (everything.kept(7, 3).tolist(), everything.kept_before(7)) == ([0, 1, 2], 7)
     assert everything.names == ["b", "a", "c"]
-    assert (everything.raw, everything.order, everything.worker, everything.workers) == (False, None, 0, 1)
+    assert (everything.raw, everything.order, everything.worker, everything.workers) == (None, None, 0, 1)
 
 
 @pytest.mark.parametrize(("modulo", "keep"), [(0, (0,)), (3, ()), (3, (3,)), (3, (0, -1))])
@@ -38,6 +48,58 @@ def test_impossible_splits_of_rows_are_refused(modulo: int, keep: tuple[int, ...
     with pytest.raises(ConfigError) as caught:
         RowSplit(modulo, keep)
     assert caught.value.what == f"rows: modulo {modulo} with keep {sorted(keep)} is impossible"
+
+
+X = Schema([], {"x": Numeric()})
+TWICE = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])], ["x", "y", "y"])
+
+
+def twice(kind: str, folder: Path) -> Any:
+    """Rows with two columns y, beside one x."""
+    path = folder / f"rows.{kind}"
+    match kind:
+        case "csv":
+            path.write_text("x,y,y\n1,3,5\n2,4,6\n", encoding="utf-8")
+        case "parquet":
+            pq.write_table(TWICE, path)
+        case "arrow":
+            feather.write_feather(TWICE, path)
+        case "frame":
+            return pd.DataFrame([[1, 3, 5], [2, 4, 6]], columns=["x", "y", "y"])
+        case _:
+            return TWICE
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow", "frame", "table"])
+def test_two_columns_of_one_name_are_refused_by_name_if_they_are_used(kind: str, tmp_path: Path) -> None:
+    source = twice(kind, tmp_path)
+    assert [batch.numeric.tolist() for batch in read(source, X)] == [[[1], [2]]]  # type: ignore[union-attr]
+    [(raw, _)] = read(source, X).tables_and_batches(["x"])
+    assert raw.num_columns == 1
+    for used in (
+        lambda: read(source, Schema([], {"x": Numeric(), "y": Numeric()})),
+        lambda: read(source, Schema([], {"y": Categorical(dim=2)})),
+        lambda: list(read(source, X).tables_and_batches()),
+        lambda: read({"y": [3]}, X, join=[Join(source=source, on="y")]),
+        lambda: read({"z": [3]}, X, join=[Join(source=source, on="z", key="y", columns=["x"])]),
+    ):
+        with pytest.raises(DataError, match="2 columns are named 'y'"):
+            used()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_two_columns_of_one_name_in_a_later_file_are_refused_too(kind: str, tmp_path: Path) -> None:
+    later = twice(kind, tmp_path)
+    first = later.with_name(f"first.{kind}")
+    {"csv": csv.write_csv, "parquet": pq.write_table, "arrow": feather.write_feather}[kind](
+        pa.table({"y": [1], "x": [2]}), first
+    )
+    files = [str(first), str(later)]
+    assert sum(batch.size for batch in read(files, X)) == 3
+    with pytest.raises(DataError, match="2 columns are named 'y'") as caught:
+        list(read(files, Schema([], {"y": Numeric()})))
+    assert caught.value.where == str(later)
 
 
 def test_the_first_missing_column_is_named_with_the_nearest_one() -> None:

@@ -152,7 +152,7 @@ def test_ranges_divide_the_rows_as_pandas_does() -> None:
         shares = [numbers(read(data, rows, worker=w, workers=3, shuffle=True)) for w in range(3)]
         assert sorted(x for share in shares for x in share) == data["x"][here].tolist()
         tables = [table for table, _ in read(data, rows).tables_and_batches()]
-        assert pa.Table.from_batches(tables)["x"].to_pylist() == data["x"][here].tolist()
+        assert pa.concat_tables(tables)["x"].to_pylist() == data["x"][here].tolist()
 
 
 def test_resuming_goes_on_with_the_next_batch() -> None:

@@ -90,7 +90,7 @@ def test_vectors_train_evaluate_and_predict_as_numbers_do(tmp_path: Path) -> Non
     assert launch.evaluate(folder, [str(tmp_path / "lists.parquet")]) == scores
     launch.predict(folder, [str(tmp_path / "lists.parquet")], tmp_path / "out.parquet")
     assert pd.read_parquet(tmp_path / "out.parquet")["text"][5].tolist() == vectors[5].tolist()
-    with pytest.raises(DataError, match="'text' of the input holds lists"):
+    with pytest.raises(DataError, match="'text' of type list"):
         launch.predict(folder, [str(tmp_path / "lists.parquet")], tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 

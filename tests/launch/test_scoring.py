@@ -15,10 +15,10 @@ from satrap import launch
 from satrap.batch import Batch
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError
 from satrap.launch.datasets import open_part
 from satrap.launch.folder import RunFolder
-from satrap.launch.scoring import _write, load_predictor, scored_tables
+from satrap.launch.scoring import load_predictor, scored_tables
 from satrap.schema import Label
 from satrap.train import Observer, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
@@ -37,21 +37,17 @@ class Half:
 
 
 class Rows:
-    def tables_and_batches(self) -> Iterator[tuple[pa.Table, Batch]]:
+    def tables_and_batches(self, columns: list[str]) -> Iterator[tuple[pa.Table, Batch]]:
         for start in range(0, 30, 10):
             values = np.arange(start, start + 10, dtype=np.float32)
             yield pa.table({"row": values}), Batch(10, {}, numeric=values[:, None])
 
 
 def test_each_row_gets_its_own_probability_however_far_the_trainer_reads_ahead() -> None:
-    table = pa.concat_tables(scored_tables(Half(), Rows()))  # type: ignore[arg-type]
-    assert table.num_rows == 30
-    assert np.allclose(table["liked_probability"].to_numpy() * 1000, table["row"].to_numpy())
-
-
-def test_nothing_to_write_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no rows"):
-        _write(iter(()), tmp_path / "x", "x.csv")
+    tables, values = zip(*scored_tables(Half(), Rows(), ["row"]), strict=True)  # type: ignore[arg-type]
+    rows = pa.concat_tables(tables)["row"].to_numpy()
+    assert len(rows) == 30
+    assert np.allclose(np.concatenate(values)[:, 0] * 1000, rows)
 
 
 class TerminateAt(Observer):

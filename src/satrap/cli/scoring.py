@@ -64,16 +64,35 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
     "--input", "sources", multiple=True, required=True, metavar="FILE", help="Rows to score; may be repeated."
 )
 @click.option("--output", required=True, metavar="FILE", help="New file: .parquet, .csv or .csv.gz.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="COL",
+    help="Column of the input to write, such as an id; may be repeated. Default: all.",
+)
 @set_option
 @debug_option
-def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple[str, ...]) -> None:
+def predict(
+    folder: str,
+    sources: tuple[str, ...],
+    output: str,
+    keep: tuple[str, ...],
+    overrides: tuple[str, ...],
+) -> None:
     """Score rows with the trained model in run folder DIR.
 
     The output has the input's columns and the predictions: <label>_probability, of a multiclass label one per
-    class (<label>_probability_<class>), of a regression label <label>_prediction. --set works as for `satrap
-    evaluate`.
+    class (<label>_probability_<class>), of a regression label <label>_prediction. Columns are put together by
+    their names; one that a file lacks is empty in its rows. --set works as for `satrap evaluate`.
     """
     from satrap import launch
 
-    count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides, shares=_warn_of_unseen)
+    count = launch.predict(
+        launch.RunFolder.open(folder),
+        sources,
+        output,
+        overrides,
+        columns=keep or None,
+        shares=_warn_of_unseen,
+    )
     click.echo(f"{counted(count, 'row')} written to {output}")

@@ -15,12 +15,13 @@ from satrap.errors import DataError
 def as_array(values: Any) -> pa.Array:
     """Return values as one pyarrow array, without a copy where the memory allows; NaN of objects is null.
 
+    UUIDs become text, views of text or bytes become text or bytes, and runs of equal values are spread.
     Raises `DataError` if the types of the values are mixed.
     """
     if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+        return as_array(values.combine_chunks() if values.num_chunks != 1 else values.chunk(0))
     if isinstance(values, pa.Array):
-        return values
+        return _usual(values)
     try:
         if isinstance(values, np.ndarray) and values.ndim == 2:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1), from_pandas=True)
@@ -35,7 +36,37 @@ def as_array(values: Any) -> pa.Array:
             why="a column holds numbers or text, not both",
             fix="convert the column to text, for example with .astype(str)",
         ) from error
-    return as_array(array) if isinstance(array, pa.ChunkedArray) else array
+    return as_array(array)
+
+
+def _usual(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if is_uuid(kind):
+        return _uuid_text(array.storage)
+    if pa.types.is_run_end_encoded(kind):
+        return as_array(pc.run_end_decode(array))
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else array
+
+
+def is_uuid(kind: pa.DataType) -> bool:
+    """Tell whether values are UUIDs, which Arrow keeps as 16 bytes."""
+    return getattr(kind, "extension_name", "") == "arrow.uuid"
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_PLACES = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+
+
+def _uuid_text(storage: pa.Array) -> pa.Array:
+    """Return 16 bytes each as text such as 6ba7b810-9dad-11d1-80b4-00c04fd430c8."""
+    data = b"".join(storage.fill_null(bytes(16)).to_numpy(zero_copy_only=False))
+    numbers = np.frombuffer(data, np.uint8).reshape(-1, 16)
+    text = np.full((len(numbers), 36), ord("-"), np.uint8)
+    text[:, _PLACES] = _HEX[np.stack((numbers >> 4, numbers & 15), axis=2).reshape(-1, 32)]
+    fixed = pa.Array.from_buffers(pa.binary(36), len(text), [None, pa.py_buffer(text)])
+    return pc.if_else(storage.is_valid(), fixed.cast(pa.large_binary()).cast(pa.large_string()), None)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -136,6 +135,11 @@ class CsvSource:
             [0, block.offset, block.row, 0, block.row] for block in self._blocks(0, place.offset, place.row)
         )
 
+    def columns(self) -> Iterator[tuple[str, pa.Schema]]:
+        """Yield the name of each file and its columns, all of them text."""
+        for index, file in enumerate(self.inputs):
+            yield file.name, pa.schema([(name, pa.string()) for name in self._header(index)[0]])
+
     def num_rows(self, scan: Scan) -> int | None:
         """Return None: it takes reading the files to know."""
         return None
@@ -205,15 +209,7 @@ class CsvSource:
                     where=file.name,
                     fix="correct the header; tr '\\r' '\\n' mends a file whose lines end with \\r alone",
                 ) from error
-        names = [name.strip() if options.strip else name for name in names]
-        for name, count in Counter(names).items():
-            if count > 1:
-                raise DataError(
-                    f"column {name!r} appears {count} times in the header",
-                    where=file.name,
-                    fix="rename the columns; without a header, give data.columns (CsvOptions in Python)",
-                )
-        return names
+        return [name.strip() if options.strip else name for name in names]
 
     def _blocks(self, index: int, offset: int, row: int) -> Iterator[Block]:
         """Yield the blocks of a file from a byte offset, or from after the header if it is negative."""
@@ -224,8 +220,8 @@ class CsvSource:
 
     def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
         file, names = self.inputs[index], self._header(index)[0]
-        check_columns(scan.names, names, file.name)
-        parser = _Parser(self._options, self._marks, names, file)
+        check_columns([*scan.names, *scan.raw_of(names)], names, file.name)
+        parser = _Parser(self._options, self._marks, _distinct(names), file)
         for block in self._blocks(index, place.offset, place.row):
             place.offset, place.row = block.offset, block.row
             kept = scan.kept(place.base + block.row, len(block.starts))
@@ -256,8 +252,9 @@ class _Parser:
             text = pa.py_buffer(copy_records(block.data, block.starts[chosen], block.ends[chosen], strip))
         types = {name: pa.float64() for name in scan.numbers} | {name: pa.string() for name in scan.ids}
         table, raw = self._converted(text, types, origin), None
-        if scan.raw:
-            raw = self._converted(text, dict.fromkeys(self.names, pa.string()), origin, verbatim=True)
+        if scan.raw is not None:
+            types = dict.fromkeys(scan.raw_of(self.names), pa.string())
+            raw = self._converted(text, types, origin, verbatim=True) if types else table.select([])
         return Piece(table, origin, cursor, raw)
 
     def _parse(
@@ -343,6 +340,12 @@ class _Parser:
             except UnicodeDecodeError:
                 return _bad_encoding(origin.at(row, name))
         return not_a_number(column.cast(pa.string()), origin, name)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names with another one for each that stands there again: nobody asks for these columns."""
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    return [name if first[name] == i else f"{name}\n{i}" for i, name in enumerate(names)]
 
 
 def _bad_encoding(where: str) -> DataError:

@@ -222,21 +222,37 @@ class Dataset:
         if empty and position is None:
             self._refuse_empty()
 
-    def tables_and_batches(self) -> Iterator[tuple[pa.RecordBatch, Batch]]:
-        """Yield (all original columns, batch) in file order, for writing predictions beside their input.
+    def schemas(self) -> Iterator[tuple[str, pa.Schema]]:
+        """Yield the name of each file and its columns, without joined ones; those of CSV are text."""
+        return self._source.columns()
+
+    def tables_and_batches(self, columns: Sequence[str] | None = None) -> Iterator[tuple[pa.Table, Batch]]:
+        """Yield (original columns, batch) in file order, for writing predictions beside their input.
 
         CSV columns come as text, exactly as in the file. `batch.position` is None.
+
+        Args:
+            columns: the original columns to yield, where a file has them; default all.
+
+        Raises:
+            DataError: data that cannot be used; no rows at all; before the first row, a file that lacks a
+                column of the schema, or has two of one name that is needed.
         """
+        known = dict(self.schemas())
+        if columns is None:
+            columns = list(dict.fromkeys(name for schema in known.values() for name in schema.names))
+        for file, schema in known.items():
+            there = set(schema.names).intersection(columns)
+            check_columns([*self._ids, *self._numbers, *sorted(there)], schema.names, file)
         encode = self._encoder()
         empty = True
-        for piece in self._pieces(self._scan(None, raw=True)):
+        for piece in self._pieces(self._scan(None, raw=columns)):
             batch = encode(piece.table, piece.origin)
             assert piece.raw is not None
             empty = False
             for start in range(0, batch.size, self.batch_size):
                 stop = min(start + self.batch_size, batch.size)
-                table = piece.raw.slice(start, stop - start).combine_chunks()
-                yield table.to_batches()[0], slice_rows(batch, start, stop)
+                yield piece.raw.slice(start, stop - start), slice_rows(batch, start, stop)
         if empty:
             self._refuse_empty()
 
@@ -254,7 +270,7 @@ class Dataset:
         """Where the rows come from."""
         return self._source
 
-    def _scan(self, epoch: int | None, *, raw: bool = False) -> Scan:
+    def _scan(self, epoch: int | None, *, raw: Sequence[str] | None = None) -> Scan:
         """Return what a pass reads; without an epoch, in file order."""
         s = self.settings
         return Scan(

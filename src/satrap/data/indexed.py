@@ -33,14 +33,20 @@ class IndexedSource(ABC):
     Shuffling permutes the files and the parts inside each file. Each worker takes a contiguous range of the
     kept rows in that order, so it reads hardly more than its share; ranges differ by at most one row.
 
-    A cursor is [part in pass order, row in the part]. `names` are the columns of the first file, `counts` the
-    rows of the parts of each file.
+    A cursor is [part in pass order, row in the part]. `schemas` are the columns of each file, `counts` the
+    rows of its parts.
     """
 
     def __init__(
-        self, label: str, file_names: Sequence[str], names: Sequence[str], counts: Sequence[Sequence[int]]
+        self,
+        label: str,
+        file_names: Sequence[str],
+        schemas: Sequence[pa.Schema],
+        counts: Sequence[Sequence[int]],
     ) -> None:
-        self.label, self.file_names, self.names, self.files = label, file_names, names, len(file_names)
+        self.label, self.file_names, self.files = label, file_names, len(file_names)
+        self.names: Sequence[str] = list(schemas[0].names)
+        self._schemas = schemas
         self._parts: list[Part] = []
         for file, rows in enumerate(counts):
             starts = np.cumsum([0, *rows]).tolist()
@@ -48,8 +54,12 @@ class IndexedSource(ABC):
         self._starts = np.cumsum([0, *(part.rows for part in self._parts)]).tolist()
 
     @abstractmethod
-    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (row in the part, table) from `row` on, in pieces of bounded size; None: all columns."""
+    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (row in the part, table with these columns) from `row` on, in pieces of bounded size."""
+
+    def columns(self) -> Iterator[tuple[str, pa.Schema]]:
+        """Yield the name of each file and its columns."""
+        return zip(self.file_names, self._schemas, strict=True)
 
     def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
         """Yield the worker's rows from the start or from a cursor, see `Source.scan`."""
@@ -61,15 +71,16 @@ class IndexedSource(ABC):
             part, start = self._parts[order[place]], self._starts[order[place]]
             if cursor is None and scan.rows is None:
                 row = max(row, low - int(first[place]))
-            for offset, table in self.read(part, row, None if scan.raw else scan.names):
+            kept_raw = scan.raw_of(self._schemas[part.file].names)
+            for offset, table in self.read(part, row, list(dict.fromkeys([*scan.names, *kept_raw]))):
                 before = int(first[place]) + scan.kept_before(start + offset) - scan.kept_before(start)
                 kept = scan.kept(start + offset, table.num_rows)
                 rows = kept[max(low - before, 0) : high - before]
                 if len(rows):
                     origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
                     table = table.slice(rows[0], len(rows)) if scan.rows is None else table.take(rows)
-                    raw, table = (table, table.select(scan.names)) if scan.raw else (None, table)
-                    yield Piece(table, origin, [place, offset], raw)
+                    raw = None if scan.raw is None else table.select(kept_raw)
+                    yield Piece(table.select(scan.names), origin, [place, offset], raw)
                 if before + len(kept) >= high:
                     return
             place, row = place + 1, 0
@@ -107,12 +118,14 @@ class IndexedSource(ABC):
 class IndexedFiles(IndexedSource):
     """Base of sources of files made of such parts.
 
-    Each of the `inputs` has the rows in `counts`; `names` are the columns of the first.
+    Each of the `inputs` has the columns in `schemas` and the rows in `counts`.
     """
 
-    def __init__(self, inputs: Sequence[File], names: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, inputs: Sequence[File], schemas: Sequence[pa.Schema], counts: Sequence[Sequence[int]]
+    ) -> None:
         self.inputs = inputs
-        super().__init__(inputs[0].name, [file.name for file in inputs], names, counts)
+        super().__init__(inputs[0].name, [file.name for file in inputs], schemas, counts)
 
     @abstractmethod
     def single(self, file: int) -> IndexedFiles:

@@ -21,12 +21,11 @@ class MemorySource(IndexedSource):
     def __init__(self, table: pa.Table, label: str) -> None:
         self._table = table
         rows = [min(SLICE_ROWS, table.num_rows - i) for i in range(0, table.num_rows, SLICE_ROWS)]
-        super().__init__(label, [label], table.column_names, [rows])
+        super().__init__(label, [label], [table.schema], [rows])
 
-    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the rest of the slice."""
-        table = self._table if columns is None else self._table.select(columns)
-        yield row, table.slice(part.file_row + row, part.rows - row)
+        yield row, self._table.select(columns).slice(part.file_row + row, part.rows - row)
 
 
 def to_table(values: Any) -> tuple[pa.Table, str] | None:
@@ -40,27 +39,29 @@ def to_table(values: Any) -> tuple[pa.Table, str] | None:
     if isinstance(values, pa.RecordBatch):
         return pa.Table.from_batches([values]), "pyarrow.RecordBatch"
     if isinstance(values, Mapping):
-        return _from_columns(dict(values), "dict"), "dict"
+        return _from_columns(list(values.items()), "dict"), "dict"
     if type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "columns"):
-        return _from_columns({str(name): values[name] for name in values.columns}, "DataFrame"), "DataFrame"
+        columns = [(str(name), values.iloc[:, i]) for i, name in enumerate(values.columns)]
+        return _from_columns(columns, "DataFrame"), "DataFrame"
     return None
 
 
-def _from_columns(columns: dict[str, Any], label: str) -> pa.Table:
-    arrays: dict[str, pa.Array] = {}
-    for name, values in columns.items():
+def _from_columns(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
+    arrays: list[pa.Array] = []
+    for name, values in columns:
         try:
-            arrays[name] = as_array(values)
+            arrays.append(as_array(values))
         except DataError as error:
             raise DataError(
                 error.what, where=f"{label}, column {name!r}", why=error.why, fix=error.fix
             ) from error
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        shortest, longest = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+    names = [name for name, _ in columns]
+    lengths = sorted(zip(map(len, arrays), names, strict=True))
+    if lengths and lengths[0][0] != lengths[-1][0]:
+        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
         raise DataError(
-            f"column {shortest!r} has {lengths[shortest]} rows, column {longest!r} has {lengths[longest]}",
+            f"column {shortest!r} has {fewest} rows, column {longest!r} has {most}",
             where=label,
             fix="give all columns the same length",
         )
-    return pa.table(arrays)
+    return pa.Table.from_arrays(arrays, names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,11 @@ def _decoding(file: File, kind: str) -> Iterator[None]:
         ) from error
 
 
+def _add(schemas: list[pa.Schema], schema: pa.Schema) -> None:
+    """Append a schema, or once more the last one if they are equal: there may be many files."""
+    schemas.append(schemas[-1] if schemas and schemas[-1].equals(schema) else schema)
+
+
 class ParquetSource(IndexedFiles):
     """Parquet files; a part is a row group, decoded `READ_ROWS` at a time with bounded buffers.
 
@@ -39,23 +44,23 @@ class ParquetSource(IndexedFiles):
 
     def __init__(self, files: Sequence[File]) -> None:
         counts: list[list[int]] = []
-        names: list[str] = []
+        schemas: list[pa.Schema] = []
         for file in files:
             with _opened(file) as reader:
-                names = names or list(reader.schema_arrow.names)
+                _add(schemas, reader.schema_arrow)
                 groups = map(reader.metadata.row_group, range(reader.metadata.num_row_groups))
                 counts.append([group.num_rows for group in groups])
-        super().__init__(files, names, counts)
+        super().__init__(files, schemas, counts)
 
     def single(self, file: int) -> ParquetSource:
         """Return the source of one of the files."""
         return ParquetSource([self.inputs[file]])
 
-    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the row group from `row` on; rows before it are decoded and dropped."""
         file = self.inputs[part.file]
         with _opened(file) as reader:
-            check_columns(columns or (), reader.schema_arrow.names, file.name)
+            check_columns(columns, reader.schema_arrow.names, file.name)
             batches = reader.iter_batches(
                 READ_ROWS, row_groups=[part.index], columns=columns, use_threads=False
             )
@@ -90,23 +95,28 @@ class ArrowSource(IndexedFiles):
 
     def __init__(self, files: Sequence[File]) -> None:
         counts: list[list[int]] = []
-        names: list[str] = []
+        schemas: list[pa.Schema] = []
         for file in files:
-            with _opened_arrow(file, None) as reader:
-                names = names or list(reader.schema.names)
-            # Batches tell their length only when read: one narrow column is enough.
-            with _opened_arrow(file, names[:1]) as reader, _decoding(file, "Arrow"):
+            with _opened_arrow(file) as reader:
+                _add(schemas, reader.schema)
+            # Batches tell their length only when read: one column is enough.
+            with _opened_arrow(file, lambda _: [0]) as reader, _decoding(file, "Arrow"):
                 counts.append([reader.get_batch(i).num_rows for i in range(reader.num_record_batches)])
-        super().__init__(files, names, counts)
+        super().__init__(files, schemas, counts)
 
     def single(self, file: int) -> ArrowSource:
         """Return the source of one of the files."""
         return ArrowSource([self.inputs[file]])
 
-    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the record batch from `row` on, `READ_ROWS` at a time."""
         file = self.inputs[part.file]
-        with _opened_arrow(file, columns) as reader:
+
+        def places(names: Sequence[str]) -> list[int]:
+            check_columns(columns, names, file.name)
+            return [names.index(name) for name in columns]
+
+        with _opened_arrow(file, places) as reader:
             with _decoding(file, "Arrow"):
                 table = pa.Table.from_batches([reader.get_batch(part.index)])
             for start in range(row, part.rows, READ_ROWS):
@@ -114,16 +124,14 @@ class ArrowSource(IndexedFiles):
 
 
 @contextmanager
-def _opened_arrow(file: File, columns: Sequence[str] | None) -> Iterator[Any]:
+def _opened_arrow(file: File, chosen: Callable[[Sequence[str]], list[int]] | None = None) -> Iterator[Any]:
+    """Open a file; `chosen` returns which of its columns are read, by their names."""
     with _decoding(file, "Arrow"):
         handle = pa.memory_map(file.local) if file.local else file.open()
     with handle:
         with _decoding(file, "Arrow"):
             reader = pa.ipc.open_file(handle)
-            if columns is not None:
-                names = reader.schema.names
-                check_columns(columns, names, file.name)
-                places = {name: i for i, name in enumerate(names)}
-                options = pa.ipc.IpcReadOptions(included_fields=[places[name] for name in columns])
+            if chosen is not None:
+                options = pa.ipc.IpcReadOptions(included_fields=chosen(reader.schema.names))
                 reader = pa.ipc.open_file(handle, options=options)
         yield reader

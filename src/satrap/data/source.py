@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -65,14 +66,14 @@ class Scan:
     """Which rows and columns one pass reads, and in which order.
 
     Columns in `ids` are read as they are (from CSV as text), columns in `numbers` as numbers where the source
-    has a choice (CSV); a column in both is text. `raw` also keeps all original columns. `order`, (seed,
-    epoch), shuffles files and row groups; None is the order of the files. Of the kept `rows` (None: all), the
-    worker number `worker` of `workers` reads its share.
+    has a choice (CSV); a column in both is text. Those in `raw` are kept as they are, too, where a file has
+    them; None: no such columns. `order`, (seed, epoch), shuffles files and row groups; None is the order of
+    the files. Of the kept `rows` (None: all), the worker number `worker` of `workers` reads its share.
     """
 
     ids: Sequence[str]
     numbers: Sequence[str]
-    raw: bool = False
+    raw: Sequence[str] | None = None
     order: tuple[int, int] | None = None
     rows: RowSplit | None = None
     worker: int = 0
@@ -82,6 +83,11 @@ class Scan:
     def names(self) -> list[str]:
         """All columns, each once."""
         return list(dict.fromkeys([*self.ids, *self.numbers]))
+
+    def raw_of(self, names: Iterable[str]) -> list[str]:
+        """Return which of the columns of a file are kept as they are."""
+        there = set(names)
+        return [name for name in self.raw or () if name in there]
 
     def kept_before(self, index: int) -> int:
         """Return how many rows with an index below `index` are kept."""
@@ -109,7 +115,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some consecutive rows of a scan: the columns it names and, if it asks for them, all in `raw`.
+    """Some consecutive rows of a scan: the columns it names and, if it asks for some, those in `raw`.
 
     `Source.scan` from `cursor` yields this piece again first.
     """
@@ -132,6 +138,9 @@ class Source(Protocol):
     label: str
     names: Sequence[str]
     files: int
+
+    def columns(self) -> Iterator[tuple[str, pa.Schema]]:
+        """Yield the name of each file and its columns; those of CSV are text."""
 
     def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
         """Yield pieces from the start or from a piece's cursor; always the same rows in the same order."""
@@ -170,9 +179,19 @@ class FileSource(Source, Protocol):
 
 
 def check_columns(needed: Iterable[str], columns: Sequence[str], file: str) -> None:
-    """Raise `DataError` for the first needed column that a file lacks, naming the nearest one it has."""
-    there = set(columns)
+    """Raise `DataError` for the first needed column that a file lacks, or has more than once.
+
+    The error for one that it lacks names the nearest one it has.
+    """
+    there = Counter(columns)
     for column in needed:
+        if there[column] > 1:
+            raise DataError(
+                f"{there[column]} columns are named {column!r}",
+                where=file,
+                why="it is unclear which of them is meant",
+                fix="give each column a name of its own, or leave these out",
+            )
         if column not in there:
             shown = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
             raise DataError(

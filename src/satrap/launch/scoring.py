@@ -3,17 +3,13 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from satrap.batch import Batch
 from satrap.checkpoint.series import newest
@@ -24,12 +20,11 @@ from satrap.errors import ConfigError, DataError, StoreError
 from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
+from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
 from satrap.own_code import blaming
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
 from satrap.words import counted
-
-ENDINGS = (".parquet", ".csv", ".csv.gz")
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device"),
@@ -164,14 +159,23 @@ def predict(
     output: str | Path,
     overrides: Sequence[str] = (),
     *,
+    columns: Sequence[str] | None = None,
     shares: TellShares = lambda _: None,
 ) -> int:
     """Score files with a trained model; return the number of rows.
 
     The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and, beside them,
     `<label>_probability` of a binary label, `<label>_probability_<class>` for each class of a multiclass one
-    and `<label>_prediction` of a regression label. It appears under its name only when it is complete. The
-    sources, relative to the current folder, need no labels; `overrides` and `shares` are as for `evaluate`.
+    and `<label>_prediction` of a regression label. It appears under its name only when it is complete.
+
+    Args:
+        folder: of the run.
+        sources: files, relative to the current folder; they need no labels.
+        output: the file to write.
+        overrides: as for `evaluate`.
+        columns: which of the input's columns to write, in this order; default all. One that a file lacks is
+            empty in its rows.
+        shares: as for `evaluate`.
     """
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
@@ -179,11 +183,16 @@ def predict(
     predictor = load_predictor(folder, recipe)
     try:
         rows = open_sources(recipe, predictor.schema.without_labels(), sources)
-        with blaming("your own code failed"):
-            count = _write(scored_tables(predictor, rows), partial, target.name)
+        names = [name for label in predictor.schema.labels for name in _columns_of(label)]
+        planned = output_columns(rows.schemas(), names, columns)
+        with blaming("your own code failed"), writer_of(partial, planned) as writer:
+            for table, values in scored_tables(predictor, rows, list(planned.inputs)):
+                writer.write(table, values)
+        if writer.rows == 0:
+            raise DataError("the input has no rows", fix="give files with at least one row")
         os.replace(partial, target)
         shares(unseen(predictor))
-        return count
+        return writer.rows
     finally:
         predictor.close()
         partial.unlink(missing_ok=True)
@@ -206,21 +215,22 @@ def _checked(output: Path) -> Path:
     return output
 
 
-def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatch]:
-    """Yield the input as tables with columns for predictions, in the order of the data.
+def scored_tables(
+    predictor: Predictor, rows: Dataset, columns: Sequence[str]
+) -> Iterator[tuple[pa.Table, Predictions]]:
+    """Yield the columns of the input, where a file has them, and the predictions, in the order of the data.
 
     The predictor reads a few batches ahead.
     """
-    waiting: deque[pa.RecordBatch] = deque()
+    waiting: deque[pa.Table] = deque()
 
     def batches() -> Iterator[Batch]:
-        for table, batch in rows.tables_and_batches():
+        for table, batch in rows.tables_and_batches(columns):
             waiting.append(table)
             yield batch
 
-    names = [name for label in predictor.schema.labels for name in _columns_of(label)]
     for predictions in predictor.predict_batches(batches()):
-        yield _with_predictions(waiting.popleft(), predictions, names)
+        yield waiting.popleft(), predictions
 
 
 def _columns_of(label: Label) -> list[str]:
@@ -229,49 +239,3 @@ def _columns_of(label: Label) -> list[str]:
         classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
         return [f"{label.name}_probability_{one}" for one in classes]
     return [f"{label.name}_{'prediction' if label.kind == 'regression' else 'probability'}"]
-
-
-def _with_predictions(
-    table: pa.RecordBatch, values: npt.NDArray[Any], names: Sequence[str]
-) -> pa.RecordBatch:
-    for index, name in enumerate(names):
-        if name in table.column_names:
-            raise DataError(
-                f"the input already has a column {name!r}", fix="remove or rename it in the input"
-            )
-        table = table.append_column(name, pa.array(values[:, index], type=pa.float32()))
-    return table
-
-
-def _write(tables: Iterator[pa.RecordBatch], partial: Path, name: str) -> int:
-    """Write tables to a file, one at a time; return the number of rows."""
-    count = 0
-    with ExitStack() as stack:
-        writer: Any = None
-        for table in tables:
-            if not name.endswith(".parquet"):  # ids of `satrap prepare` become plain numbers
-                plain = [
-                    column.storage if isinstance(column, pa.ExtensionArray) else column for column in table
-                ]
-                table = pa.RecordBatch.from_arrays(plain, table.schema.names)
-            if writer is None:
-                writer = stack.enter_context(_writer(stack, partial, name, table.schema))
-            writer.write(table)
-            count += table.num_rows
-    if count == 0:
-        raise DataError("the input has no rows", fix="give files with at least one row")
-    return count
-
-
-def _writer(stack: ExitStack, partial: Path, name: str, schema: pa.Schema) -> Any:
-    if name.endswith(".parquet"):
-        return pyarrow.parquet.ParquetWriter(partial, schema)
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    if nested:
-        raise DataError(
-            f"column {nested[0]!r} of the input holds lists, which a CSV file cannot hold",
-            fix="give --output a name that ends in .parquet",
-        )
-    compression = "gzip" if name.endswith(".gz") else None
-    sink = stack.enter_context(pa.output_stream(str(partial), compression=compression))
-    return pyarrow.csv.CSVWriter(sink, schema)
