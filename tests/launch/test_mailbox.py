@@ -60,7 +60,7 @@ def test_without_a_run_at_work_nobody_is_asked_and_nobody_waits_for_ever(tmp_pat
 
 
 def test_who_asks_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run starts at the instant at which somebody looks whether one is at work; a dead one left its files."""
+    """It starts at the instant at which somebody looks whether one is at work; a dead one left its files."""
     folder, close, starting = tmp_path / "requests", os.close, list[Future[None]]()
     folder.mkdir()
     for name in (LOCK, "at_work"):
