@@ -266,6 +266,7 @@ def main() -> int:
     line = sys.stdin.readline()
     threading.Thread(target=end_with_launcher, daemon=True).start()
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while this process imported
         work(assignment_of(json.loads(line)), report)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -267,7 +267,7 @@ def test_a_question_to_a_shard_that_is_being_left_fails_at_once_and_the_next_is_
 
         monkeypatch.setattr(exchange._shards, "leave", asked_between)
         exchange.moves.adopt(new)
-        with pytest.raises(ExchangeError, match="shard 1 at .* takes no more requests"):
+        with pytest.raises(ExchangeError, match=r"shard 1 at .* takes no more requests"):
             asked[0].result(20)
         assert len(exchange.telemetry.statistics().shards) == 1
         exchange.close()
