@@ -17,15 +17,14 @@ trainer.fit(satrap.data.read("train/*.parquet", schema, batch_size=4096))
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from satrap import optim
-from satrap.schema import Categorical, Label, Numeric, Schema, Table, Vector
 from satrap.threads import shorten_spinning
 
 shorten_spinning()
 
 if TYPE_CHECKING:
-    from satrap import data, metrics, models, store, train
+    from satrap import data, metrics, models, optim, store, train
     from satrap.batch import Batch, EmbeddedBatch, Jagged
+    from satrap.schema import Categorical, Label, Numeric, Schema, Table, Vector
     from satrap.train import Trainer
 
 __version__ = "0.1.0"
@@ -48,14 +47,18 @@ __all__ = [
     "train",
 ]
 
-_LAZY = {"Batch": "batch", "EmbeddedBatch": "batch", "Jagged": "batch", "Trainer": "train"}
-"""Names whose modules import torch or numba: loaded on first use, so that the command line starts fast."""
+_LAZY = {
+    **dict.fromkeys(("Batch", "EmbeddedBatch", "Jagged"), "batch"),
+    **dict.fromkeys(("Categorical", "Label", "Numeric", "Schema", "Table", "Vector"), "schema"),
+    "Trainer": "train",
+}
+"""Modules of names, loaded on first use: then commands start fast, and Ctrl-C finds them ready for it."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(f"satrap.{_LAZY[name]}"), name)
-    if name in __all__:
+    if name in (*__all__, "errors", "schema"):
         return import_module(f"satrap.{name}")
     raise AttributeError(f"module 'satrap' has no attribute {name!r}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from satrap.cli import main
+from satrap.cli.commands import main
 
 SATRAP = Path(sys.executable).with_name("satrap")
 

@@ -12,7 +12,10 @@ import torch
 
 from satrap.dense import ConnectedWorkers
 from satrap.errors import ExchangeError
+from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
+
+RANKS: list[TorchRanks] = []
 
 
 def terms(size: int) -> np.ndarray:
@@ -43,6 +46,14 @@ def do(workers: ConnectedWorkers, command: str) -> object:
             start = time.monotonic()
             workers.solo("waiting", lambda: time.sleep(float(seconds)))
             return time.monotonic() - start >= float(seconds) * 0.9
+        case ["ranks", *seconds]:
+            from satrap.train.place import WRITING_SECONDS, torch_ranks  # what no other test waits for
+
+            if not RANKS:
+                RANKS.append(torch_ranks(workers, WRITING_SECONDS))
+            time.sleep(float(seconds[rank]) if seconds else 0.0)
+            found = RANKS[0].all_to_all(np.array([rank, rank], np.uint8), [1, 1], [1, 1])
+            return [part.tolist() for part in found]
         case ["called"]:
             return workers.called("council")
         case ["meet"]:

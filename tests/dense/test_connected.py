@@ -84,6 +84,19 @@ def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one
 
 
 @pytest.mark.cluster
+def test_ranks_that_may_wait_long_do_so_only_for_a_worker_that_shows_signs_of_life(peers: Peers) -> None:
+    """They belong to replicas beside shards, and to the writing of rows."""
+    assert peers.both(f"ranks 0 {DEADLINE + 1}") == ["[[0], [1]]"] * 2
+    os.kill(peers.all[0].pid, signal.SIGSTOP)
+    start = time.monotonic()
+    peers.tell(1, "ranks")
+    answer = peers.hear(1)
+    assert "worker 0 has shown no sign of life for 3 s" in answer
+    assert "stage: all-to-all of ids, rows or gradients, in worker 1" in answer
+    assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("peers", ["float32", "int8"], indirect=True)
 def test_a_killed_worker_is_noticed_at_once(peers: Peers) -> None:
     peers.both("sum 2")  # loads machine code

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from satrap.cli.main import satrap
+from satrap.cli.commands import satrap
 from satrap.config.explain import walk
 from satrap.config.source import dotted
 

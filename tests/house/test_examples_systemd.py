@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.cli.main import satrap
+from satrap.cli.commands import satrap
 from tests.cli.command import SATRAP
 
 UNITS = sorted((Path(__file__).parents[2] / "examples" / "systemd").glob("*.service"))

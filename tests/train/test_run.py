@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from satrap.batch import Batch, Jagged
 from satrap.dense import Stepped, Workers
 from satrap.embedding import EmbeddingPlan
-from satrap.errors import TrainingError
+from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import ExchangeStatistics, TableGroup, Traffic
 from satrap.exchange.traffic import Answers
 from satrap.schema import Categorical, Label, Schema
@@ -76,8 +76,11 @@ class Store:
     def __init__(self) -> None:
         self.telemetry = self
         self.asked = 0
+        self.failing: list[Exception] = []
 
     def statistics(self) -> ExchangeStatistics:
+        if self.failing:
+            raise self.failing.pop()
         self.asked += 1
         return ExchangeStatistics(rows=self.asked, bytes=100 * self.asked)
 
@@ -182,6 +185,21 @@ def test_an_answer_from_before_the_end_of_a_pass_is_not_taken_after_it(now: Now)
         settled(run)
         run.end_epoch()
         assert run.progress.rows == 4
+
+
+def test_counters_that_could_not_be_read_are_read_again_at_the_next_look(now: Now) -> None:
+    """A shard that is being left does not answer; training needs no counters."""
+    store = Store()
+    store.failing = [ExchangeError("shard 1 takes no more requests")]
+    run = Run([Label(name="y")], 1)
+    with run.watching(store, Rows(None)):  # type: ignore[arg-type]
+        run.begin_epoch(0)
+        for _ in range(3):
+            run.after_step(NONE, None, GOOD, None)
+            assert run._asked is not None
+            wait([run._asked], 20)
+            now.seconds += 1
+    assert run.progress.rows == 1
 
 
 def test_a_length_that_nobody_knows_is_estimated_at_looks(now: Now) -> None:

@@ -1,5 +1,17 @@
 """The command `satrap`. Heavy modules are imported inside the commands, so that help is instant."""
 
-from satrap.cli.main import main, satrap
+from __future__ import annotations
 
-__all__ = ["main", "satrap"]
+import signal
+from collections.abc import Sequence
+
+from satrap.cli import interrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; errors are at most four lines on standard error."""
+    before = signal.signal(signal.SIGINT, interrupt.end)
+    from satrap.cli.commands import main as run
+
+    signal.signal(signal.SIGINT, before)
+    run(arguments)

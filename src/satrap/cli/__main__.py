@@ -1,5 +1,5 @@
 """`python -m satrap.cli`: the command where no `satrap` is on the path."""
 
-from satrap.cli.main import main
+from satrap.cli import main
 
 main()

@@ -310,17 +310,14 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See `Workers.meet`."""
         turn = self._met[stage] = self._met.get(stage, 0) + 1
-        key, seen = f"{stage}/{turn}", dict[int, tuple[int, float]]()
-        next_look = time.monotonic() + BEAT_SECONDS
+        key, look = f"{stage}/{turn}", self.watch(stage)
         with self._watched(stage):
             self._store.add(key, 1)
             while self._store.add(key, 0) < self.size:
                 time.sleep(_POLL_SECONDS)
                 if meanwhile is not None:
                     meanwhile()
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + BEAT_SECONDS
-                    self._look_for_life(seen, stage)
+                look()
             if self.rank == 0 and turn > 1:
                 self._store.delete_key(f"{stage}/{turn - 1}")  # all are here, so nobody asks for it any more
 
@@ -331,19 +328,33 @@ class ConnectedWorkers(ConnectedGroup, Workers):
 
     def posted(self, key: str, *, readers: int = 1) -> bytes:
         """See `Workers.posted`."""
-        key, seen = f"post/{key}", dict[int, tuple[int, float]]()
-        next_look = time.monotonic() + BEAT_SECONDS
-        with self._watched("waiting for another worker"):
+        key, stage = f"post/{key}", "waiting for another worker"
+        look = self.watch(stage)
+        with self._watched(stage):
             while not self._store.check([key]):
                 time.sleep(_POLL_SECONDS)
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + BEAT_SECONDS
-                    self._look_for_life(seen, "waiting for another worker")
+                look()
             found, read = bytes(self._store.get(key)), f"read/{key}"
             if readers == 1 or self._store.add(read, 1) == readers:
                 self._store.delete_key(key)
                 self._store.delete_key(read)
             return found
+
+    def watch(self, stage: str) -> Callable[[], None]:
+        """Return what to call again and again while this worker waits for the others.
+
+        It raises an `ExchangeError` once one of them has shown no sign of life for the deadline.
+        """
+        seen = dict[int, tuple[int, float]]()
+        next_look = time.monotonic() + BEAT_SECONDS
+
+        def look() -> None:
+            nonlocal next_look
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + BEAT_SECONDS
+                self._look_for_life(seen, stage)
+
+        return look
 
     def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
         """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""

@@ -158,7 +158,7 @@ def _threads(recipe: Recipe, local: int) -> int:
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
     """Return an exchange with replicas of some tables at all workers."""
-    # A worker that waits for a shard to come back may keep the others waiting as long.
+    # A worker that waits for a shard to come back may keep the others waiting as long; it shows signs of life.
     ranks, aside = (_ranks(workers, WRITING_SECONDS) for _ in range(2))
     try:
         replicas = CollectiveExchange(
@@ -266,6 +266,7 @@ def main() -> int:
     line = sys.stdin.readline()
     threading.Thread(target=end_with_launcher, daemon=True).start()
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while this process imported
         work(assignment_of(json.loads(line)), report)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -25,7 +25,8 @@ class LocalLauncher:
 
     A role's standard output carries events; its standard error is its log. Its standard input stays open
     while this process lives. A role ends itself when its input closes, so that nothing is left behind. A role
-    that has not ended `stop_seconds` after it was released is killed.
+    that has not ended `stop_seconds` after it was released is killed. A role with an assignment starts with
+    SIGINT blocked, by which it is asked to save.
 
     Args:
         stop_seconds: see above.
@@ -58,17 +59,22 @@ class LocalLauncher:
         """Start a role; one of the same name must have ended."""
         assert role.name not in self._processes
         listen = [] if role.listen is None else ["--listen", role.listen or f"{self.host}:0"]
-        # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
-        process = subprocess.Popen(
-            [sys.executable, *role.command, *listen],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            pass_fds=self._inherit,
-        )
+        # A worker takes SIGINT once it can: raised in its imports, a library may swallow it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if role.assignment else ())
+        try:
+            # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
+            process = subprocess.Popen(
+                [sys.executable, *role.command, *listen],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                pass_fds=self._inherit,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -26,7 +26,7 @@ _c10d: Any = dist
 """Parts of `torch.distributed` that its type annotations leave out."""
 
 WRITING_SECONDS = 7 * 86_400.0
-"""How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
+"""How long a rank may take to write its rows, or wait for a shard, as long as it shows signs of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +131,4 @@ def connected(
 def torch_ranks(workers: ConnectedWorkers, deadline: float) -> TorchRanks:
     """Return the processes that hold rows together: the first of each group of peers, which call this."""
     among = workers.mesh.axes(0)["data"] if workers.mesh.peers > 1 else None
-    return TorchRanks(deadline, workers.silent, among)
+    return TorchRanks(deadline, workers.silent, among, workers.watch)

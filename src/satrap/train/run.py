@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from satrap.dense import Stepped, Workers
 from satrap.embedding import Ticket
-from satrap.errors import TrainingError
+from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import Exchange, ExchangeStatistics, Traffic
 from satrap.schema import Label
 from satrap.train.control import PlateauControl
@@ -169,7 +169,9 @@ class Run:
             self._note(telemetry.statistics(), telemetry.traffic())
         elif self._asked is None or self._asked.done():
             if self._asked is not None:
-                self._note(self._asked.result(), telemetry.traffic())
+                # A shard that is being left does not answer. Another error meets the next step, too.
+                with suppress(ExchangeError):
+                    self._note(self._asked.result(), telemetry.traffic())
             self._asked = self._asker.submit(telemetry.statistics)
 
     def _note(self, statistics: ExchangeStatistics, traffic: Traffic) -> None:

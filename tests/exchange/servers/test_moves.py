@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import LocalExchange, Request
 from satrap.exchange.servers import ServersExchange, ShardMap, ShardServer
 from satrap.optim import Adagrad
+from satrap.rpc.wire.frames import Kind
 from satrap.schema import Table
 from satrap.store import BUCKETS
 from tests import faults
@@ -246,6 +248,39 @@ def test_a_question_of_another_thread_waits_until_its_client_has_the_map() -> No
         first.moves.adopt(new)
         for exchange in (first, second):
             exchange.close()
+
+
+def test_a_question_to_a_shard_that_is_being_left_fails_at_once_and_the_next_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with threads(2) as servers:
+        exchange = connect([server.address for server in servers])
+        new = exchange.map.after(np.zeros(BUCKETS, np.uint16), [0])
+        exchange.moves.carry(new)
+        asked: list[Future[Any]] = []
+        leave = exchange._shards.leave
+
+        def asked_between(*given: Any) -> None:
+            """What another thread asks after the goodbye, and before the shard is forgotten."""
+            asked.append(exchange._shards.ask(1, Kind.STATISTICS))
+            leave(*given)
+
+        monkeypatch.setattr(exchange._shards, "leave", asked_between)
+        exchange.moves.adopt(new)
+        with pytest.raises(ExchangeError, match=r"shard 1 at .* takes no more requests"):
+            asked[0].result(20)
+        assert len(exchange.telemetry.statistics().shards) == 1
+        exchange.close()
+
+
+def test_a_move_ends_with_an_error_once_the_exchange_has_ended() -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address], deadline=1.0)
+    with pytest.raises(ExchangeError, match="has not answered for 1 s"):
+        exchange.telemetry.statistics()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ExchangeError, match="has not answered for 1 s"):
+        pool.submit(exchange.moves.adopt, exchange.map).result(20)
+    exchange.close()
 
 
 class DiedError(Exception):

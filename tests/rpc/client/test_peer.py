@@ -255,6 +255,17 @@ def test_a_goodbye_waits_for_all_answers_before_it() -> None:
     assert decode(bytes(bye), []).kind == Kind.BYE
 
 
+def test_a_request_after_a_goodbye_fails_at_once() -> None:
+    """The server forgets the client and would never answer."""
+    client, answered = greeted(), []
+    client.request(Kind.BYE, [], lambda *_: None, now=0.0)
+    client.request(Kind.STATISTICS, [], lambda *answer: answered.append(answer), now=0.0)
+    [(parts, error)] = answered
+    assert parts == ()
+    assert str(error).startswith("shard 0 at host:1 takes no more requests: it has been left")
+    assert client.waiting == 2  # the lookup before, and the goodbye
+
+
 def test_a_lost_hello_is_sent_again() -> None:
     client = peer()
     client.request(Kind.HELLO, [b"x"], lambda *_: None, now=0.0)

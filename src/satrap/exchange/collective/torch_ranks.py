@@ -13,6 +13,9 @@ import torch.distributed as dist
 from satrap.errors import ExchangeError
 from satrap.exchange.collective.ranks import Bytes
 
+STAGE = "all-to-all of ids, rows or gradients"
+_LOOK = timedelta(seconds=0.25)
+
 
 class TorchRanks:
     """The processes of `torch.distributed`, which must be initialized; see `Ranks`.
@@ -23,6 +26,8 @@ class TorchRanks:
         deadline: seconds until a process that does not take part counts as lost, default 30.
         silent: asked for the ranks that seem to be dead once one is lost, see `ConnectedWorkers.silent`.
         among: only these of them are ranks, and only they make theirs; default all.
+        watch: returns what is called now and then while this process waits, and raises an `ExchangeError` if
+            another shows no sign of life, see `ConnectedWorkers.watch`; default: the deadline alone decides.
     """
 
     def __init__(
@@ -30,8 +35,9 @@ class TorchRanks:
         deadline: float = 30.0,
         silent: Callable[[], list[int]] = list,
         among: Sequence[int] | None = None,
+        watch: Callable[[str], Callable[[], None]] = lambda _: lambda: None,
     ) -> None:
-        self._silent, self._deadline, self._among = silent, deadline, among
+        self._silent, self._deadline, self._among, self._watch = silent, deadline, among, watch
         self._group: Any = dist.new_group(
             None if among is None else list(among),
             backend="gloo",
@@ -44,15 +50,27 @@ class TorchRanks:
         """See `Ranks.all_to_all`."""
         sent, received = torch.from_numpy(given), torch.empty(sum(sizes), dtype=torch.uint8)
         try:
-            dist.all_to_all_single(received, sent, list(sizes), list(lengths), group=self._group)
+            work = dist.all_to_all_single(
+                received, sent, list(sizes), list(lengths), group=self._group, async_op=True
+            )
+            self._wait(work)
         except RuntimeError as error:  # closed connections, time-outs
             raise ExchangeError(
                 f"rank {self.rank} lost {self._named()}: {str(error).splitlines()[0][-160:]}",
-                where="all-to-all of ids, rows or gradients",
+                where=STAGE,
                 why="the ranks hold the tables together: without one of them, its rows are gone",
                 fix="look at the other ranks' logs, and resume from the newest snapshot",
             ) from error
         return np.split(received.numpy(), np.cumsum(sizes)[:-1])
+
+    def _wait(self, work: Any) -> None:
+        look = self._watch(STAGE)
+        while not work.is_completed():
+            try:
+                work.wait(_LOOK)
+            except RuntimeError:  # not yet, or it has failed: then the last line raises it again
+                look()
+        work.wait()
 
     def _named(self) -> str:
         found = self._silent()
@@ -60,7 +78,7 @@ class TorchRanks:
 
     def another(self) -> TorchRanks:
         """See `Ranks.another`; a collective call."""
-        return TorchRanks(self._deadline, self._silent, self._among)
+        return TorchRanks(self._deadline, self._silent, self._among, self._watch)
 
     def close(self) -> None:
         """See `Ranks.close`."""

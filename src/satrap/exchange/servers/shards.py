@@ -192,17 +192,17 @@ class Shards:
     def leave(self, shards: Collection[int], then: Callable[[], None]) -> None:
         """Forget shards that have heard a goodbye, and do something else, in the loop's thread."""
 
-        done: Future[None] = Future()
+        done: Call[None] = self.call()
 
         def forget() -> None:
             for shard in shards:
                 self._loop.leave(self.peers[shard])
             self.peers = {shard: peer for shard, peer in self.peers.items() if shard not in shards}
             then()
-            done.set_result(None)
+            done.succeed(None)
 
         self.post(forget)
-        self.wait(done)
+        self.wait(done.future)
 
     def wait(self, future: Future[T]) -> T:
         """Return the result of a future that answers will complete."""

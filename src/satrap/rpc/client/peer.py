@@ -91,7 +91,8 @@ class Peer:
         self._sequence = 0
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
-        self._unsent, self._recovered, self._gone = 0, -1, False
+        self._unsent, self._recovered = 0, -1
+        self._left = self._gone = False  # a goodbye was issued; it was answered
         self._unacknowledged = 0
         self._quiet, self._pause, self._busy = 0.0, QUIET, ""
         self._hints: deque[Message] = deque(maxlen=HINTS)
@@ -111,11 +112,15 @@ class Peer:
         step: int = 0,
         lr_scale: float = 1.0,
     ) -> None:
-        """Number a request for `outgoing`; refuse it at once if it is too large for the server."""
+        """Number a request for `outgoing`; refuse it at once if it is too large, or follows a goodbye."""
         payload = digest(parts)
-        if (refusal := self.refusal(kind, payload.size)) is not None:
+        refusal: SatrapError | None = self.refusal(kind, payload.size)
+        if self._left:  # the server forgets this client, and would never answer
+            refusal = ExchangeError(f"{self.name} takes no more requests: it has been left")
+        if refusal is not None:
             on_answer((), refusal)
             return
+        self._left = kind == Kind.BYE
         header = Header(kind, self.epoch, self.client, self._sequence, 0, step, lr_scale)
         self._pending[self._sequence] = Pending(header, parts, payload, now, on_answer)
         self._sequence += 1

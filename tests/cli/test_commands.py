@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import satrap as package
-from satrap.cli.main import _internal_error
+from satrap.cli.commands import _internal_error
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import make_recipe
 

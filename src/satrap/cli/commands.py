@@ -14,6 +14,7 @@ from satrap.cli.deploy import deploy
 from satrap.cli.doctor import doctor
 from satrap.cli.embedding_worker import embedding_worker
 from satrap.cli.init import init
+from satrap.cli.interrupt import INTERRUPTED
 from satrap.cli.key import key
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SatrapError as error:
         _fail(str(error), WRONG_INPUT if isinstance(error, ConfigError | DataError) else FAILED, debug)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; nothing was kept", FAILED, debug)
+        _fail(INTERRUPTED, FAILED, debug)
     except BrokenPipeError:
         # Nobody reads our output any more; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,27 @@
+"""The process of a worker, as a launcher starts and stops it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+
+from satrap.launch.worker import INTERRUPTED
+from satrap.launchers.launcher import Ended, Logged, Role, Stop
+from satrap.launchers.local_launcher import LocalLauncher
+from tests.launchers.test_launcher import hear
+
+
+@pytest.mark.cluster
+def test_a_worker_that_is_interrupted_while_it_imports_says_nothing_but_that() -> None:
+    pauses = {"worker 0": 0.0, "worker 1": 0.3}
+    with closing(LocalLauncher()) as launcher:
+        for name, seconds in pauses.items():
+            launcher.start(Role(name, ["-m", "satrap.launch"], "{}"))
+            time.sleep(seconds)
+            launcher.stop(name, Stop.SAVE)
+        heard = hear(launcher, lambda heard: sum(isinstance(event, Ended) for _, event in heard) == 2)
+    codes = {name: event.code for name, event in heard if isinstance(event, Ended)}
+    assert [event for _, event in heard if isinstance(event, Logged)] == []
+    assert codes == dict.fromkeys(pauses, INTERRUPTED)
