@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from satrap.data.columns import is_text, to_floats
 from satrap.data.encode import MISSING
+from satrap.init.names import meaning, words
 from satrap.init.profile import MOST_TEXTS, Column, flat
 from satrap.schema import MAX_DIM
 
@@ -45,13 +45,6 @@ class Decision:
     numbers: Any = field(default=None, repr=False)
 
 
-def words(name: str) -> list[str]:
-    """Return the words of a name such as `userId`, `user_id` or `User-ID`, in lower case."""
-    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
-
-
-_ID_WORDS = set(words("id ids uid uuid guid code key sku isbn asin zip zipcode postcode postal hash no nr"))
-_ID_WORDS |= set(words("user item customer product member visitor seller shop store device session campaign"))
 _TIME_WORDS = set(words("time timestamp date datetime ts day created updated at epoch"))
 
 
@@ -117,8 +110,9 @@ def _of_numbers(column: Column, values: Any) -> Decision:
         return Decision("unused", "it only counts the rows")
     if distinct == 2:
         return Decision("category", "two values")
-    named = bool(_ID_WORDS & set(words(column.name)))
-    if whole and (named or column.high >= 2**31 or column.low <= -(2**31)):
+    named = meaning(column.name)
+    large = column.high >= 2**31 or column.low <= -(2**31)
+    if whole and (named == "id" or (large and named is None)):
         if _unique(column):
             return Decision("unused", "a different id in almost every row")
         return Decision("category", "whole numbers that name things")

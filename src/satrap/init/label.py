@@ -13,7 +13,7 @@ import numpy as np
 from satrap.data.columns import as_array, to_floats
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError
-from satrap.init.kinds import words
+from satrap.init.names import words
 from satrap.init.profile import LABEL_VALUES, Column, Profile
 from satrap.schema import Kind
 

@@ -18,8 +18,9 @@ from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.init.alone import auc_alone
 from satrap.init.choose import Features, Lines, add_features, bins_for
-from satrap.init.kinds import Decision, decide, words
+from satrap.init.kinds import Decision, decide
 from satrap.init.label import Target, choose_label
+from satrap.init.names import names_user, words
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
@@ -34,7 +35,6 @@ near to it without being a copy."""
 MOST_BOTH = 500
 """Columns of a table whose numbers may appear with and without a logarithm."""
 _WEIGHTS = {"weight", "weights"}
-_USERS = {"user", "users", "uid", "userid", "customer", "visitor", "member", "reader", "client"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +303,7 @@ def _users(facts: Profile, decisions: dict[str, Decision]) -> str | None:
     for name, decision in decisions.items():
         column: Column = facts.columns[name]
         count = column.distinct.count
-        if _USERS & set(words(name)) and decision.kind == "category" and 10 <= count <= column.rows / 5:
+        if names_user(name) and decision.kind == "category" and 10 <= count <= column.rows / 5:
             return name
     return None
 
