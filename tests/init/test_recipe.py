@@ -137,6 +137,33 @@ def test_a_split_by_time(tmp_path: Path) -> None:
         written(tmp_path, clicks(1000), time="copy")
 
 
+def test_a_damaged_time_is_missing(tmp_path: Path) -> None:
+    """Among numbers, as other texts there; the recipe reads the file, and the split is that of the others."""
+    frame = clicks(1000)
+    frame["at"] = (1_600_000_000 + 1000 * np.arange(1000)[::-1]).astype(str)
+    written(tmp_path, frame, time="at")
+    right = load(tmp_path / "recipe.yaml").sections.data.split
+    frame.loc[700, "at"] = "84743496 https://example.org"
+    text = written(tmp_path, frame, time="at")
+    assert "# at_hour: " in text
+    data = load(tmp_path / "recipe.yaml").sections.data
+    assert data.split == right
+    assert data.missing is not None
+    assert data.missing[-1] == "84743496 https://example.org"
+    text = written(tmp_path, frame)
+    assert "# split: {column: at" in text
+    assert "# at_hour: " in text
+    assert load(tmp_path / "recipe.yaml").sections.data.missing == data.missing
+
+
+def test_texts_that_are_no_times_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
+    frame = clicks(1000)
+    frame.loc[[421, 500, 502], "at"] = ["2024-02-30 10:00:00", "soon", "soon"]
+    with pytest.raises(DataError, match="--time at: 3 of 1,000 values are no times") as caught:
+        written(tmp_path, frame, time="at")
+    assert caught.value.where.endswith("data.csv, row 422, column 'at': '2024-02-30 10:00:00'")
+
+
 def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> None:
     text = written(tmp_path, clicks(300))
     proposed = [line for line in text.splitlines() if line.startswith("  # at_")]

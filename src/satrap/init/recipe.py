@@ -24,7 +24,7 @@ from satrap.init.names import names_user, words
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
-from satrap.init.times import proposals, split_by_time
+from satrap.init.times import not_times, proposals, split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
 
@@ -121,10 +121,10 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
             fix="give a column of ids, categories or numbers as well",
         )
     chosen = settings(rows, features.width, target.share)
-    odd = sorted(
-        {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
-    )
-    by_time = _by_time(asked, facts)
+    times = _times(asked, facts)
+    by_time = _by_time(asked, facts, source, times)
+    numbers = [name for name in (*decisions, *times) if facts.columns[name].numbers]
+    odd = sorted({text for name in numbers for text in facts.columns[name].odd})
     chosen["data"] = _data(asked, csv, kind, odd, by_time if asked.time else None) | chosen["data"]
     lines = [*_head(asked, facts, source), *section("data", chosen.pop("data"))]
     if by_time and not asked.time:
@@ -133,7 +133,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
     lines += [*_labels(target, rows), "", *_roles(asked, facts, target, decisions)]
-    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(asked, facts), ""]
+    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
     return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
@@ -198,16 +198,29 @@ def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str,
     return found
 
 
-def _by_time(asked: Request, facts: Profile) -> dict[str, Any] | None:
+def _times(asked: Request, facts: Profile) -> list[str]:
+    """Return the columns of times."""
+    names = [name for name in facts.columns if name not in (asked.label, *asked.drop, asked.time)]
+    found = [n for n in names if decide(facts.columns[n], as_array(facts.sample.column(n))).kind == "time"]
+    return [asked.time, *found] if asked.time else found
+
+
+def _by_time(asked: Request, facts: Profile, source: Source, times: Sequence[str]) -> dict[str, Any] | None:
     """Return a split by the column asked for, or by the first one that holds times; None if there is none."""
     parts = ["validation"] if asked.test else ["validation", "test"]
-    for name in [asked.time] if asked.time else facts.columns:
+    for name in times:
         column, sample = facts.columns[name], as_array(facts.sample.column(name))
-        if not asked.time and (name in (asked.label, *asked.drop) or decide(column, sample).kind != "time"):
-            continue
-        found = split_by_time(name, sample, parts)
+        found = split_by_time(name, sample, parts, column.odd if column.numbers else ())
         if found or not asked.time:
             return found
+        wrong, count, first = not_times(source, name, facts.rows)
+        if 0 < wrong < count:
+            raise DataError(
+                f"--time {name}: {wrong:,} of {count:,} values are no times",
+                where=first,
+                why="times are timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970",
+                fix="correct these values, or leave them empty: rows without a time are for training",
+            )
         raise ConfigError(
             f"--time {name}: it has no times, or not more than {len(parts)} different ones",
             why="times are timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970",
@@ -308,13 +321,12 @@ def _users(facts: Profile, decisions: dict[str, Decision]) -> str | None:
     return None
 
 
-def _of_times(asked: Request, facts: Profile) -> list[str]:
+def _of_times(facts: Profile, times: Sequence[str]) -> list[str]:
     """Return, as comments, features that a recipe may have of columns of times."""
     lines = []
-    for name in [name for name in facts.columns if name not in (asked.label, *asked.drop)]:
+    for name in times:
         column, sample = facts.columns[name], as_array(facts.sample.column(name))
-        if name == asked.time or decide(column, sample).kind == "time":
-            lines += [f"  # {line}" for line in proposals(name, sample)]
+        lines += [f"  # {line}" for line in proposals(name, sample, column.odd if column.numbers else ())]
     return ["  # Of times, if hours, days or the age matter:", *lines] if lines else []
 
 
