@@ -12,7 +12,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.init import Request, make_recipe
-from tests.init.frames import clicks, shop
+from tests.init.frames import clicks, impressions, shop
 
 
 def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
@@ -178,7 +178,7 @@ def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> N
 
 def test_how_csv_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
-    path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n" * 50)
+    path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n1; red; 1.5\n" * 20)
     found = make_recipe(Request(data=[str(path)], label="y", output=str(tmp_path / "recipe.yaml")))
     (tmp_path / "recipe.yaml").write_text(found.text)
     data = load(tmp_path / "recipe.yaml").sections.data
@@ -231,8 +231,8 @@ def test_numbers_alone_have_a_table(tmp_path: Path) -> None:
 
 
 def test_lists_in_parquet(tmp_path: Path) -> None:
-    tags = [["a", "b"], ["c"], [], ["b"]] * 100
-    pq.write_table(pa.table({"y": [0, 1, 1, 0] * 100, "tags": tags}), tmp_path / "data.parquet")
+    tags = [["a", "b"], ["c"], []] * 100
+    pq.write_table(pa.table({"y": [0, 1, 1, 0] * 75, "tags": tags}), tmp_path / "data.parquet")
     found = make_recipe(
         Request(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
     )
@@ -262,12 +262,35 @@ def test_a_copy_of_a_number_or_class_is_left_out_and_what_goes_with_it_is_not(tm
     assert {"length", "is_iris"} <= set(load(tmp_path / "recipe.yaml").sections.features)
 
 
+def test_what_is_known_only_after_the_label_is_left_out_unless_it_is_kept(tmp_path: Path) -> None:
+    text = written(tmp_path, impressions(8000), label="clicked")
+    features = set(load(tmp_path / "recipe.yaml").sections.features)
+    assert features & {"purchased", "revenue", "coupon", "status"} == set()
+    assert {"user_id", "position", "price", "device_type"} <= features
+    assert "#   purchased: the label is 1 in all 603 rows without value '0'" in text
+    written(tmp_path, impressions(8000), label="clicked", keep=["status", "price"])
+    features = set(load(tmp_path / "recipe.yaml").sections.features)
+    assert features & {"purchased", "revenue", "coupon", "status"} == {"status"}
+    text = written(tmp_path, clicks(1000), keep=["copy"])  # also one that tells all
+    assert "copy: {dim: 4}" in text
+
+
+def test_users_with_one_label_are_no_copy(tmp_path: Path) -> None:
+    frame = clicks(4000)
+    frame["y"] = np.where(frame["user_id"] < 3, 1, frame["y"])
+    frame["y"] = np.where(frame["user_id"] > 33, 0, frame["y"])
+    written(tmp_path, frame)
+    assert "user_id" in load(tmp_path / "recipe.yaml").sections.features
+
+
 @pytest.mark.parametrize(
     ("frame", "asked", "kind", "match"),
     [
         (clicks(100), {"label": "yy"}, ConfigError, "did you mean 'y'"),
         (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
+        (clicks(100), {"keep": ["prise"]}, ConfigError, "did you mean 'price'"),
         (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
+        (clicks(500)[["y", "copy"]], {}, DataError, "--keep COLUMN"),
         (pd.DataFrame({"y": []}), {}, DataError, "no rows"),
         (pd.DataFrame({"y": ["p", "q", "r"], "x": 1}), {}, DataError, "3 values"),
     ],

@@ -112,7 +112,7 @@ def _of_numbers(column: Column, values: Any) -> Decision:
         return Decision("category", "two values")
     named = meaning(column.name)
     large = column.high >= 2**31 or column.low <= -(2**31)
-    if whole and (named == "id" or (large and named is None)):
+    if whole and (named in ("id", "class") or (large and named is None)):
         if _unique(column):
             return Decision("unused", "a different id in almost every row")
         return Decision("category", "whole numbers that name things")

@@ -46,8 +46,10 @@ _SPAN = re.compile(r"\d+(d|h|w|m|y|days?|hours?|weeks?|months?|years?)(?![a-z])"
 _OF = set(words("of per by in for"))
 
 
-def meaning(name: str) -> Literal["id", "amount"] | None:
-    """Return whether whole numbers of this name stand for things or are amounts; None if it does not say.
+def meaning(name: str) -> Literal["id", "class", "amount"] | None:
+    """Return whether whole numbers of this name stand for things, or for classes of things, or are amounts.
+
+    None if the name does not say.
 
     The last word tells most, of `price_per_sku` the one before `per`. A word for a thing makes an id only
     alone or beside a word such as id or key: `user_orders` is an amount.
@@ -57,7 +59,7 @@ def meaning(name: str) -> Literal["id", "amount"] | None:
         return "amount"
     end = next((i for i, word in enumerate(found) if i and word in _OF), len(found))
     if end and found[end - 1] in _KEYS | _CLASSES:
-        return "id"
+        return "id" if found[end - 1] in _KEYS else "class"
     if _MEASURES & set(found) or _SPAN.search(name):
         return "amount"
     return "id" if found and (_KEYS & set(found[:end]) or set(found) <= _THINGS) else None

@@ -16,11 +16,11 @@ from satrap.data.dataset import open_source
 from satrap.data.encode import MISSING
 from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
-from satrap.init.alone import auc_alone
+from satrap.init.alone import auc_alone, one_label
 from satrap.init.choose import Features, Lines, add_features, bins_for
 from satrap.init.kinds import Decision, decide
 from satrap.init.label import Target, choose_label
-from satrap.init.names import names_user, words
+from satrap.init.names import meaning, names_user, words
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
@@ -49,6 +49,7 @@ class Request:
         weight, group: columns of that use.
         time: column of times; the latest rows of `data` are for validation and test.
         drop: columns to leave out.
+        keep: columns to use although they look like a copy of the label.
         kind: of the label: binary, regression or multiclass; default by its values.
         positive: values of the label that count as 1.
         threshold: numbers of the label from here on count as 1.
@@ -66,6 +67,7 @@ class Request:
     group: str | None = None
     time: str | None = None
     drop: Sequence[str] = ()
+    keep: Sequence[str] = ()
     kind: Kind | None = None
     positive: Sequence[str] = ()
     threshold: float | None = None
@@ -77,12 +79,16 @@ class Request:
 
 @dataclass(slots=True)
 class Found:
-    """The text of a recipe, and how many columns of how many rows it uses and leaves out."""
+    """The text of a recipe, and how many columns of how many rows it uses and leaves out.
+
+    `copies` are columns among the latter that look like a copy of the label, with the reason.
+    """
 
     text: str
     used: int
     unused: int
     rows: int
+    copies: dict[str, str]
 
 
 def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None) -> Found:
@@ -101,17 +107,20 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
         facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
     )
     unused: dict[str, str] = {}
-    decisions = _decisions(asked, facts, target, unused)
+    decisions = _decisions(asked, facts, unused)
+    copies = _leave_out_copies(asked, facts, target, decisions)
+    unused |= {name: f"{why}: a copy, or known only afterwards?" for name, why in copies.items()}
     if tested:
         check_columns(decisions, tested.names, tested.label)
     rows = _training_rows(asked, facts)
     features = _features(facts, target, decisions, rows)
     if not features.lines:
+        known = "; of columns known before the label, --keep COLUMN" if copies else ""
         raise DataError(
             "no column is left to learn from",
             where=source.label,
             why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
-            fix="give more columns, or rows",
+            fix=f"give more columns, or rows{known}",
         )
     if not any("dim" in keys for keys, _ in features.lines.values()):
         raise DataError(
@@ -136,7 +145,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
-    return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
+    return Found("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
 
 
 def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
@@ -158,8 +167,9 @@ def _training_rows(asked: Request, facts: Profile) -> int:
 
 
 def _check_columns(asked: Request, source: Source) -> None:
-    named: dict[str, Sequence[str | None]] = {"--label": [asked.label], "--drop": asked.drop}
-    named |= {"--weight": [asked.weight], "--group": [asked.group], "--time": [asked.time]}
+    named: dict[str, Sequence[str | None]] = {"--label": [asked.label]}
+    named |= {"--drop": asked.drop, "--keep": asked.keep, "--weight": [asked.weight]}
+    named |= {"--group": [asked.group], "--time": [asked.time]}
     for option, columns in named.items():
         for column in columns:
             if column is not None and column not in source.names:
@@ -173,10 +183,9 @@ def _check_columns(asked: Request, source: Source) -> None:
                 )
 
 
-def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str, str]) -> dict[str, Decision]:
+def _decisions(asked: Request, facts: Profile, unused: dict[str, str]) -> dict[str, Decision]:
     """Return what the columns are that are used; write into `unused` why others are not."""
     found: dict[str, Decision] = {}
-    questions = target.questions(as_array(facts.sample.column(asked.label)))
     for name, column in facts.columns.items():
         if name in (asked.label, asked.weight):
             continue
@@ -189,13 +198,34 @@ def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str,
             unused[name] = "a time: what comes later has other values"
         elif decision.kind == "unused":
             unused[name] = decision.why
-        elif (alone := auc_alone(column, sample, questions[0])) > SUSPICIOUS[target.kind] and all(
-            auc_alone(column, sample, question) > SUSPICIOUS[target.kind] for question in questions[1:]
-        ):
-            unused[name] = f"it alone tells the label, AUC {alone:.3f}: a copy, or known only afterwards?"
         else:
-            found[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
+            found[name] = decision
     return found
+
+
+def _leave_out_copies(
+    asked: Request, facts: Profile, target: Target, decisions: dict[str, Decision]
+) -> dict[str, str]:
+    """Remove the columns that look like a copy of the label, and return why; give others their AUC alone."""
+    copies: dict[str, str] = {}
+    questions = target.questions(as_array(facts.sample.column(asked.label)))
+    limit = SUSPICIOUS[target.kind]
+    for name, decision in list(decisions.items()):
+        column, sample = facts.columns[name], as_array(facts.sample.column(name))
+        alone = auc_alone(column, sample, questions[0])
+        why = None
+        if alone > limit and all(auc_alone(column, sample, question) > limit for question in questions[1:]):
+            why = f"it alone tells the label, AUC {alone:.3f}"
+        elif target.kind == "binary":
+            each = decision.kind == "category" and meaning(name) != "id"
+            why = one_label(column, sample, questions[0], each=each, columns=len(decisions))
+        if why is None or name in asked.keep:
+            decisions[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
+        else:
+            copies[name] = why
+    for name in copies:
+        del decisions[name]
+    return copies
 
 
 def _times(asked: Request, facts: Profile) -> list[str]:
