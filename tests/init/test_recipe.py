@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,78 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
         Request(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
     )
     assert "tags: {dim: 4, multi: true, pooling: mean}" in found.text
+
+
+NO_INPUT: dict[str, tuple[Any, str]] = {
+    "bytes": (pa.array([b"\xff", b"a"] * 60), "bytes that are no UTF-8 text"),
+    "views": (pa.array([b"\xff", b"a"] * 60, pa.binary_view()), "bytes that are no UTF-8 text"),
+    "lists_of_bytes": (pa.array([[b"\xff"], []] * 60), "bytes that are no UTF-8 text"),
+    "codes": (pa.array([b"\xff", b"a"] * 60).dictionary_encode(), "bytes that are no UTF-8 text"),
+    "waits": (pa.array([1, 2] * 60, pa.duration("s")), "a column of type duration"),
+    "lists_of_waits": (pa.array([[1], []] * 60, pa.list_(pa.duration("s"))), "a column of type duration"),
+    "maps": (pa.array([[("a", 1)]] * 120, pa.map_(pa.string(), pa.int64())), "its values are structures"),
+}
+
+
+def of_parts(folder: Path, parts: list[dict[str, Any]], label: str = "y", **asked: Any) -> str:
+    """Write the columns beside others that can be used, a file for each part, and return their recipe."""
+    for i, columns in enumerate(parts):
+        some = {
+            "y": np.random.default_rng(i).integers(0, 2, 120),
+            "color": ["red", "blue", "red", "green"] * 30,
+        }
+        pq.write_table(pa.table({**some, **columns}), folder / f"{i}.parquet", store_schema=True)
+    files = [str(folder / f"{i}.parquet") for i in range(len(parts))]
+    found = make_recipe(Request(data=files, label=label, output=str(folder / "recipe.yaml"), **asked))
+    (folder / "recipe.yaml").write_text(found.text)
+    return found.text
+
+
+def test_columns_that_are_no_input_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    columns = {name: array for name, (array, _) in NO_INPUT.items()}
+    text = of_parts(tmp_path, [columns])
+    for name, (_, why) in NO_INPUT.items():
+        assert f"#   {name}: {why}" in text
+    assert list(load(tmp_path / "recipe.yaml").sections.features) == ["color"]
+    text = of_parts(tmp_path, [columns], drop=list(columns))
+    assert text.count(": as asked for") == len(columns)
+    with pytest.raises(DataError, match="the label 'waits' cannot be learned: a column of type duration"):
+        of_parts(tmp_path, [columns], label="waits")
+    with pytest.raises(DataError, match="the label 'maps' cannot be learned: its values are structures"):
+        of_parts(tmp_path, [columns], label="maps")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([5, 7, 9] * 40, ["5", "8", "seven"] * 40, "x: {dim: 4} # numbers and text mixed"),
+        ([5, 7, 9, 11] * 30, ["5", "8", "2", "1"] * 30, "x: {numeric: true, "),
+        ([None] * 120, ["p", "q"] * 60, "x: {dim: 4} # a category"),
+        ([True, False, False] * 40, ["true", "false"] * 60, "x: {dim: 4} # two values"),
+        (
+            [["a"], ["b"]] * 60,
+            ["a", "b"] * 60,
+            "#   x: list<element: string> in some files, string in others",
+        ),
+        (
+            ["a", "b"] * 60,
+            [["a"], ["b"]] * 60,
+            "#   x: string in some files, list<element: string> in others",
+        ),
+        ([{"a": 1}] * 120, ["a", "b"] * 60, "#   x: its values are structures"),
+        ([[1, 2]] * 120, [[{"a": 1}]] * 120, "#   x: its values are structures"),
+        (
+            pa.array([b"ab", b"\xff\xff"] * 60, pa.binary(2)),
+            ["a", "b"] * 60,
+            "#   x: bytes that are no UTF-8",
+        ),
+    ],
+)
+def test_parts_of_unlike_types(tmp_path: Path, first: Any, second: Any, expected: str) -> None:
+    """What can be read part by part is used, and what cannot is left out."""
+    text = of_parts(tmp_path, [{"x": first}, {"x": second}])
+    assert expected in re.sub(" +#", " #", text)
+    assert "x: as asked for" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
 
 
 def test_vectors_need_a_table_beside_them(tmp_path: Path) -> None:

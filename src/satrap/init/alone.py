@@ -29,7 +29,7 @@ def auc_alone(column: Column, sample: pa.Array, target: Any) -> float:
     Each half of the rows is scored by the mean label of its value in the other half, which serves categories;
     numbers are also scored by themselves, in both directions. NaN if the sample has one class only.
     """
-    if column.is_list or column.is_nested or not 0 < target.sum() < len(target):
+    if column.is_list or column.unusable or not 0 < target.sum() < len(target):
         return float("nan")
     array = flat(sample)
     found = [_auc(_means(hash_ids(array, 0, _MISSING.ids), target), target)]
@@ -62,7 +62,7 @@ def one_label(column: Column, sample: pa.Array, target: Any, *, each: bool, colu
         columns: how many columns are looked at.
     """
     rows, share = len(target), target.mean()
-    if column.is_nested or not 0 < share < 1:
+    if column.unusable or not 0 < share < 1:
         return None
     array = flat(sample)
     ids = _lengths(array) if column.is_list else hash_ids(array, 0, _MISSING.ids)

@@ -50,8 +50,8 @@ _TIME_WORDS = set(words("time timestamp date datetime ts day created updated at 
 
 def decide(column: Column, sample: pa.Array) -> Decision:
     """Return what a column is, from the facts about all its rows and a sample of its values."""
-    if column.is_nested:
-        return Decision("unused", "its values are structures, which are no input")
+    if column.unusable:
+        return Decision("unused", column.unusable)
     if column.values == 0:
         return Decision("unused", "it has no values")
     if column.distinct.count == 1 and column.missing == 0:
@@ -60,7 +60,10 @@ def decide(column: Column, sample: pa.Array) -> Decision:
         return _of_lists(column)
     sample = flat(sample).drop_null()
     if is_text(sample.type):
-        sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
+        try:
+            sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
+        except pa.ArrowInvalid:  # bytes of one length are ids, but beside text they would be text
+            return Decision("unused", "bytes that are no UTF-8 text")
         sample = sample.filter(pc.invert(pc.is_in(sample, _TEXTS)))
     if _is_time(column, sample):
         return Decision("time", "a time")

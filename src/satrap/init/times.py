@@ -19,6 +19,8 @@ from satrap.init.write import scalar
 _UNREADABLE = pa.ArrowInvalid, pa.ArrowNotImplementedError
 """pyarrow's words for no such conversion."""
 
+_YEAR_10000 = 253_402_300_800
+
 
 def proposals(column: str, sample: pa.Array, odd: Collection[str] = ()) -> list[str]:
     """Return features of a column of times, as lines of a recipe; none if its times cannot be read.
@@ -41,7 +43,7 @@ def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
         seconds = to_seconds(flat(sample), pa.array([*MISSING, *odd]))
     except _UNREADABLE:
         return np.empty(0)
-    return seconds[~np.isnan(seconds)]
+    return seconds[np.abs(seconds) < _YEAR_10000]
 
 
 def split_by_time(
