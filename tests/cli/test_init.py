@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from satrap.cli import init as module
 from satrap.config import load
 from tests.cli.command import satrap
-from tests.init.frames import clicks, shop
+from tests.init.frames import clicks, impressions, shop
 
 
 def test_from_a_file_to_metrics_with_nothing_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +52,21 @@ def test_numbers_and_classes_with_nothing_edited(
         assert test["accuracy"] > (values == frame[label].mode()[0]).mean() + 0.1
     else:
         assert test["rmse"] < 0.9 * values.std()  # of the mean
+
+
+def test_what_looks_like_a_copy_of_the_label_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    impressions(4000).rename(columns={"revenue": "net revenue"}).to_csv("shop.csv", index=False)
+    answer = satrap("init", "shop.csv", "--label", "clicked")
+    warnings = [line for line in answer.out.splitlines() if line.startswith("warning: ")]
+    assert [line.split(":")[1] for line in warnings] == [
+        f" {name} is left out" for name in ("purchased", "net revenue", "coupon", "status")
+    ]
+    assert warnings[1].endswith("if it is known before the label, --keep 'net revenue'")
+    answer = satrap("init", "shop.csv", "--label", "clicked", "--keep", "net revenue", "--force")
+    assert "revenue is left out" not in answer.out
 
 
 def test_a_recipe_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

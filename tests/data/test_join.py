@@ -1,12 +1,13 @@
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from satrap import Categorical, Numeric, Schema
 from satrap.data import Join, hash_ids, read
 from satrap.data.dataset import open_source
 from satrap.data.join import SideTable
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, DataError
 from tests.data.helpers_data import Counted, error_of
 
 SIDE = {
@@ -92,3 +93,17 @@ def test_errors():
     assert "side table has no rows" in error_of(run({"book": [], "pages": []})).what
     with pytest.raises(ConfigError, match="there is a column 'author' already"):
         run({"book": [1], "author": ["y"]})()
+
+
+def test_a_side_table_of_parts_of_unlike_types(tmp_path) -> None:
+    """Numbers and text are one column; lists and text are refused by name, unless they are not used."""
+    pq.write_table(pa.table({"k": [1, 2], "x": [7, 8], "t": [["a"], []]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"k": ["3", "b"], "x": ["7", "z"], "t": ["a", "b"]}), tmp_path / "1.parquet")
+    schema = Schema([], {"x": Categorical(dim=4)})
+    data = {"k": ["1", "3", "b", "9", "2"]}
+    join = Join(source=str(tmp_path / "*.parquet"), on="k", columns=["x"])
+    [batch] = read(data, schema, join=[join])
+    assert batch.ids["x"].values.tolist() == hash_ids(["7", "7", "z", None, "8"]).tolist()
+    with pytest.raises(DataError, match=r"types that do not go together: list<.*, string") as caught:
+        read(data, schema, join=[Join(source=join.source, on="k")])
+    assert caught.value.where.endswith("column 't'")

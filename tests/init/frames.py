@@ -48,3 +48,25 @@ def shop(rows: int, seed: int = 1) -> pd.DataFrame:
             "color": np.array(["red", "green", "blue"])[(score + random.gumbel(size=(rows, 3))).argmax(1)],
         }
     )
+
+
+def impressions(rows: int, seed: int = 1) -> pd.DataFrame:
+    """Impressions of a shop; `purchased`, `revenue`, `coupon` and `basket` are known only after a click."""
+    random = np.random.default_rng(seed)
+    position, price = random.integers(1, 9, rows), random.lognormal(3, 1, rows).round(2)
+    clicked = (random.random(rows) < 0.45 / position**0.5).astype(int)
+    purchased = clicked * (random.random(rows) < 0.3)
+    coupon = np.where(purchased * (random.random(rows) < 0.5) > 0, random.choice(["spring", "vip"], rows), "")
+    return pd.DataFrame(
+        {
+            "user_id": random.integers(0, 40, rows),
+            "position": position,
+            "price": price,
+            "device_type": random.integers(0, 4, rows),
+            "purchased": purchased,
+            "revenue": price * purchased,
+            "coupon": coupon,
+            "status": np.where(purchased > 0, "paid", random.choice(["seen", "open"], rows)),
+            "clicked": clicked,
+        }
+    )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.data.dataset import open_source
-from satrap.init.kinds import Decision, decide, words
+from satrap.init.kinds import Decision, decide
 from satrap.init.profile import profile
 
 RANDOM = np.random.default_rng(7)
@@ -110,12 +110,6 @@ def test_a_column_has_the_same_kind_as_number_and_as_text(values: list[int], nam
         decided(name, form).kind for form in (values, [str(v) for v in values], [float(v) for v in values])
     }
     assert len(kinds) == 1
-
-
-def test_words() -> None:
-    assert words("userId") == ["user", "id"]
-    assert words("User-ID") == words("user_id") == words("USER_ID") == ["user", "id"]
-    assert words("HTMLPage2") == ["html", "page", "2"]
 
 
 def test_arrow_types_without_text() -> None:

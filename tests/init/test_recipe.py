@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.init import Request, make_recipe
-from tests.init.frames import clicks, shop
+from tests.init.frames import clicks, impressions, shop
 
 
 def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
@@ -137,6 +138,33 @@ def test_a_split_by_time(tmp_path: Path) -> None:
         written(tmp_path, clicks(1000), time="copy")
 
 
+def test_a_damaged_time_is_missing(tmp_path: Path) -> None:
+    """Among numbers, as other texts there; the recipe reads the file, and the split is that of the others."""
+    frame = clicks(1000)
+    frame["at"] = (1_600_000_000 + 1000 * np.arange(1000)[::-1]).astype(str)
+    written(tmp_path, frame, time="at")
+    right = load(tmp_path / "recipe.yaml").sections.data.split
+    frame.loc[700, "at"] = "84743496 https://example.org"
+    text = written(tmp_path, frame, time="at")
+    assert "# at_hour: " in text
+    data = load(tmp_path / "recipe.yaml").sections.data
+    assert data.split == right
+    assert data.missing is not None
+    assert data.missing[-1] == "84743496 https://example.org"
+    text = written(tmp_path, frame)
+    assert "# split: {column: at" in text
+    assert "# at_hour: " in text
+    assert load(tmp_path / "recipe.yaml").sections.data.missing == data.missing
+
+
+def test_texts_that_are_no_times_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
+    frame = clicks(1000)
+    frame.loc[[421, 500, 502], "at"] = ["2024-02-30 10:00:00", "soon", "soon"]
+    with pytest.raises(DataError, match="--time at: 3 of 1,000 values are no times") as caught:
+        written(tmp_path, frame, time="at")
+    assert caught.value.where.endswith("data.csv, row 422, column 'at': '2024-02-30 10:00:00'")
+
+
 def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> None:
     text = written(tmp_path, clicks(300))
     proposed = [line for line in text.splitlines() if line.startswith("  # at_")]
@@ -151,7 +179,7 @@ def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> N
 
 def test_how_csv_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
-    path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n" * 50)
+    path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n1; red; 1.5\n" * 20)
     found = make_recipe(Request(data=[str(path)], label="y", output=str(tmp_path / "recipe.yaml")))
     (tmp_path / "recipe.yaml").write_text(found.text)
     data = load(tmp_path / "recipe.yaml").sections.data
@@ -204,12 +232,84 @@ def test_numbers_alone_have_a_table(tmp_path: Path) -> None:
 
 
 def test_lists_in_parquet(tmp_path: Path) -> None:
-    tags = [["a", "b"], ["c"], [], ["b"]] * 100
-    pq.write_table(pa.table({"y": [0, 1, 1, 0] * 100, "tags": tags}), tmp_path / "data.parquet")
+    tags = [["a", "b"], ["c"], []] * 100
+    pq.write_table(pa.table({"y": [0, 1, 1, 0] * 75, "tags": tags}), tmp_path / "data.parquet")
     found = make_recipe(
         Request(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
     )
     assert "tags: {dim: 4, multi: true, pooling: mean}" in found.text
+
+
+NO_INPUT: dict[str, tuple[Any, str]] = {
+    "bytes": (pa.array([b"\xff", b"a"] * 60), "bytes that are no UTF-8 text"),
+    "views": (pa.array([b"\xff", b"a"] * 60, pa.binary_view()), "bytes that are no UTF-8 text"),
+    "lists_of_bytes": (pa.array([[b"\xff"], []] * 60), "bytes that are no UTF-8 text"),
+    "codes": (pa.array([b"\xff", b"a"] * 60).dictionary_encode(), "bytes that are no UTF-8 text"),
+    "waits": (pa.array([1, 2] * 60, pa.duration("s")), "a column of type duration"),
+    "lists_of_waits": (pa.array([[1], []] * 60, pa.list_(pa.duration("s"))), "a column of type duration"),
+    "maps": (pa.array([[("a", 1)]] * 120, pa.map_(pa.string(), pa.int64())), "its values are structures"),
+}
+
+
+def of_parts(folder: Path, parts: list[dict[str, Any]], label: str = "y", **asked: Any) -> str:
+    """Write the columns beside others that can be used, a file for each part, and return their recipe."""
+    for i, columns in enumerate(parts):
+        some = {
+            "y": np.random.default_rng(i).integers(0, 2, 120),
+            "color": ["red", "blue", "red", "green"] * 30,
+        }
+        pq.write_table(pa.table({**some, **columns}), folder / f"{i}.parquet", store_schema=True)
+    files = [str(folder / f"{i}.parquet") for i in range(len(parts))]
+    found = make_recipe(Request(data=files, label=label, output=str(folder / "recipe.yaml"), **asked))
+    (folder / "recipe.yaml").write_text(found.text)
+    return found.text
+
+
+def test_columns_that_are_no_input_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    columns = {name: array for name, (array, _) in NO_INPUT.items()}
+    text = of_parts(tmp_path, [columns])
+    for name, (_, why) in NO_INPUT.items():
+        assert f"#   {name}: {why}" in text
+    assert list(load(tmp_path / "recipe.yaml").sections.features) == ["color"]
+    text = of_parts(tmp_path, [columns], drop=list(columns))
+    assert text.count(": as asked for") == len(columns)
+    with pytest.raises(DataError, match="the label 'waits' cannot be learned: a column of type duration"):
+        of_parts(tmp_path, [columns], label="waits")
+    with pytest.raises(DataError, match="the label 'maps' cannot be learned: its values are structures"):
+        of_parts(tmp_path, [columns], label="maps")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([5, 7, 9] * 40, ["5", "8", "seven"] * 40, "x: {dim: 4} # numbers and text mixed"),
+        ([5, 7, 9, 11] * 30, ["5", "8", "2", "1"] * 30, "x: {numeric: true, "),
+        ([None] * 120, ["p", "q"] * 60, "x: {dim: 4} # a category"),
+        ([True, False, False] * 40, ["true", "false"] * 60, "x: {dim: 4} # two values"),
+        (
+            [["a"], ["b"]] * 60,
+            ["a", "b"] * 60,
+            "#   x: list<element: string> in some files, string in others",
+        ),
+        (
+            ["a", "b"] * 60,
+            [["a"], ["b"]] * 60,
+            "#   x: string in some files, list<element: string> in others",
+        ),
+        ([{"a": 1}] * 120, ["a", "b"] * 60, "#   x: its values are structures"),
+        ([[1, 2]] * 120, [[{"a": 1}]] * 120, "#   x: its values are structures"),
+        (
+            pa.array([b"ab", b"\xff\xff"] * 60, pa.binary(2)),
+            ["a", "b"] * 60,
+            "#   x: bytes that are no UTF-8",
+        ),
+    ],
+)
+def test_parts_of_unlike_types(tmp_path: Path, first: Any, second: Any, expected: str) -> None:
+    """What can be read part by part is used, and what cannot is left out."""
+    text = of_parts(tmp_path, [{"x": first}, {"x": second}])
+    assert expected in re.sub(" +#", " #", text)
+    assert "x: as asked for" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
 
 
 def test_vectors_need_a_table_beside_them(tmp_path: Path) -> None:
@@ -235,12 +335,35 @@ def test_a_copy_of_a_number_or_class_is_left_out_and_what_goes_with_it_is_not(tm
     assert {"length", "is_iris"} <= set(load(tmp_path / "recipe.yaml").sections.features)
 
 
+def test_what_is_known_only_after_the_label_is_left_out_unless_it_is_kept(tmp_path: Path) -> None:
+    text = written(tmp_path, impressions(8000), label="clicked")
+    features = set(load(tmp_path / "recipe.yaml").sections.features)
+    assert features & {"purchased", "revenue", "coupon", "status"} == set()
+    assert {"user_id", "position", "price", "device_type"} <= features
+    assert "#   purchased: the label is 1 in all 603 rows without value '0'" in text
+    written(tmp_path, impressions(8000), label="clicked", keep=["status", "price"])
+    features = set(load(tmp_path / "recipe.yaml").sections.features)
+    assert features & {"purchased", "revenue", "coupon", "status"} == {"status"}
+    text = written(tmp_path, clicks(1000), keep=["copy"])  # also one that tells all
+    assert "copy: {dim: 4}" in text
+
+
+def test_users_with_one_label_are_no_copy(tmp_path: Path) -> None:
+    frame = clicks(4000)
+    frame["y"] = np.where(frame["user_id"] < 3, 1, frame["y"])
+    frame["y"] = np.where(frame["user_id"] > 33, 0, frame["y"])
+    written(tmp_path, frame)
+    assert "user_id" in load(tmp_path / "recipe.yaml").sections.features
+
+
 @pytest.mark.parametrize(
     ("frame", "asked", "kind", "match"),
     [
         (clicks(100), {"label": "yy"}, ConfigError, "did you mean 'y'"),
         (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
+        (clicks(100), {"keep": ["prise"]}, ConfigError, "did you mean 'price'"),
         (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
+        (clicks(500)[["y", "copy"]], {}, DataError, "--keep COLUMN"),
         (pd.DataFrame({"y": []}), {}, DataError, "no rows"),
         (pd.DataFrame({"y": ["p", "q", "r"], "x": 1}), {}, DataError, "3 values"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,12 @@ from satrap.words import counted
 @click.option("--time", metavar="COL", help="Column of times: the last rows are for validation and test.")
 @click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
 @click.option(
+    "--keep",
+    multiple=True,
+    metavar="COL",
+    help="Column to use though it looks like a copy of the label; repeatable.",
+)
+@click.option(
     "--sample", "rows", type=click.IntRange(1), metavar="ROWS", help="Read only the first ROWS rows."
 )
 @click.option("--format", metavar="NAME", help="csv, tsv, parquet or arrow; default by the names.")
@@ -56,6 +63,10 @@ def init(output: str, force: bool, **asked: Any) -> None:
     click.echo(
         f"{output}: {found.rows:,} rows; {counted(found.used, 'column')} used, {found.unused} left out"
     )
+    for name, why in found.copies.items():
+        click.echo(
+            f"warning: {name} is left out: {why}; if it is known before the label, --keep {shlex.quote(name)}"
+        )
     click.echo(f"next:\n  satrap train {output}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,27 @@ def _uuid_text(storage: pa.Array) -> pa.Array:
     text[:, _PLACES] = _HEX[np.stack((numbers >> 4, numbers & 15), axis=2).reshape(-1, 32)]
     fixed = pa.Array.from_buffers(pa.binary(36), len(text), [None, pa.py_buffer(text)])
     return pc.if_else(storage.is_valid(), fixed.cast(pa.large_binary()).cast(pa.large_string()), None)
+
+
+def concatenated(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return the parts of a column one after another: as text, if they are as unlike as numbers and text.
+
+    Raises `DataError` for types that are not even text together, such as lists and numbers.
+    """
+    try:
+        tables = [pa.table({"": part}) for part in parts]
+        return pa.concat_tables(tables, promote_options="permissive").column(0)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # pyarrow's words for types without a common one
+        kinds = dict.fromkeys(str(part.type) for part in parts)
+    try:
+        texts = [part.cast(pa.string()) for part in parts]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"its parts have types that do not go together: {', '.join(kinds)}",
+            why="a column has values of one kind",
+            fix="write the files again with the same types, or leave the column out",
+        ) from error
+    return pa.chunked_array([chunk for text in texts for chunk in text.chunks], pa.string())
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from satrap.data.columns import as_array
+from satrap.data.columns import as_array, concatenated
 from satrap.data.csv import CsvOptions
 from satrap.data.encode import Missing
 from satrap.data.fingerprint import Fingerprint, digest_of
@@ -53,7 +53,7 @@ class SideTable:
         tables = [piece.table for piece in pieces]
         if not tables:
             raise DataError("the side table has no rows", where=source.label)
-        table = pa.concat_tables(tables, promote_options="permissive")
+        table = pa.table({name: _whole(tables, name, source.label) for name in (key, *columns)})
         self.on, self._missing = join.on, Missing((join.csv or CsvOptions()).missing, 0).ids
         hashed = hash_ids(table.column(key), missing=self._missing)
         self._order = order = np.argsort(hashed, kind="stable")
@@ -90,6 +90,14 @@ class SideTable:
             nested = pa.types.is_nested(values.type)
             added.append(values.take(indices) if nested else pa.DictionaryArray.from_arrays(indices, values))
         return pa.Table.from_arrays([*table.columns, *added], [*table.column_names, *wanted])
+
+
+def _whole(tables: Sequence[pa.Table], name: str, label: str) -> pa.ChunkedArray:
+    try:
+        return concatenated([table.column(name) for table in tables])
+    except DataError as error:
+        where = f"{label}, column {name!r}"
+        raise DataError(error.what, where=where, why=error.why, fix=error.fix) from error
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from satrap.data.columns import is_text, to_floats
 from satrap.data.encode import MISSING
+from satrap.init.names import meaning, words
 from satrap.init.profile import MOST_TEXTS, Column, flat
 from satrap.schema import MAX_DIM
 
@@ -45,20 +45,13 @@ class Decision:
     numbers: Any = field(default=None, repr=False)
 
 
-def words(name: str) -> list[str]:
-    """Return the words of a name such as `userId`, `user_id` or `User-ID`, in lower case."""
-    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
-
-
-_ID_WORDS = set(words("id ids uid uuid guid code key sku isbn asin zip zipcode postcode postal hash no nr"))
-_ID_WORDS |= set(words("user item customer product member visitor seller shop store device session campaign"))
 _TIME_WORDS = set(words("time timestamp date datetime ts day created updated at epoch"))
 
 
 def decide(column: Column, sample: pa.Array) -> Decision:
     """Return what a column is, from the facts about all its rows and a sample of its values."""
-    if column.is_nested:
-        return Decision("unused", "its values are structures, which are no input")
+    if column.unusable:
+        return Decision("unused", column.unusable)
     if column.values == 0:
         return Decision("unused", "it has no values")
     if column.distinct.count == 1 and column.missing == 0:
@@ -67,7 +60,10 @@ def decide(column: Column, sample: pa.Array) -> Decision:
         return _of_lists(column)
     sample = flat(sample).drop_null()
     if is_text(sample.type):
-        sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
+        try:
+            sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
+        except pa.ArrowInvalid:  # bytes of one length are ids, but beside text they would be text
+            return Decision("unused", "bytes that are no UTF-8 text")
         sample = sample.filter(pc.invert(pc.is_in(sample, _TEXTS)))
     if _is_time(column, sample):
         return Decision("time", "a time")
@@ -117,8 +113,9 @@ def _of_numbers(column: Column, values: Any) -> Decision:
         return Decision("unused", "it only counts the rows")
     if distinct == 2:
         return Decision("category", "two values")
-    named = bool(_ID_WORDS & set(words(column.name)))
-    if whole and (named or column.high >= 2**31 or column.low <= -(2**31)):
+    named = meaning(column.name)
+    large = column.high >= 2**31 or column.low <= -(2**31)
+    if whole and (named in ("id", "class") or (large and named is None)):
         if _unique(column):
             return Decision("unused", "a different id in almost every row")
         return Decision("category", "whole numbers that name things")

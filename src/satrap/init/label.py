@@ -13,7 +13,7 @@ import numpy as np
 from satrap.data.columns import as_array, to_floats
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError
-from satrap.init.kinds import words
+from satrap.init.names import words
 from satrap.init.profile import LABEL_VALUES, Column, Profile
 from satrap.schema import Kind
 
@@ -72,6 +72,11 @@ def choose_label(
     for a request that does not fit it.
     """
     column, counts = profile.columns[name], _merged(profile.label)
+    wrong = column.unusable or ("its values are lists" if column.is_list else "")
+    if wrong:
+        raise DataError(
+            f"the label {name!r} cannot be learned: {wrong}", fix="another column: --label COLUMN"
+        )
     if column.missing:
         raise DataError(
             f"the label {name!r} is missing in {column.missing:,} of {column.rows:,} rows",

@@ -41,11 +41,13 @@ class Column:
     Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers,
     `shortest` and `longest` of the lengths of lists that are not empty.
     `texts` counts values that are no numbers, if they are of more than `MOST_ODD` kinds until they are more
-    than `MOST_TEXTS`; `odd` are the first of them.
+    than `MOST_TEXTS`; `odd` are the first of them. `unusable` says why values are no input, from the first
+    such value on.
     """
 
     name: str
     type: pa.DataType | None = None
+    unusable: str = ""
     rows: int = 0
     missing: int = 0
     values: int = 0
@@ -64,12 +66,6 @@ class Column:
     def is_list(self) -> bool:
         """Whether each row holds a list of values."""
         return self.type is not None and _is_list(self.type)
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether values are structures that no feature can read."""
-        inner = self.type.value_type if self.is_list and self.type is not None else self.type
-        return inner is not None and pa.types.is_nested(inner)
 
     @property
     def missing_share(self) -> float:
@@ -91,7 +87,19 @@ class Column:
         array = flat(array)
         self.type = array.type if self.type is None or pa.types.is_null(self.type) else self.type
         self.rows += len(array)
-        if self.is_list:
+        if not self.unusable:
+            try:
+                self._add(array, missing)
+            except DataError as error:
+                self.unusable = error.what
+            except pa.ArrowInvalid:  # pyarrow's word for bytes that are no text
+                self.unusable = "bytes that are no UTF-8 text"
+
+    def _add(self, array: pa.Array, missing: Missing) -> None:
+        null = pa.types.is_null(array.type)
+        if self.is_list != _is_list(array.type) and not null:
+            raise DataError(f"{self.type} in some files, {array.type} in others")
+        if self.is_list and not null:
             lengths = pc.list_value_length(array)
             lengths = lengths.filter(pc.greater(lengths, 0))
             self.missing += len(array) - len(lengths)
@@ -100,9 +108,11 @@ class Column:
                 self.shortest = min(self.shortest, shortest.as_py())
                 self.longest = max(self.longest, longest.as_py())
             array = flat(pc.list_flatten(array))
-        if self.is_nested:
-            self.values += len(array)
+        elif self.is_list:
+            self.missing += len(array)
             return
+        if pa.types.is_nested(array.type):
+            raise DataError("its values are structures, which are no input")
         ids = hash_ids(array, 0, missing.ids)
         there = ids != MISSING_ID
         count = int(np.count_nonzero(there))
@@ -195,8 +205,11 @@ def profile(
 
 
 def flat(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary."""
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    """Return an array without a dictionary, and views of text and bytes as these."""
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.string() if pa.types.is_string_view(array.type) else pa.binary())
+    return array
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -208,5 +221,6 @@ def _counted(array: pa.Array) -> dict[str, int]:
     array = flat(array)
     if pa.types.is_nested(array.type):
         return {}
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     pairs = pc.value_counts(array.drop_null()).to_pylist()
     return {str(pair["values"]): pair["counts"] for pair in pairs if str(pair["values"]) not in MISSING}

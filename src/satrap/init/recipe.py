@@ -16,14 +16,15 @@ from satrap.data.dataset import open_source
 from satrap.data.encode import MISSING
 from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
-from satrap.init.alone import auc_alone
+from satrap.init.alone import auc_alone, one_label
 from satrap.init.choose import Features, Lines, add_features, bins_for
-from satrap.init.kinds import Decision, decide, words
+from satrap.init.kinds import Decision, decide
 from satrap.init.label import Target, choose_label
+from satrap.init.names import meaning, names_user, words
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
-from satrap.init.times import proposals, split_by_time
+from satrap.init.times import not_times, proposals, split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
 
@@ -34,7 +35,6 @@ near to it without being a copy."""
 MOST_BOTH = 500
 """Columns of a table whose numbers may appear with and without a logarithm."""
 _WEIGHTS = {"weight", "weights"}
-_USERS = {"user", "users", "uid", "userid", "customer", "visitor", "member", "reader", "client"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class Request:
         weight, group: columns of that use.
         time: column of times; the latest rows of `data` are for validation and test.
         drop: columns to leave out.
+        keep: columns to use although they look like a copy of the label.
         kind: of the label: binary, regression or multiclass; default by its values.
         positive: values of the label that count as 1.
         threshold: numbers of the label from here on count as 1.
@@ -66,6 +67,7 @@ class Request:
     group: str | None = None
     time: str | None = None
     drop: Sequence[str] = ()
+    keep: Sequence[str] = ()
     kind: Kind | None = None
     positive: Sequence[str] = ()
     threshold: float | None = None
@@ -77,12 +79,16 @@ class Request:
 
 @dataclass(slots=True)
 class Found:
-    """The text of a recipe, and how many columns of how many rows it uses and leaves out."""
+    """The text of a recipe, and how many columns of how many rows it uses and leaves out.
+
+    `copies` are columns among the latter that look like a copy of the label, with the reason.
+    """
 
     text: str
     used: int
     unused: int
     rows: int
+    copies: dict[str, str]
 
 
 def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None) -> Found:
@@ -101,17 +107,20 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
         facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
     )
     unused: dict[str, str] = {}
-    decisions = _decisions(asked, facts, target, unused)
+    decisions = _decisions(asked, facts, unused)
+    copies = _leave_out_copies(asked, facts, target, decisions)
+    unused |= {name: f"{why}: a copy, or known only afterwards?" for name, why in copies.items()}
     if tested:
         check_columns(decisions, tested.names, tested.label)
     rows = _training_rows(asked, facts)
     features = _features(facts, target, decisions, rows)
     if not features.lines:
+        known = "; of columns known before the label, --keep COLUMN" if copies else ""
         raise DataError(
             "no column is left to learn from",
             where=source.label,
             why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
-            fix="give more columns, or rows",
+            fix=f"give more columns, or rows{known}",
         )
     if not any("dim" in keys for keys, _ in features.lines.values()):
         raise DataError(
@@ -121,10 +130,10 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
             fix="give a column of ids, categories or numbers as well",
         )
     chosen = settings(rows, features.width, target.share)
-    odd = sorted(
-        {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
-    )
-    by_time = _by_time(asked, facts)
+    times = _times(asked, facts)
+    by_time = _by_time(asked, facts, source, times)
+    numbers = [name for name in (*decisions, *times) if facts.columns[name].numbers]
+    odd = sorted({text for name in numbers for text in facts.columns[name].odd})
     chosen["data"] = _data(asked, csv, kind, odd, by_time if asked.time else None) | chosen["data"]
     lines = [*_head(asked, facts, source), *section("data", chosen.pop("data"))]
     if by_time and not asked.time:
@@ -133,10 +142,10 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
     lines += [*_labels(target, rows), "", *_roles(asked, facts, target, decisions)]
-    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(asked, facts), ""]
+    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
-    return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
+    return Found("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
 
 
 def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
@@ -158,8 +167,9 @@ def _training_rows(asked: Request, facts: Profile) -> int:
 
 
 def _check_columns(asked: Request, source: Source) -> None:
-    named: dict[str, Sequence[str | None]] = {"--label": [asked.label], "--drop": asked.drop}
-    named |= {"--weight": [asked.weight], "--group": [asked.group], "--time": [asked.time]}
+    named: dict[str, Sequence[str | None]] = {"--label": [asked.label]}
+    named |= {"--drop": asked.drop, "--keep": asked.keep, "--weight": [asked.weight]}
+    named |= {"--group": [asked.group], "--time": [asked.time]}
     for option, columns in named.items():
         for column in columns:
             if column is not None and column not in source.names:
@@ -173,10 +183,9 @@ def _check_columns(asked: Request, source: Source) -> None:
                 )
 
 
-def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str, str]) -> dict[str, Decision]:
+def _decisions(asked: Request, facts: Profile, unused: dict[str, str]) -> dict[str, Decision]:
     """Return what the columns are that are used; write into `unused` why others are not."""
     found: dict[str, Decision] = {}
-    questions = target.questions(as_array(facts.sample.column(asked.label)))
     for name, column in facts.columns.items():
         if name in (asked.label, asked.weight):
             continue
@@ -189,25 +198,59 @@ def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str,
             unused[name] = "a time: what comes later has other values"
         elif decision.kind == "unused":
             unused[name] = decision.why
-        elif (alone := auc_alone(column, sample, questions[0])) > SUSPICIOUS[target.kind] and all(
-            auc_alone(column, sample, question) > SUSPICIOUS[target.kind] for question in questions[1:]
-        ):
-            unused[name] = f"it alone tells the label, AUC {alone:.3f}: a copy, or known only afterwards?"
         else:
-            found[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
+            found[name] = decision
     return found
 
 
-def _by_time(asked: Request, facts: Profile) -> dict[str, Any] | None:
+def _leave_out_copies(
+    asked: Request, facts: Profile, target: Target, decisions: dict[str, Decision]
+) -> dict[str, str]:
+    """Remove the columns that look like a copy of the label, and return why; give others their AUC alone."""
+    copies: dict[str, str] = {}
+    questions = target.questions(as_array(facts.sample.column(asked.label)))
+    limit = SUSPICIOUS[target.kind]
+    for name, decision in list(decisions.items()):
+        column, sample = facts.columns[name], as_array(facts.sample.column(name))
+        alone = auc_alone(column, sample, questions[0])
+        why = None
+        if alone > limit and all(auc_alone(column, sample, question) > limit for question in questions[1:]):
+            why = f"it alone tells the label, AUC {alone:.3f}"
+        elif target.kind == "binary":
+            each = decision.kind == "category" and meaning(name) != "id"
+            why = one_label(column, sample, questions[0], each=each, columns=len(decisions))
+        if why is None or name in asked.keep:
+            decisions[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
+        else:
+            copies[name] = why
+    for name in copies:
+        del decisions[name]
+    return copies
+
+
+def _times(asked: Request, facts: Profile) -> list[str]:
+    """Return the columns of times."""
+    names = [name for name in facts.columns if name not in (asked.label, *asked.drop, asked.time)]
+    found = [n for n in names if decide(facts.columns[n], as_array(facts.sample.column(n))).kind == "time"]
+    return [asked.time, *found] if asked.time else found
+
+
+def _by_time(asked: Request, facts: Profile, source: Source, times: Sequence[str]) -> dict[str, Any] | None:
     """Return a split by the column asked for, or by the first one that holds times; None if there is none."""
     parts = ["validation"] if asked.test else ["validation", "test"]
-    for name in [asked.time] if asked.time else facts.columns:
+    for name in times:
         column, sample = facts.columns[name], as_array(facts.sample.column(name))
-        if not asked.time and (name in (asked.label, *asked.drop) or decide(column, sample).kind != "time"):
-            continue
-        found = split_by_time(name, sample, parts)
+        found = split_by_time(name, sample, parts, column.odd if column.numbers else ())
         if found or not asked.time:
             return found
+        wrong, count, first = not_times(source, name, facts.rows)
+        if 0 < wrong < count:
+            raise DataError(
+                f"--time {name}: {wrong:,} of {count:,} values are no times",
+                where=first,
+                why="times are timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970",
+                fix="correct these values, or leave them empty: rows without a time are for training",
+            )
         raise ConfigError(
             f"--time {name}: it has no times, or not more than {len(parts)} different ones",
             why="times are timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970",
@@ -303,18 +346,17 @@ def _users(facts: Profile, decisions: dict[str, Decision]) -> str | None:
     for name, decision in decisions.items():
         column: Column = facts.columns[name]
         count = column.distinct.count
-        if _USERS & set(words(name)) and decision.kind == "category" and 10 <= count <= column.rows / 5:
+        if names_user(name) and decision.kind == "category" and 10 <= count <= column.rows / 5:
             return name
     return None
 
 
-def _of_times(asked: Request, facts: Profile) -> list[str]:
+def _of_times(facts: Profile, times: Sequence[str]) -> list[str]:
     """Return, as comments, features that a recipe may have of columns of times."""
     lines = []
-    for name in [name for name in facts.columns if name not in (asked.label, *asked.drop)]:
+    for name in times:
         column, sample = facts.columns[name], as_array(facts.sample.column(name))
-        if name == asked.time or decide(column, sample).kind == "time":
-            lines += [f"  # {line}" for line in proposals(name, sample)]
+        lines += [f"  # {line}" for line in proposals(name, sample, column.odd if column.numbers else ())]
     return ["  # Of times, if hours, days or the age matter:", *lines] if lines else []
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.data.columns import concatenated
 from satrap.data.hashing import hash_ids
+from satrap.errors import DataError
 
 Hashes = npt.NDArray[np.uint64]
 _SPACE = 2.0**64
@@ -91,5 +93,11 @@ class RowSample:
             self._hashes.append(hashes)
 
     def table(self) -> pa.Table:
-        """Return the kept rows, in their order."""
-        return pa.concat_tables(self._parts, promote_options="permissive").combine_chunks()
+        """Return the kept rows, in their order; a column whose parts do not go together is null."""
+        columns: dict[str, pa.ChunkedArray] = {}
+        for name in self._parts[0].column_names:
+            try:
+                columns[name] = concatenated([part.column(name) for part in self._parts])
+            except DataError:
+                columns[name] = pa.chunked_array([pa.nulls(sum(map(len, self._parts)))])
+        return pa.table(columns).combine_chunks()

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from satrap.data.columns import as_array, is_text
 from satrap.data.encode import MISSING
+from satrap.data.source import Scan, Source
 from satrap.data.times import PARTS, Doubles, to_seconds
 from satrap.init.profile import flat
 from satrap.init.write import scalar
 
+_UNREADABLE = pa.ArrowInvalid, pa.ArrowNotImplementedError
+"""pyarrow's words for no such conversion."""
 
-def proposals(column: str, sample: pa.Array) -> list[str]:
-    """Return features of a column of times, as lines of a recipe; none if its times cannot be read."""
-    seconds = _seconds(sample)
+_YEAR_10000 = 253_402_300_800
+
+
+def proposals(column: str, sample: pa.Array, odd: Collection[str] = ()) -> list[str]:
+    """Return features of a column of times, as lines of a recipe; none if its times cannot be read.
+
+    The texts in `odd` are missing times.
+    """
+    seconds = _seconds(sample, odd)
     found = {}
     if np.any(PARTS["hour"](seconds) > 0):
         found[f"{column}_hour"] = {"dim": 4, "column": column, "time": "hour"}
@@ -27,21 +38,23 @@ def proposals(column: str, sample: pa.Array) -> list[str]:
     return [f"{scalar(name)}: {scalar(keys)}" for name, keys in found.items()]
 
 
-def _seconds(sample: pa.Array) -> Doubles:
+def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
     try:
-        seconds = to_seconds(flat(sample), pa.array(MISSING))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # pyarrow's words for no such conversion
+        seconds = to_seconds(flat(sample), pa.array([*MISSING, *odd]))
+    except _UNREADABLE:
         return np.empty(0)
-    return seconds[~np.isnan(seconds)]
+    return seconds[np.abs(seconds) < _YEAR_10000]
 
 
-def split_by_time(column: str, sample: pa.Array, parts: Sequence[str]) -> dict[str, Any] | None:
+def split_by_time(
+    column: str, sample: pa.Array, parts: Sequence[str], odd: Collection[str] = ()
+) -> dict[str, Any] | None:
     """Return `data.split` by a column of times, of which `sample` has some; each part gets a tenth of it.
 
-    `parts` are in the order of time; the rows before them are for training. None if the column holds other
-    things, or no more different times, in seconds, than parts.
+    `parts` are in the order of time; the rows before them are for training. The texts in `odd` are missing
+    times. None if the column holds other things, or no more different times, in seconds, than parts.
     """
-    seconds = np.sort(np.floor(_seconds(sample)))
+    seconds = np.sort(np.floor(_seconds(sample, odd)))
     times = np.unique(seconds)
     if len(times) <= len(parts):
         return None
@@ -55,3 +68,37 @@ def split_by_time(column: str, sample: pa.Array, parts: Sequence[str]) -> dict[s
 def _written(seconds: float) -> str:
     text = str(np.datetime_as_string(np.datetime64(int(seconds), "s"))).replace("T", " ")
     return text.removesuffix(" 00:00:00")
+
+
+def not_times(source: Source, column: str, rows: int) -> tuple[int, int, str]:
+    """Return how many texts of a column are no times, of how many, and where the first of them is.
+
+    The first `rows` rows count.
+    """
+    wrong, count, first = 0, 0, ""
+    for piece in source.scan(Scan(ids=[column], numbers=()), None):
+        array = flat(as_array(piece.table.column(column))).slice(0, rows)
+        rows -= len(array)
+        if not is_text(array.type):
+            continue
+        count += len(array) - array.null_count
+        found = pc.is_in(array, _unreadable(pc.unique(array).drop_null()))
+        wrong += pc.sum(found).as_py() or 0
+        if wrong and not first:
+            row = pc.index(found, True).as_py()
+            first = f"{piece.origin.at(row, column)}: {str(array[row].as_py())[:60]!r}"
+        if not rows:
+            break
+    return wrong, count, first
+
+
+def _unreadable(texts: pa.Array) -> pa.Array:
+    """Return the texts that are no times, found by halving."""
+    try:
+        to_seconds(texts, pa.array(MISSING))
+    except _UNREADABLE:
+        half = len(texts) // 2
+        if half:
+            return pa.concat_arrays([_unreadable(texts.slice(0, half)), _unreadable(texts.slice(half))])
+        return texts
+    return texts.slice(0, 0)
