@@ -10,6 +10,7 @@ from satrap.launch.build import pretrained_rows
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming
+from satrap.own_warnings import told
 from satrap.schema import Schema
 from satrap.train import Checkpointing
 
@@ -32,7 +33,8 @@ def prepared(
     for line in [] if resume else _pretrained(recipe):
         notice(line)
     notice(_beginning(recipe))
-    schema = measured(recipe, recipe.schema())
+    with told(notice):
+        schema = measured(recipe, recipe.schema())
     plan = checkpointing(recipe, folder, notice)
     if resume:
         notice(resuming(plan))
