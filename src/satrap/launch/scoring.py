@@ -187,7 +187,11 @@ def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatc
             waiting.append(table)
             yield batch
 
-    names = [name for label in predictor.schema.labels for name in _columns_of(label)]
+    names = {
+        name: pa.float64() if label.kind == "regression" else pa.float32()
+        for label in predictor.schema.labels
+        for name in _columns_of(label)
+    }
     for predictions in predictor.predict_batches(batches()):
         yield _with_predictions(waiting.popleft(), predictions, names)
 
@@ -201,14 +205,14 @@ def _columns_of(label: Label) -> list[str]:
 
 
 def _with_predictions(
-    table: pa.RecordBatch, values: npt.NDArray[Any], names: Sequence[str]
+    table: pa.RecordBatch, values: npt.NDArray[Any], names: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    for index, name in enumerate(names):
+    for index, (name, kind) in enumerate(names.items()):
         if name in table.column_names:
             raise DataError(
                 f"the input already has a column {name!r}", fix="remove or rename it in the input"
             )
-        table = table.append_column(name, pa.array(values[:, index], type=pa.float32()))
+        table = table.append_column(name, pa.array(values[:, index], type=kind))
     return table
 
 
