@@ -63,7 +63,7 @@ class Batch:
         ids: categorical feature -> `Jagged`, each of `size` samples.
         numeric: float32[size, `Schema.numeric_width`], see `Schema.numeric_columns`; None without any.
         labels: float32[size, number of labels], or None for prediction: 0 or 1, the number of a regression
-            label, or the index of the class of a multiclass one.
+            label, or the index of the class of a multiclass one. Readers give float64 if a label is a number.
         label_mask: bool[size, number of labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights >= 0, or None.
         groups: uint64[size] group ids for grouped AUC, or None.
@@ -75,7 +75,7 @@ class Batch:
     size: int
     ids: Mapping[str, Jagged]
     numeric: Floats | None = None
-    labels: Floats | None = None
+    labels: Floats | npt.NDArray[np.float64] | None = None
     label_mask: npt.NDArray[np.bool_] | None = None
     weights: Floats | None = None
     groups: Ids | None = None
@@ -93,6 +93,11 @@ class Batch:
             array = getattr(self, name)
             if array is not None and len(array) != self.size:
                 raise DataError(f"{name} has {len(array)} samples, the batch has {self.size}")
+
+
+def exact(labels: npt.NDArray[Any] | None) -> bool:
+    """Return whether labels are float64."""
+    return labels is not None and labels.dtype == np.float64
 
 
 @dataclass(slots=True)
@@ -153,6 +158,7 @@ class EmbeddedBatch:
         labels: float32[size, labels] as in `Batch.labels`, or None for prediction.
         label_mask: bool[size, labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights, or None.
+        exact_labels: float64[size, labels], where float32 may round the numbers of a label; None: `labels`.
         source: the host batch, for models that want ids or groups.
         beside: makes the result of `flat` without copying pooled features; None: `flat` concatenates.
         events: numeric feature of a sequence -> its numbers, as `JaggedRows` float32[n, 1].
@@ -165,6 +171,7 @@ class EmbeddedBatch:
     labels: Tensor | None = None
     label_mask: Tensor | None = None
     weights: Tensor | None = None
+    exact_labels: Tensor | None = None
     source: Batch | None = None
     beside: Callable[[], Tensor] | None = None
     events: Mapping[str, JaggedRows] = field(default_factory=dict)

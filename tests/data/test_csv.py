@@ -30,6 +30,7 @@ def all_rows(dataset):
     return ids, np.concatenate([b.numeric[:, 0] for b in batches])
 
 
+@pytest.mark.filterwarnings("ignore:.*goes over several lines")
 @pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.tsv.gz"])
 def test_equals_pandas(tmp_path, name):
     rng = np.random.default_rng(1)
@@ -86,6 +87,35 @@ def test_other_separator_quote_and_encoding(tmp_path):
     assert np.array_equal(ids, hash_ids(['"ä']))
 
 
+TITLES = 'a\tx\n"So" it\t1\n"Un\t2\nplain\t3\n"5 in" or"\t4\n'
+
+
+def test_texts_that_begin_with_a_quote_keep_their_rows_without_quotes(tmp_path):
+    path = put(tmp_path, TITLES, "titles.tsv")
+    for none in (None, ""):
+        ids, x = all_rows(read(path, A, csv=CsvOptions(quote=none)))
+        assert x.tolist() == [1, 2, 3, 4]
+        assert np.array_equal(ids, hash_ids(['"So" it', '"Un', "plain", '"5 in" or"']))
+    error = error_of(lambda: list(read(path, A)))
+    assert "row 2" in error.where
+    assert "data.quote: null" in error.fix
+
+
+def test_lines_inside_quotes_are_told_once(tmp_path, recwarn):
+    text = 'a,x\np,1\n"q\nr\n""s""",2\nt,3\n"u\nv",4'
+    paths = [put(tmp_path, text, f"{i}.csv") for i in range(2)]
+    with pytest.warns(RuntimeWarning, match="goes over several lines") as told:
+        ids, x = all_rows(read(paths, A))
+    assert len(told) == 1
+    assert f"{paths[0]}, row 2: " in str(told[0].message)
+    assert "7 lines are 4 rows here" in str(told[0].message)
+    assert x.tolist() == [1, 2, 3, 4] * 2
+    assert np.array_equal(ids[:4], hash_ids(["p", 'q\nr\n"s"', "t", "u\nv"]))
+    dataset = read(paths, A)
+    list(dataset.with_options(worker=1, workers=2))  # all workers read all lines: the first one tells
+    assert not recwarn.list
+
+
 def test_columns_may_come_in_another_order_in_each_file(tmp_path):
     paths = [put(tmp_path, "a,x\np,1\n", "1.csv"), put(tmp_path, "x,z,a\n2,0,q\n", "2.csv")]
     ids, x = all_rows(read(paths, A))
@@ -129,6 +159,7 @@ ERRORS = {
     b"us\xe4r,clicked,price\n": ("the text is not UTF-8", "data.csv, header line"),
     "user,clicked,price\nu\rv,0,1\n": ("", "row"),
     'user,clicked,price\n"u,0,1\n': ("a quote opens and never closes", "row 1"),
+    'user,clicked,price\nu,0,1\n"u,0,1\n"v,0,1\n': ("a quote opens, and closes in another line", "row 2"),
 }
 
 

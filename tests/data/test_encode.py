@@ -218,7 +218,7 @@ def test_labels_of_other_kinds(kind):
         Label(name="m", column="n", kind="multiclass", classes=("0", "4")),
     ]
     batch = one(columns, labels)
-    assert batch.labels.dtype == np.float32
+    assert batch.labels.dtype == np.float64
     assert batch.labels.T.tolist() == [[2.5, -1, 1e9], [2, 0, 1], [4, 0, 4], [1, 0, 1]]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from satrap.data.csv import CsvOptions
 from satrap.data.numerals import Numerals
+from satrap.errors import DataError
 from satrap.init.open import numerals_of, open_data
 
 GERMAN, ENGLISH, PLAIN = Numerals(",", "."), Numerals(".", ","), Numerals()
@@ -57,6 +58,14 @@ def test_options_are_found(tmp_path: Path, text: str, expected: CsvOptions) -> N
     source, csv, kind = open_data([str(path)])
     assert (csv, kind) == (expected, "csv")
     assert [name.lstrip("#") for name in source.names] == ["a", "b"]
+
+
+def test_quotes_may_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('a,b\n"x,1\n"y,2\n')
+    with pytest.raises(DataError, match="satrap init --quote ''"):
+        open_data([str(path)])
+    assert open_data([str(path)], quote="")[1] == CsvOptions(quote=None)
 
 
 def test_an_encoding_is_taken_as_given(tmp_path: Path) -> None:

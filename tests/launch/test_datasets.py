@@ -83,6 +83,16 @@ model: {name: lr}
     assert batch.labels.ravel().tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("none", ["null", '""'])
+def test_quotes_that_mean_nothing(tmp_path: Path, none: str) -> None:
+    path = make_recipe(tmp_path, NUMBERED.replace("rows.csv, split", f"rows.csv, quote: {none}, split"))
+    lines = [f"{i},{i % 2},{chr(34) * (i % 4 == 1)}text" for i in range(200)]
+    (tmp_path / "rows.csv").write_text("\n".join(["row,clicked,title", *lines]))
+    parts = [rows_of(path, part) for part in ("train", "validation", "test")]
+    assert sorted(row for part in parts for row in part) == list(range(200))
+    assert load(path).resolved()["data"]["quote"] == ""
+
+
 def test_a_file_given_by_name_is_read_by_its_ending(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path, RECIPE.replace("batch_size: 100", "format: csv")))
     frame(30).to_parquet(tmp_path / "new.parquet")

@@ -132,6 +132,16 @@ def test_a_label_with_one_value_is_told(tmp_path: Path) -> None:
     assert warning.startswith("warning: a is 1 in all 3 test rows")
 
 
+@pytest.mark.filterwarnings("default")
+def test_lines_inside_quotes_are_told_once_in_a_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = make_recipe(tmp_path, rows=frame(300).assign(note="two\nlines"))
+    launch.train(load(path), str(tmp_path / "run"), notice=said.append)
+    found = [line for line in said if "goes over several lines" in line]
+    assert len(found) == 1
+    assert found[0].startswith(f"warning: {tmp_path}/rows.csv, row 1: ")
+
+
 def test_the_beginning_says_what_is_started(tmp_path: Path) -> None:
     said: list[str] = []
     launch.train(load(make_recipe(tmp_path), ["training.steps=1"]), str(tmp_path / "run"), notice=said.append)

@@ -164,7 +164,7 @@ TEXTS = {
 def test_values_of_every_type_of_text_are_written(name: str, tmp_path: Path) -> None:
     array, text = TEXTS[name]
     table = pa.table({"id": ["a", "b"], "x": array})
-    columns = output_columns([("file", table.schema)], [SCORE], None)
+    columns = output_columns([("file", table.schema)], {SCORE: pa.float32()}, None)
     for output in ("x.csv", "x.parquet"):
         with writer_of(tmp_path / f".{output}.partial", columns) as writer:
             writer.write(table, np.array([[0.25], [0.5]], np.float32))
@@ -181,7 +181,7 @@ def test_what_a_format_cannot_hold_is_refused_by_name(kind: str, tmp_path: Path)
     }
     for array in refused[kind]:
         table = pa.table({"id": ["a"], "x": array})
-        columns = output_columns([("file", table.schema)], [SCORE], None)
+        columns = output_columns([("file", table.schema)], {SCORE: pa.float32()}, None)
         with (
             pytest.raises(DataError, match="column 'x'"),
             writer_of(tmp_path / f".x.{kind}.partial", columns) as writer,

@@ -50,6 +50,29 @@ def test_each_row_gets_its_own_probability_however_far_the_trainer_reads_ahead()
     assert np.allclose(np.concatenate(values)[:, 0] * 1000, rows)
 
 
+def test_labels_far_from_zero_are_exact(tmp_path: Path) -> None:
+    """Time stamps near 1.7e9, of which float32 has only every 128th."""
+    table = frame(600)
+    drawn = np.random.default_rng(3).normal(0, 40, 600)
+    table["seen"] = 1_700_000_000 + (300 * table.clicked + drawn).round(3)
+    table["again"] = table.seen
+    label = "{name: seen, kind: regression, start_at_mean: true}"
+    numbers = "  again: {numeric: true, transform: standardize}"
+    text = RECIPE.replace("[clicked]", f"[{label}]").replace("  price:", f"{numbers}\n  price:")
+    path = make_recipe(tmp_path, text.replace("epochs: 2", "epochs: 6"), table)
+    run = launch.train(load(path), str(tmp_path / "run")).folder
+    rows, scored = str(tmp_path / "rows.csv"), tmp_path / "scored.parquet"
+    launch.predict(run, [rows], scored)
+    found = pq.read_table(scored)["seen_prediction"].to_numpy()
+    error = found - table.seen.to_numpy()
+    metrics = launch.evaluate(run, [rows])
+    assert metrics["rmse"] == pytest.approx(np.sqrt(np.square(error).mean()), rel=1e-9)
+    assert metrics["mae"] == pytest.approx(np.abs(error).mean(), rel=1e-9)
+    assert metrics["r2"] == pytest.approx(1 - np.square(error).mean() / table.seen.var(ddof=0), rel=1e-6)
+    assert len(np.unique(found)) > 500  # float32 has a dozen
+    assert metrics["rmse"] < 40
+
+
 class TerminateAt(Observer):
     def __init__(self, step: int) -> None:
         self.at = step

@@ -29,6 +29,7 @@ from satrap.cli.train import train
 from satrap.cli.tune import tune
 from satrap.cli.workers import workers
 from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.own_warnings import told
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
@@ -79,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not debug:
         sys.excepthook = _internal_error
     try:
-        code = satrap.main(given, prog_name="satrap", standalone_mode=False)
+        with told(lambda text: click.echo(text, err=True)):
+            code = satrap.main(given, prog_name="satrap", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
     except click.ClickException as error:
         error.show()

@@ -46,6 +46,13 @@ from satrap.words import counted
 @click.option("--format", metavar="NAME", help="csv, tsv, parquet or arrow; default by the names.")
 @click.option("--separator", metavar="C", help="Between the columns of CSV; default by the header.")
 @click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Of the text of CSV.")
+@click.option(
+    "--quote",
+    default='"',
+    show_default=True,
+    metavar="C",
+    help="Around values of CSV; '' if quotes are text.",
+)
 @debug_option
 def init(output: str, force: bool, **asked: Any) -> None:
     """Look at DATA (files, globs or URLs) and write a recipe to learn a column of it.

@@ -84,8 +84,8 @@ class Data(Keys):
     """Values that mean "missing", in any format; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
     strip: bool | None = None
     """CSV: remove blanks around values; default false."""
-    quote: str | None = None
-    """CSV: the character around values that contain separators; default a double quote; empty: none."""
+    quote: Annotated[str | None, BeforeValidator(lambda given: "" if given is None else given)] = None
+    """CSV: the character around values that contain separators; default a double quote; null or "": none."""
     encoding: str | None = None
     """CSV: character encoding; default utf-8."""
     decimal: Literal[".", ","] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
 from satrap.data.numerals import Numerals
-from satrap.data.records import Block, blocks, copy_records
+from satrap.data.records import NO_QUOTES, Block, blocks, copy_records
 from satrap.data.source import Cursor, Origin, Piece, Scan, check_columns, permutation
 from satrap.data.stream import NAME_ENCODING, TextStream
 from satrap.errors import ConfigError, DataError
@@ -25,6 +26,8 @@ from satrap.errors import ConfigError, DataError
 BLOCK_BYTES = 1 << 20
 """Text parsed at once."""
 _HEADER_BYTES = 1 << 16
+_told: set[str] = set()
+"""First files of the sources that a warning was about: each is opened for several parts, and read often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class CsvOptions:
         missing: values that mean "missing", default empty, "?", "NA", "N/A", "NaN", "nan", "null", "NULL".
             They count in files and tables of every kind, so that a value is the same in all of them.
         strip: drop blanks around values; default False.
-        quote: the character around values that hold separators or line ends, default '"'; None: none.
+        quote: the character around values that hold separators or line ends, default '"'; None or "": none.
         encoding: text encoding, default "utf-8".
         decimal: mark before the fraction of numbers, default "."; with "," a value `3,14` is 3.14 in every
             column, also as an id.
@@ -65,6 +68,8 @@ class CsvOptions:
         return Numerals(self.decimal, self.thousands)
 
     def __post_init__(self) -> None:
+        if self.quote == "":
+            object.__setattr__(self, "quote", None)
         for name in ("separator", "quote"):
             value = getattr(self, name)
             if value is not None and (len(value) != 1 or not value.isascii()):
@@ -110,12 +115,15 @@ class CsvSource:
         )
         self._headers: dict[int, tuple[list[str], int]] = {}
         self._counts: dict[int, int] = {}
+        self._whole = files[0].name
         self.label, self.files = files[0].name, len(files)
         self.names: Sequence[str] = self._header(0)[0]
 
     def single(self, file: int) -> CsvSource:
         """Return the source of one of the files."""
-        return CsvSource([self.inputs[file]], self._options)
+        found = CsvSource([self.inputs[file]], self._options)
+        found._whole = self._whole
+        return found
 
     def rows_by_file(self) -> Sequence[int | None]:
         """Return None for each file: it takes reading them to know."""
@@ -224,6 +232,9 @@ class CsvSource:
         parser = _Parser(self._options, self._marks, _distinct(names), file)
         for block in self._blocks(index, place.offset, place.row):
             place.offset, place.row = block.offset, block.row
+            if block.inner and scan.worker == 0 and self._whole not in _told:
+                _told.add(self._whole)
+                _tell(block, file.name)
             kept = scan.kept(place.base + block.row, len(block.starts))
             mine = kept[(scan.worker - place.kept) % scan.workers :: scan.workers]
             if len(mine):
@@ -346,6 +357,19 @@ def _distinct(names: Sequence[str]) -> list[str]:
     """Return names with another one for each that stands there again: nobody asks for these columns."""
     first = {name: i for i, name in reversed(list(enumerate(names)))}
     return [name if first[name] == i else f"{name}\n{i}" for i, name in enumerate(names)]
+
+
+def _tell(block: Block, file: str) -> None:
+    """Warn that quoted values of a block go over several lines: quotes may be a part of the text."""
+    ends = zip(block.starts.tolist(), block.ends.tolist(), strict=True)
+    first = next(i for i, (start, end) in enumerate(ends) if b"\n" in block.data[start:end].tobytes())
+    warnings.warn(
+        f"{file}, row {block.row + first + 1}: a value in quotes goes over several lines\n"
+        f"  why it matters: {block.inner + len(block.starts):,} lines are {len(block.starts):,} rows here\n"
+        f"  what to do: nothing, if values hold line ends; {NO_QUOTES}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _bad_encoding(where: str) -> DataError:

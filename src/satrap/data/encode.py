@@ -241,6 +241,14 @@ class Chunk:
                 self._refuse_lists(column, array)
             return _bag_of_one(self._single(column, feature))
         counts, values = flattened(array)
+        pairs = feature.weight_separator is not None and pa.types.is_struct(values.type)
+        if pa.types.is_nested(values.type) and not pairs:
+            raise DataError(
+                f"a column of type {array.type} holds lists of values that are no single ones",
+                where=f"{self.origin.file}, column {column!r}",
+                why="each value of a list is one id",
+                fix="make one list of numbers or texts of each row when you write the file",
+            )
         weights = None
         if feature.weight_separator is not None:
             values, given = cut_weights(values, feature.weight_separator)
@@ -307,9 +315,10 @@ class Chunk:
         values[counts > 0] = numbers.reshape(-1, dim)
         return values
 
-    def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
-        """Return (float32[n, labels] as in `Batch.labels`, bool[n, labels] or None when all are known)."""
-        values = np.empty((self.table.num_rows, len(labels)), np.float32)
+    def labels(self, labels: tuple[Label, ...]) -> tuple[Floats | Doubles, Bools | None]:
+        """Return (labels [n, labels] as in `Batch.labels`, bool[n, labels] or None when all are known)."""
+        numbers = any(label.kind == "regression" for label in labels)
+        values = np.empty((self.table.num_rows, len(labels)), np.float64 if numbers else np.float32)
         known = np.ones(values.shape, np.bool_)
         for i, label in enumerate(labels):
             if label.mask:

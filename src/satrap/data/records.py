@@ -16,6 +16,9 @@ from satrap.machine_code import compiled
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 _LINE, _RETURN, _SPACE, _TAB = 10, 13, 32, 9
+RIGHT, OPEN, MISPLACED = range(3)
+"""What is wrong with the quotes: nothing; one is open at the end of the data; one ends a value of several
+lines, and text follows, so that it began another value."""
 _jit = compiled(nogil=True)
 
 
@@ -30,10 +33,21 @@ def _starts_with(data: Bytes, start: int, end: int, prefix: Bytes) -> bool:
 
 
 @_jit
+def _ends_badly(data: Bytes, start: int, stop: int, separator: int) -> bool:
+    """Tell whether a quoted value `data[start:stop]` goes over several lines, and text follows its quote."""
+    after = stop + 1
+    while after < len(data) and data[after] != separator and (data[after] == _SPACE or data[after] == _TAB):
+        after += 1
+    if after == len(data) or data[after] in (separator, _LINE, _RETURN):
+        return False
+    return bool((data[start:stop] == _LINE).any())
+
+
+@_jit
 def _quoted_line_ends(
     data: Bytes, quote: int, separator: int, comment: Bytes, out: Offsets
-) -> tuple[int, bool]:
-    """Find line ends outside quotes; a quote opens only at the start of a field."""
+) -> tuple[int, int]:
+    """Find line ends outside quotes, until a quote is `OPEN` or `MISPLACED`; it opens at a field's start."""
     count, i, n = 0, 0, len(data)
     field_start, record_start = True, True
     while i < n:
@@ -47,11 +61,14 @@ def _quoted_line_ends(
         record_start = False
         if field_start and byte == quote:
             i += 1
+            start = i
             # to the quote that ends the field: two in a row stand for one inside it
             while i < n and not (data[i] == quote and not (i + 1 < n and data[i + 1] == quote)):
                 i += 2 if data[i] == quote else 1
             if i >= n:
-                return count, True
+                return count, OPEN
+            if _ends_badly(data, start, i, separator):
+                return count, MISPLACED
             field_start = False
         elif byte == _LINE:
             out[count] = i
@@ -60,7 +77,7 @@ def _quoted_line_ends(
         else:
             field_start = byte == separator
         i += 1
-    return count, False
+    return count, RIGHT
 
 
 @_jit
@@ -123,28 +140,28 @@ def _copy_stripped(
 
 def find_records(
     data: Bytes, quote: int, separator: int, comment: Bytes, *, final: bool
-) -> tuple[Offsets, Offsets, int, int, bool]:
+) -> tuple[Offsets, Offsets, int, int, int]:
     """Find the complete records in a block of bytes that begins with a line, see `blocks`.
 
     `final`: the data ends here, so the last line needs no line end.
 
     Returns:
-        (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, whether a
-        quote is still open at the end of the data).
+        (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, `RIGHT` or
+        what is wrong with the quotes behind these records).
     """
-    open_quote = False
+    quoted = RIGHT
     if quote >= 0 and (data == quote).any():
         found = np.empty(int(np.count_nonzero(data == _LINE)), np.int64)
-        count, open_quote = _quoted_line_ends(data, quote, separator, comment, found)
+        count, quoted = _quoted_line_ends(data, quote, separator, comment, found)
         line_ends = found[:count]
     else:
         line_ends = np.flatnonzero(data == _LINE)
-    if final and not open_quote and len(data) and (not len(line_ends) or line_ends[-1] != len(data) - 1):
+    if final and not quoted and len(data) and (not len(line_ends) or line_ends[-1] != len(data) - 1):
         line_ends = np.append(line_ends, len(data))
     starts, ends = np.empty_like(line_ends), np.empty_like(line_ends)
     count = _records(data, line_ends, comment, starts, ends)
     consumed = min(int(line_ends[-1]) + 1, len(data)) if len(line_ends) else 0
-    return starts[:count], ends[:count], len(line_ends), consumed, open_quote
+    return starts[:count], ends[:count], len(line_ends), consumed, quoted
 
 
 def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, int] | None) -> Any:
@@ -165,19 +182,25 @@ class Block:
     """Consecutive records of a file, at least one.
 
     They stand in `data`, uint8[n], from `starts` to `ends`, int64[records], without their line ends. `lines`
-    also counts blank lines and comments. `offset` is the place of `data` in the (decompressed) file, `row`
-    the index of the first record there.
+    also counts blank lines and comments; `inner` counts lines that end inside a quoted value. `offset` is
+    the place of `data` in the (decompressed) file, `row` the index of the first record there.
     """
 
     data: Bytes
     starts: Offsets
     ends: Offsets
     lines: int
+    inner: int
     offset: int
     row: int
 
 
 _MAX_RECORD = 1 << 26
+NO_QUOTES = (
+    "if quotes mean nothing in this file: data.quote: null in a recipe, satrap init --quote '', "
+    "CsvOptions(quote=None) in Python"
+)
+"""What to do about text whose quotes are none."""
 
 
 def blocks(
@@ -187,7 +210,7 @@ def blocks(
 
     The stream stands at the start of a line, before the record number `row`. `quote` is a byte, or -1 for
     none. Lines that start with `comment`, if it is not empty, are skipped. Raises `DataError` for a quote
-    that never closes, or a row of more than 64 MiB.
+    that never closes, or that closes in another line and before other text, or a row of more than 64 MiB.
     """
     # Where a block ends depends only on where it starts, so a resumed scan cuts the same blocks.
     ahead, want, final, offset = b"", size, False, stream.offset
@@ -197,15 +220,24 @@ def blocks(
         data = np.frombuffer(ahead, np.uint8, min(want, len(ahead)))
         starts, ends, lines, consumed, quoted = find_records(data, quote, separator, comment, final=final)
         if len(starts):
-            yield Block(data[:consumed], starts, ends, lines, offset, row)
+            ended = lines - (final and consumed == len(data) and data[-1] != _LINE)
+            inner = int(np.count_nonzero(data[:consumed] == _LINE)) - ended if quote >= 0 else 0
+            yield Block(data[:consumed], starts, ends, lines, inner, offset, row)
         row += len(starts)
         ahead = ahead[consumed:]
         offset += consumed
         want = size if consumed else 2 * want
+        if quoted == MISPLACED:
+            raise DataError(
+                "a quote opens, and closes in another line, before other text",
+                where=f"{stream.file.name}, row {row + 1}",
+                why="the lines between would be one value, and their rows lost",
+                fix=NO_QUOTES,
+            )
         if (final and quoted) or want > 2 * _MAX_RECORD:
             raise DataError(
                 "a quote opens and never closes" if quoted else "a row is longer than 64 MiB",
                 where=f"{stream.file.name}, row {row + 1}",
                 why="the rest of the file would be one value",
-                fix="close the quote, or give CsvOptions(quote=None) if quotes mean nothing in this file",
+                fix=f"close the quote, or {NO_QUOTES}",
             )

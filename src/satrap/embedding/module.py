@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets
+from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets, exact
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.pooling import Bag, is_finite, merge_runs, pool_beside, pool_features
@@ -79,9 +79,10 @@ class Embeddings:
             embeddings=LazyFeatures(self._order, blocks, partial(self._jagged_of, ticket, rows, ragged)),
             numeric=numeric,
             blocks=blocks,
-            labels=self._to_device(batch.labels),
+            labels=self._to_device(batch.labels, np.float32),
             label_mask=self._to_device(batch.label_mask),
             weights=self._to_device(batch.weights),
+            exact_labels=self._to_device(batch.labels) if exact(batch.labels) else None,
             source=batch,
             beside=partial(self._beside, ticket, rows, numeric) if whole else None,
             events=ragged.events(),
@@ -107,8 +108,10 @@ class Embeddings:
             return [Bag(inverses, 0, len(inverses), features=len(names))]
         return merge_runs([self._bag(ticket, name) for name in names])
 
-    def _to_device(self, array: npt.NDArray[Any] | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array).to(self.device)
+    def _to_device(self, array: npt.NDArray[Any] | None, kind: type[Any] | None = None) -> Tensor | None:
+        if array is None:
+            return None
+        return torch.from_numpy(array.astype(kind or array.dtype, copy=False)).to(self.device)
 
     def _bag(self, ticket: Ticket, name: str) -> Bag:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]

@@ -23,7 +23,11 @@ _LIST = r"^\s*[^,\s]+(,[^,]*){2,}$"
 
 
 def open_data(
-    sources: Sequence[str], kind: str | None = None, separator: str | None = None, encoding: str = "utf-8"
+    sources: Sequence[str],
+    kind: str | None = None,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    quote: str = '"',
 ) -> tuple[Source, CsvOptions, str]:
     """Return an open source, how its CSV files are written, and its format.
 
@@ -34,7 +38,7 @@ def open_data(
         kind = kind or guess_format(find_files(list(sources))[0].name)
     except ConfigError as error:
         raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
-    csv = CsvOptions(separator=separator, encoding=encoding)
+    csv = CsvOptions(separator=separator, encoding=encoding, quote=quote)
 
     def opened(**options: Any) -> Source:
         nonlocal csv

@@ -57,6 +57,7 @@ class Request:
         format: csv, tsv, parquet or arrow; default by the names of the files.
         separator: between the columns of a CSV file; default by its header.
         encoding: of CSV files; default utf-8.
+        quote: around values of CSV files that hold separators; default '"', empty: none.
     """
 
     data: Sequence[str]
@@ -75,6 +76,7 @@ class Request:
     format: str | None = None
     separator: str | None = None
     encoding: str = "utf-8"
+    quote: str = '"'
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     Raises `DataError` for data, or a label, that nothing can be learned from, `ConfigError` for columns that
     are not there.
     """
-    source, csv, kind = open_data(asked.data, asked.format, asked.separator, asked.encoding)
+    source, csv, kind = open_data(asked.data, asked.format, asked.separator, asked.encoding, asked.quote)
     _check_columns(asked, source)
     tested = open_source(list(asked.test), format=kind, csv=csv) if asked.test else None
     if tested:
@@ -291,6 +293,8 @@ def _written(csv: CsvOptions) -> Lines:
         lines["separator"] = (csv.separator, "")
     if csv.encoding != "utf-8":
         lines["encoding"] = (csv.encoding, "")
+    if csv.quote != '"':
+        lines["quote"] = (csv.quote or "", "")
     if csv.comment is not None:
         lines["comment"] = (csv.comment, "the first line is no header")
     if csv.decimal != ".":

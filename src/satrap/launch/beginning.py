@@ -10,6 +10,7 @@ from satrap.launch.build import pretrained_rows, without_leftovers
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, resuming, trained_schema
+from satrap.own_warnings import told
 from satrap.schema import Schema
 from satrap.train import Checkpointing
 from satrap.words import counted
@@ -38,7 +39,8 @@ def prepared(
     notice(_beginning(recipe))
     plan = checkpointing(recipe, folder, notice)
     # The model goes on with the statistics that it began with, whatever has become of the rows.
-    schema = measured(recipe, recipe.schema(), trained_schema(plan) if resume else None)
+    with told(notice):
+        schema = measured(recipe, recipe.schema(), trained_schema(plan) if resume else None)
     if resume:
         notice(resuming(plan))
     else:

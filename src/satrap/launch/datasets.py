@@ -95,7 +95,7 @@ def _read(
 ) -> data.Dataset:
     keys = recipe.sections.data
     given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else (None if value == "" else value)
+        name: tuple(value) if isinstance(value, list) else value
         for name in CSV_KEYS
         if (value := getattr(keys, name)) is not None
     }

@@ -15,6 +15,7 @@ from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
 from satrap.own_code import blaming
+from satrap.own_warnings import told
 from satrap.report import Curves, History, curves_available
 from satrap.schema import Schema
 from satrap.train import Observer, Trainer
@@ -49,6 +50,7 @@ def fit(
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)
+        stack.enter_context(told(notice))
         stack.enter_context(worker_endpoint(recipe, trainer, notice, site.report))
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from satrap.data.columns import as_array, is_text
 from satrap.errors import DataError, did_you_mean
 
-Predictions = npt.NDArray[np.float32]
+Predictions = npt.NDArray[np.floating[Any]]
 Types = Sequence[tuple[pa.DataType, str]]
 """Each type once, with a file that has it."""
 
@@ -33,17 +33,19 @@ class Columns:
     """The columns to write: those of the input, with its types and a file that has each, and predictions."""
 
     inputs: Mapping[str, Types]
-    predictions: Sequence[str]
+    predictions: Mapping[str, pa.DataType]
 
 
 def output_columns(
-    schemas: Iterable[tuple[str, pa.Schema]], predictions: Sequence[str], wanted: Sequence[str] | None
+    schemas: Iterable[tuple[str, pa.Schema]],
+    predictions: Mapping[str, pa.DataType],
+    wanted: Sequence[str] | None,
 ) -> Columns:
     """Return the columns to write, in the order in which the files have them first.
 
     Args:
         schemas: name of each input file and its columns.
-        predictions: columns of the predictions.
+        predictions: columns of the predictions, and their types.
         wanted: the columns of the input to write, in order; None: all.
 
     Raises:
@@ -85,12 +87,13 @@ class Writer(ABC):
         self._stack.close()
 
     def write(self, table: pa.Table, values: Predictions) -> None:
-        """Write rows: columns of their input, and their predictions, float32[n, columns]."""
+        """Write rows: columns of their input, and their predictions, float32 or float64 [n, columns]."""
         arrays = [
             self._input(name, table.column(name) if name in table.column_names else None, table.num_rows)
             for name in self._columns.inputs
         ]
-        arrays += [pa.array(values[:, index], pa.float32()) for index in range(values.shape[1])]
+        kinds = self._columns.predictions.values()
+        arrays += [pa.array(values[:, index], kind) for index, kind in enumerate(kinds)]
         self._write(pa.Table.from_arrays(arrays, [*self._columns.inputs, *self._columns.predictions]))
         self.rows += table.num_rows
 
@@ -114,8 +117,7 @@ class ParquetWriter(Writer):
         for name, kind in self._types.items():
             with _naming(name, kind, "Parquet cannot hold it", _OTHERS):
                 pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([(name, kind)])).close()
-        predictions = [(name, pa.float32()) for name in columns.predictions]
-        schema = pa.schema([*self._types.items(), *predictions])
+        schema = pa.schema([*self._types.items(), *columns.predictions.items()])
         self._file = self._stack.enter_context(pyarrow.parquet.ParquetWriter(path, schema))
 
     def _input(self, name: str, column: pa.ChunkedArray | None, rows: int) -> Any:

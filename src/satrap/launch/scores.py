@@ -121,7 +121,7 @@ def _add(curves: Mapping[str, ScoreCurves], schema: Schema, batch: Batch, predic
         if label.name in curves:
             known = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
             curves[label.name].add(
-                np.ascontiguousarray(predictions[known, column]),
+                np.ascontiguousarray(predictions[known, column], np.float32),
                 batch.labels[known, index] == 1,
                 weights[known],
             )

@@ -183,7 +183,11 @@ def predict(
     predictor = load_predictor(folder, recipe)
     try:
         rows = open_sources(recipe, predictor.schema.without_labels(), sources)
-        names = [name for label in predictor.schema.labels for name in _columns_of(label)]
+        names = {
+            name: pa.float64() if label.kind == "regression" else pa.float32()
+            for label in predictor.schema.labels
+            for name in _columns_of(label)
+        }
         planned = output_columns(rows.schemas(), names, columns)
         with blaming("your own code failed"), writer_of(partial, planned) as writer:
             for table, values in scored_tables(predictor, rows, list(planned.inputs)):

@@ -49,9 +49,10 @@ class OwnMetrics:
     A metric is a function with a name of its own. It gets those of the following that it names, once per
     evaluation, for all samples in no certain order, and returns a number:
 
-    - `labels`: float32[n]; float32[n, labels] if the schema has several, NaN where one is not known.
-    - `predictions`: float32[n]: probabilities, or numbers in the units of a regression label;
-      float32[n, outputs] if there are several outputs.
+    - `labels`: float32[n], float64[n] with a regression label; [n, labels] if the schema has several, NaN
+      where one is not known.
+    - `predictions`: of the same type: probabilities, or numbers in the units of a regression label;
+      [n, outputs] if there are several outputs.
     - `weights`: float32[n], 1 without a weight column.
     - `groups`: uint64[n], ids of the group column; samples of a group are together, if they are sorted by it.
 
@@ -66,6 +67,7 @@ class OwnMetrics:
     Args:
         functions: the metrics.
         widths: number of labels, and of outputs.
+        exact: labels and outputs are float64.
         grouped: `update` gets groups.
         limit: most samples that are kept; a sample takes 12 bytes and 4 per label and output.
 
@@ -75,18 +77,25 @@ class OwnMetrics:
     """
 
     def __init__(
-        self, functions: Sequence[Metric], widths: tuple[int, int], *, grouped: bool, limit: int
+        self,
+        functions: Sequence[Metric],
+        widths: tuple[int, int],
+        *,
+        grouped: bool,
+        limit: int,
+        exact: bool = False,
     ) -> None:
         self.functions = {metric_name(one): _made(one) for one in functions}
         if len(self.functions) < len(functions):
             raise ConfigError("two metrics have the same name", fix="rename one, or give it a __name__")
         self.arguments = {name: _arguments(name, one, grouped) for name, one in self.functions.items()}
         self.widths, self.grouped, self.limit = widths, grouped, limit
+        self._type = np.float64 if exact else np.float32
         self.reset()
 
     def reset(self) -> None:
         """Forget everything."""
-        labels, outputs = (np.empty((0, width), np.float32) for width in self.widths)
+        labels, outputs = (np.empty((0, width), self._type) for width in self.widths)
         self._chunks = [Kept(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
         self._seen = self._kept = self.level = 0
 
@@ -97,7 +106,7 @@ class OwnMetrics:
         keys = groups if self.grouped else np.arange(self._seen, self._seen + len(labels))
         self._seen += len(labels)
         known = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-        columns = (np.where(known, labels, np.float32("nan")), predictions, weights, keys)
+        columns = (np.where(known, labels, self._type("nan")), predictions, weights, keys)
         rows = known.any(axis=1)
         self._add(Kept(*(np.asarray(column)[rows] for column in columns)))
 
@@ -203,7 +212,7 @@ def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
     whole = np.array_equal(labels, np.floor(labels))
     fresh.update(
         torch.from_numpy(given["predictions"].copy()),
-        torch.from_numpy(labels.astype(np.int64 if whole else np.float32)),
+        torch.from_numpy(labels.astype(np.int64 if whole else given["predictions"].dtype)),
     )
     return fresh.compute()
 

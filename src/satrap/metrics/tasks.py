@@ -70,7 +70,8 @@ class Metrics:
     def _own_metrics(self, functions: Sequence[Metric]) -> OwnMetrics:
         widths = len(self.labels), sum(label.outputs for label in self.labels)
         grouped, limit = self._settings["grouped"], self._settings["exact_limit"]
-        found = OwnMetrics(functions, widths, grouped=grouped, limit=limit)
+        exact = any(label.kind == "regression" for label in self.labels)
+        found = OwnMetrics(functions, widths, grouped=grouped, limit=limit, exact=exact)
         if taken := sorted(found.functions.keys() & self._compute().keys()):
             raise ConfigError(f"metrics: there is a metric {taken[0]} already", fix="rename the function")
         return found
@@ -91,8 +92,8 @@ class Metrics:
         """Add a batch of n samples; the arrays are copied.
 
         Args:
-            labels: float32[n, labels], as in `Batch.labels`.
-            predictions: float32[n, outputs]: probabilities, and numbers in the units of regression labels.
+            labels: [n, labels], as in `Batch.labels`.
+            predictions: [n, outputs]: probabilities, and numbers in the units of regression labels.
             mask: bool[n, labels], False where a label is unknown.
             weights: [n] >= 0; default 1.
             groups: uint64[n], for grouped AUC.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from satrap.errors import DataError, SatrapError
+from satrap.own_warnings import told
 
 Work = Callable[[Any], Iterator[Any]]
 
@@ -91,11 +93,12 @@ def _serve(pipe: Connection, make: Callable[..., Work], arguments: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError):
         try:
-            work = make(*arguments)
-            while True:
-                for result in work(pipe.recv()):
-                    pipe.send(result)
-                pipe.send(None)
+            with told(lambda text: print(text, file=sys.stderr, flush=True)):
+                work = make(*arguments)
+                while True:
+                    for result in work(pipe.recv()):
+                        pipe.send(result)
+                    pipe.send(None)
         except (SatrapError, OSError) as error:
             pipe.send(error)
 

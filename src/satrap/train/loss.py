@@ -76,8 +76,8 @@ class LabelLoss:
         if batch.label_mask is None and batch.weights is None:
             if self._binary:  # one operation instead of two
                 return F.binary_cross_entropy_with_logits(logits, batch.labels)
-            return self._errors(logits, batch.labels).mean()
-        losses = self._errors(logits, batch.labels)
+            return self._errors(logits, batch).mean()
+        losses = self._errors(logits, batch)
         weights = (
             torch.ones_like(losses) if batch.weights is None else batch.weights.unsqueeze(1).expand_as(losses)
         )
@@ -85,10 +85,12 @@ class LabelLoss:
             weights = weights * batch.label_mask
         return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
 
-    def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _errors(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
         """Return the loss of each sample and label, float32[size, labels]."""
+        assert batch.labels is not None
         if self._binary:
-            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+            return F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
+        labels = batch.labels if batch.exact_labels is None else batch.exact_labels
         pieces = torch.split(logits, [label.outputs for label in self._labels], dim=1)
         columns = zip(self._labels, pieces, labels.unbind(1), strict=True)
         return torch.stack([errors(label, piece, target) for label, piece, target in columns], dim=1)
@@ -104,17 +106,17 @@ def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
     Args:
         label: its kind, loss and scale.
         outputs: float32[size, outputs of the label].
-        target: float32[size], as in `Batch.labels`.
+        target: float32[size] or float64[size], as in `Batch.labels`.
     """
     if label.kind == "multiclass":
         return F.cross_entropy(outputs, target.long(), reduction="none")
     output = outputs.squeeze(1)
     if label.kind == "binary":
-        return F.binary_cross_entropy_with_logits(output, target, reduction="none")
+        return F.binary_cross_entropy_with_logits(output, target.float(), reduction="none")
     mean, std = label.scale
     if label.loss == "poisson":
-        return F.poisson_nll_loss(output, target / mean, reduction="none")
-    scaled = (target - mean) / std
+        return F.poisson_nll_loss(output, (target / mean).float(), reduction="none")
+    scaled = ((target - mean) / std).float()  # in the label's own format: far from 0, float32 would round
     if label.loss == "absolute":
         return F.l1_loss(output, scaled, reduction="none")
     if label.loss == "huber":
@@ -125,7 +127,7 @@ def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
 def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
     """Return what a model predicts, float32[size, outputs], of its output of that shape.
 
-    Probabilities of binary labels and of classes; of regression labels the number itself.
+    Probabilities of binary labels and of classes; of regression labels the number itself, and then float64.
     """
     logits = logits.float()
     if all(label.kind == "binary" for label in labels):
@@ -140,6 +142,7 @@ def _predicted(label: Label, outputs: Tensor) -> Tensor:
     if label.kind == "binary":
         return torch.sigmoid(outputs)
     mean, std = label.scale
+    outputs = outputs.double()
     return mean * torch.exp(outputs) if label.loss == "poisson" else mean + std * outputs
 
 

@@ -55,9 +55,9 @@ class MicroBatches:
 
 
 def _part(whole: EmbeddedBatch, leaves: _Leaves, start: int, end: int) -> EmbeddedBatch:
-    labels, mask, weights = (
+    labels, mask, weights, exact = (
         None if column is None else column[start:end]
-        for column in (whole.labels, whole.label_mask, whole.weights)
+        for column in (whole.labels, whole.label_mask, whole.weights, whole.exact_labels)
     )
     blocks = LazyBlocks(partial(leaves.blocks_of, start, end))
     return EmbeddedBatch(
@@ -68,6 +68,7 @@ def _part(whole: EmbeddedBatch, leaves: _Leaves, start: int, end: int) -> Embedd
         labels=labels,
         label_mask=mask,
         weights=weights,
+        exact_labels=exact,
         source=None if whole.source is None else slice_rows(whole.source, start, end),
         events={name: rows.samples(start, end) for name, rows in whole.events.items()},
     )

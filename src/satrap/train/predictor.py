@@ -33,7 +33,7 @@ from satrap.train.merge import merged
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.schedule import lookahead
 
-Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 PREFETCHED_BATCHES = 4
 """Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
@@ -179,11 +179,11 @@ class Predictor:
         return self.predict_batches(data.batches())
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
-        """Yield the predictions, float32[size, outputs], of batches that the caller reads."""
+        """Yield the predictions [size, outputs] of batches that the caller reads, see `Trainer.predict`."""
         return (predicted for _, predicted in self.scored(batches))
 
     def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
-        """Yield each batch with its predictions, float32[size, outputs]; some batches are read ahead."""
+        """Yield each batch with its predictions, [size, outputs]; some batches are read ahead."""
         self.model.eval()
         tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
         if self.exchange.collective or self.collective:  # all take part until none has a batch left

@@ -262,7 +262,7 @@ class Trainer:
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
 
-        Probabilities of binary labels and classes, numbers of regression labels.
+        Probabilities of binary labels and classes, numbers of regression labels; float64 if there is one.
         """
         return self.predictor.predict(data)
 

@@ -44,7 +44,7 @@ def make(rng: np.random.Generator, size: int, kinds: list[str], dense: list[str]
         ids[f"feature {number}"] = Jagged(values, offsets, weights)
     arrays = {
         "numeric": rng.random((size, 3)).astype(np.float32),
-        "labels": rng.integers(0, 2, (size, 2)).astype(np.float32),
+        "labels": rng.random((size, 2)).astype(np.float64 if size % 2 else np.float32),
         "label_mask": rng.random((size, 2)) < 0.5,
         "weights": rng.random(size).astype(np.float32),
         "groups": rng.integers(0, 2**64, size, dtype=np.uint64),

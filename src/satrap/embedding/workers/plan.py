@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.batch import Batch, EmbeddedBatch
+from satrap.batch import Batch, EmbeddedBatch, exact
 from satrap.embedding.lazy import LazyBlocks, LazyFeatures
 from satrap.embedding.module import Embeddings, Ragged
 from satrap.embedding.plan import EmbeddingPlan, Ticket
@@ -119,9 +119,10 @@ class PooledEmbeddings(Embeddings):
             embeddings=LazyFeatures(self._order, LazyBlocks(lambda: blocks), lambda: unpooled),
             numeric=torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers,
             blocks=blocks,
-            labels=self._to_device(batch.labels),
+            labels=self._to_device(batch.labels, np.float32),
             label_mask=self._to_device(batch.label_mask),
             weights=self._to_device(batch.weights),
+            exact_labels=self._to_device(batch.labels) if exact(batch.labels) else None,
             source=batch,
             events=ragged.events(),
         )

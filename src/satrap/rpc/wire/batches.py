@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.batch import Batch, Jagged
+from satrap.batch import Batch, Jagged, exact
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import pack_text
 
@@ -33,18 +33,25 @@ def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
         "ids": _described(batch.ids),
         "events": _described(batch.events),
         "dense": {k: [1, *a.shape[1:]] for k, a in dense.items() if a is not None},
+        "exact": exact(batch.labels),
         "position": batch.position,
     }
+    kinds = _dense(text["exact"])
     arrays: list[npt.NDArray[Any]] = [
         _joined([j.values for j in jagged], "<u8"),
         _joined([j.offsets for j in jagged if j.offsets is not None], "<i8"),
         _joined([j.weights for j in jagged if j.weights is not None], "<f4"),
-        *(np.ascontiguousarray(a, DENSE[name]) for name, a in dense.items() if a is not None),
+        *(np.ascontiguousarray(a, kinds[name]) for name, a in dense.items() if a is not None),
     ]
     if events:
         arrays.append(_joined([j.values for j in events], "<f4"))
         arrays.append(_joined([j.offsets for j in events if j.offsets is not None], "<i8"))
     return [pack_text(text), *(a.reshape(-1).view(np.uint8) for a in arrays)]
+
+
+def _dense(exact: bool) -> dict[str, str]:
+    """Return the types of `DENSE`, in which labels may be float64."""
+    return {**DENSE, "labels": "<f8"} if exact else DENSE
 
 
 def _described(features: Mapping[str, Jagged]) -> list[list[Any]]:
@@ -71,7 +78,7 @@ def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
             "<u8",
             "<i8",
             "<f4",
-            *(DENSE[name] for name in text["dense"]),
+            *(_dense(text["exact"])[name] for name in text["dense"]),
             *["<f4", "<i8"] * bool(numbers),
         ]
         arrays = [_view(part, kind) for part, kind in zip(parts, kinds, strict=True)]

@@ -1,0 +1,29 @@
+"""Warnings of satrap's own code as lines that a user reads, without Python's file and line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_SOURCES = str(Path(__file__).parent)
+
+
+@contextmanager
+def told(say: Callable[[str], object]) -> Iterator[None]:
+    """Call `say` with the warnings of satrap's own code, of all threads; others are shown as before."""
+    before = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, *rest: Any) -> None:
+        if filename.startswith(_SOURCES):
+            say(f"warning: {message}")
+        else:
+            before(message, category, filename, *rest)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
