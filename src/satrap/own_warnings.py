@@ -22,7 +22,7 @@ def told(say: Callable[[str], object]) -> Iterator[None]:
         else:
             before(message, category, filename, *rest)
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]
     try:
         yield
     finally:

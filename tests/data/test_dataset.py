@@ -195,3 +195,44 @@ def test_memory_is_flat(tmp_path):
     peak(20_000)
     small, large = peak(60_000), peak(400_000)
     assert large < small * 1.3
+
+
+@pytest.mark.parametrize(
+    ("kind", "multi"),
+    [
+        (pa.map_(pa.string(), pa.int64()), True),
+        (pa.struct([("x", pa.int64())]), True),
+        (pa.struct([("x", pa.int64())]), False),
+        (pa.list_view(pa.int64()), True),
+        (pa.list_(pa.list_(pa.int64())), True),
+        (pa.list_(pa.struct([("x", pa.int64())])), True),
+    ],
+    ids=str,
+)
+def test_values_that_are_no_ids_get_advice_that_can_be_followed(kind, multi):
+    schema = Schema([], {"a": Categorical(dim=2, multi=multi)})
+    table = pa.table({"a": pa.nulls(2, kind)})
+    error = error_of(lambda: list(read(table, schema)))
+    assert "multi" not in error.fix
+    assert "when you write the file" in error.fix
+    lists = pa.table({"a": pa.nulls(2, pa.list_(pa.int64()))})
+    single = Schema([], {"a": Categorical(dim=2)})
+    assert "multi: true" in error_of(lambda: list(read(lists, single))).fix
+
+
+def test_files_of_two_formats_in_one_list_are_refused(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    paths = [str(tmp_path / name) for name in ("a.csv", "b.parquet")]
+    error = error_of(lambda: read(paths, Schema([], {"a": Categorical(dim=2)})))
+    assert "a.csv is csv" in error.what
+    assert "b.parquet is parquet" in error.what
+
+
+def test_integers_of_more_than_64_bits_are_named():
+    for values in ([1, 2**64], [-1, 2**63]):
+        error = error_of(
+            lambda values=values: list(read({"a": values}, Schema([], {"a": Categorical(dim=2)})))
+        )
+        assert "64 bits" in error.what
+        assert "text" in error.fix

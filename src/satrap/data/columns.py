@@ -31,7 +31,13 @@ def as_array(values: Any) -> pa.Array:
             array = pa.array(values, from_pandas=True)
         except OverflowError:  # Python integers from 2**63 on
             array = pa.array(values, pa.uint64(), from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+    except OverflowError as error:
+        raise DataError(
+            "an integer has more than 64 bits, or a negative one is beside one of 2**63 or more",
+            why="a column holds integers of 64 bits",
+            fix="convert the column to text, for example with .astype(str)",
+        ) from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"the values have no common type: {str(error).splitlines()[0]}",
             why="a column holds numbers or text, not both",

@@ -73,7 +73,10 @@ class CsvOptions:
         for name in ("separator", "quote"):
             value = getattr(self, name)
             if value is not None and (len(value) != 1 or not value.isascii()):
-                raise ConfigError(f"csv: {name} must be one ASCII character, got {value!r}")
+                raise ConfigError(
+                    f"csv: {name} must be one ASCII character, got {value!r}",
+                    fix="write the file with another: sed 's/::/\\t/g' a.dat > a.tsv turns :: into tabs",
+                )
         try:
             codecs.getincrementaldecoder(self.encoding)
             "a".encode(self.encoding)  # refused by codecs from bytes to bytes, such as base64

@@ -442,6 +442,13 @@ def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | Non
         return MemorySource(*table)
     files = find_files(source)
     kind = format or guess_format(files[0].name)
+    for file in files if format is None else ():
+        if (other := guess_format(file.name)) != kind:
+            raise DataError(
+                f"the files are of two formats: {files[0].name} is {kind}, {file.name} is {other}",
+                why="the files of a list are read in one way",
+                fix="give files of one format, or say what all are: format",
+            )
     if kind not in FORMATS:
         raise ConfigError(f"format {kind!r} is unknown", fix=f"use one of {', '.join(FORMATS)}")
     if kind == "parquet":

@@ -16,7 +16,17 @@ import pyarrow.compute as pc
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
-from satrap.data.lists import align, as_lists, cut_weights, flattened, is_list, no_lists, split_words, within
+from satrap.data.lists import (
+    align,
+    as_lists,
+    check_values,
+    cut_weights,
+    flattened,
+    is_list,
+    no_lists,
+    split_words,
+    within,
+)
 from satrap.data.source import Origin
 from satrap.data.times import PARTS, to_seconds
 from satrap.data.transforms import Doubles, compile_steps
@@ -240,16 +250,8 @@ class Chunk:
             if is_text(array.type) and feature.boundaries is None:
                 self._refuse_lists(column, array)
             return _bag_of_one(self._single(column, feature))
-        counts, values = flattened(array)
-        pairs = feature.weight_separator is not None and pa.types.is_struct(values.type)
-        if pa.types.is_nested(values.type) and not pairs:
-            raise DataError(
-                f"a column of type {array.type} holds lists of values that are no single ones",
-                where=f"{self.origin.file}, column {column!r}",
-                why="each value of a list is one id",
-                fix="make one list of numbers or texts of each row when you write the file",
-            )
-        weights = None
+        check_values(array.type, feature.weight_separator, f"{self.origin.file}, column {column!r}")
+        (counts, values), weights = flattened(array), None
         if feature.weight_separator is not None:
             values, given = cut_weights(values, feature.weight_separator)
             weights = self._weights(column, given, counts)

@@ -264,7 +264,9 @@ def _as_text(array: pa.Array) -> pa.Array:
         raise DataError(
             f"a column of type {kind} cannot be one id per row",
             why="a single-valued feature has exactly one value per sample",
-            fix="declare the feature with multi: true",
+            fix="declare the feature with multi: true"
+            if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+            else "make lists, or columns of single values, of it when you write the file",
         )
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         array = array.cast(pa.timestamp(kind.unit))  # the same instant in UTC

@@ -70,6 +70,19 @@ def no_lists(kind: pa.DataType, where: str) -> DataError:
     )
 
 
+def check_values(kind: pa.DataType, weight_separator: str | None, where: str) -> None:
+    """Raise `DataError` for lists of lists and the like, but for the pairs that `cut_weights` takes."""
+    pairs = weight_separator is not None and pa.types.is_struct(kind.value_type)
+    if pairs or not pa.types.is_nested(kind.value_type):
+        return
+    raise DataError(
+        f"a column of type {kind} holds lists of values that are no single ones",
+        where=where,
+        why="each value of a list is one id",
+        fix="make one list of numbers or texts of each row when you write the file",
+    )
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Tell whether values are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

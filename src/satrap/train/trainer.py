@@ -47,7 +47,7 @@ from satrap.train.schedule import Schedule, schedule_of
 from satrap.train.snapshots import Checkpointing, Snapshots
 from satrap.train.state import TrainingState
 
-Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 class Trainer:
