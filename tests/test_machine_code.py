@@ -4,11 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numba
+import numpy as np
 import pytest
 
 import satrap
+from satrap.machine_code import SHIPPED, compiling
 from tests.disks import small_disk
 
 PROGRAM = """
@@ -134,3 +139,36 @@ def test_an_edit_of_a_helper_is_compiled_into_its_callers_whatever_the_times_of_
         run = [sys.executable, "caller.py"]
         outs.append(subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout)
     assert outs == ["4 0\n", "4 1\n", "12 0\n"]
+
+
+def test_machine_code_that_an_image_ships_is_used_with_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(
+        "from satrap.machine_code import compiled\n"
+        "@compiled()\n"
+        "def twice(x):\n    return 2 * x\n"
+        "print(twice(1), sum(twice.stats.cache_hits.values()))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(satrap.__file__).parents[1])}
+    own = {"NUMBA_CACHE_DIR": str(tmp_path / "own"), SHIPPED: str(tmp_path / "shipped")}
+    outs = [
+        subprocess.run(
+            [sys.executable, "twice.py"],
+            cwd=tmp_path,
+            env=environment | given,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for given in ({"NUMBA_CACHE_DIR": own[SHIPPED]}, own)
+    ]
+    assert outs == ["2 0\n", "2 1\n"]
+
+
+def test_one_sees_that_a_function_is_being_compiled() -> None:
+    assert compiling() is None
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(numba.njit(lambda x: np.sort(x)), np.arange(3.0))  # takes seconds
+        seen = [compiling() for _ in iter(lambda: time.sleep(0.01) or done.done(), True)]
+    assert compiling() is None
+    told = [number for number in seen if number is not None]
+    assert told == sorted(told)
+    assert len(set(told)) > 1

@@ -10,18 +10,25 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numba
-from numba.core import caching
+from numba.core import caching, event
+
+from satrap.environment import variables
 
 _numba: Any = numba
 _FunctionCache: Any = caching.FunctionCache
+_event: Any = event
 F = TypeVar("F", bound=Callable[..., object])
+SHIPPED = "SATRAP_MACHINE_CODE"
+"""Variable that names a folder, perhaps read-only, where `satrap compile` has kept machine code."""
 _told = False
 _announce: Callable[[], object] | None = None
 
@@ -64,7 +71,8 @@ def digest_of(sources: Iterable[Path]) -> str:
 def cache_folder(name: str, sources: Iterable[Path]) -> str | None:
     """Return a folder for machine code of exactly these sources; None, after a warning: none can be written.
 
-    It is below `NUMBA_CACHE_DIR`, or else the user's `~/.cache`.
+    It is below `NUMBA_CACHE_DIR`, or else the user's `~/.cache`. It begins with what the folder that
+    `SATRAP_MACHINE_CODE` names has for the same sources, as images do.
     """
     base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")
     try:
@@ -72,11 +80,24 @@ def cache_folder(name: str, sources: Iterable[Path]) -> str | None:
             raise OSError("this user has no home folder")
         folder = Path(base) / "satrap" / f"{name}-{digest_of(sources)}"
         folder.mkdir(parents=True, exist_ok=True)
+        if shipped := variables().get(SHIPPED):
+            _take_over(Path(shipped) / "satrap" / folder.name, folder)
         with tempfile.TemporaryFile(dir=folder):
             return str(folder)
     except OSError as error:
         tell(error)
         return None
+
+
+def _take_over(shipped: Path, folder: Path) -> None:
+    """Copy the files that a folder lacks; other processes may do the same, and read what is there."""
+    for file in shipped.rglob("*.nb?"):
+        here = folder / file.relative_to(shipped)
+        if not here.exists():
+            here.parent.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=here.parent, delete=False) as copy:
+                copy.write(file.read_bytes())
+            os.replace(copy.name, here)
 
 
 @cache
@@ -128,6 +149,35 @@ def _announced() -> None:
     tell_it, _announce = _announce, None
     if tell_it is not None:
         tell_it()
+
+
+class _Compiling(_event.Listener):  # type: ignore[misc]
+    """Knows since when functions are being compiled; one may have others compiled."""
+
+    def __init__(self) -> None:
+        self.depth, self.since = 0, 0.0
+
+    def on_start(self, _: object) -> None:
+        self.since = self.since if self.depth else time.monotonic()
+        self.depth += 1
+
+    def on_end(self, _: object) -> None:
+        self.depth -= 1
+
+
+_compiling = _Compiling()
+_event.register("numba:compile", _compiling)
+
+
+def processor() -> str:
+    """Return the name of the processor for which functions are compiled; `NUMBA_CPU_NAME` may choose one."""
+    name: str = _numba.config.CPU_NAME or llvm.get_host_cpu_name()
+    return name
+
+
+def compiling() -> int | None:
+    """Return a number that grows while this process compiles a function, else None; any thread may ask."""
+    return int(100 * (time.monotonic() - _compiling.since)) if _compiling.depth else None
 
 
 def tell(error: object) -> None:

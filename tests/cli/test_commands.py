@@ -26,6 +26,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "config",
         "plan",
         "doctor",
+        "compile",
         "deploy",
         "checkpoint",
         "key",

@@ -23,15 +23,38 @@ def terms(size: int) -> np.ndarray:
     return np.random.default_rng(size).standard_normal((size, 700)).astype(np.float32)
 
 
+def exchange(workers: ConnectedWorkers, seconds: list[float]) -> list[list[int]]:
+    """Send each of two workers a byte; each waits before."""
+    from satrap.train.place import WRITING_SECONDS, torch_ranks  # what no other test waits for
+
+    if not RANKS:
+        RANKS.append(torch_ranks(workers, WRITING_SECONDS))
+    time.sleep(seconds[workers.rank])
+    found = RANKS[0].all_to_all(np.full(2, workers.rank, np.uint8), [1, 1], [1, 1])
+    return [part.tolist() for part in found]
+
+
+def added(workers: ConnectedWorkers, exact: int | None) -> list[object]:
+    rank = workers.rank
+    tensor = (
+        torch.tensor([1.5, float(rank)]) if exact is None else torch.from_numpy(terms(workers.size)[rank])
+    )
+    workers.sum(tensor, exact=exact)
+    return tensor.tolist() if exact is None else [tensor.tolist(), workers.rounding]
+
+
+def met(workers: ConnectedWorkers) -> bool:
+    """Meet the others; return whether there was time for something else meanwhile."""
+    waited: list[None] = []
+    workers.meet("council", meanwhile=lambda: waited.append(None))
+    return bool(waited)
+
+
 def do(workers: ConnectedWorkers, command: str) -> object:
     rank = workers.rank
     match command.split():
         case ["sum", *exact]:
-            tensor = (
-                torch.from_numpy(terms(workers.size)[rank]) if exact else torch.tensor([1.5, float(rank)])
-            )
-            workers.sum(tensor, exact=int(exact[0]) if exact else None)
-            return [tensor.tolist(), workers.rounding] if exact else tensor.tolist()
+            return added(workers, int(exact[0]) if exact else None)
         case ["count"]:
             return workers.count([1.0, 10.0**rank])
         case ["broadcast"]:
@@ -47,24 +70,11 @@ def do(workers: ConnectedWorkers, command: str) -> object:
             workers.solo("waiting", lambda: time.sleep(float(seconds)))
             return time.monotonic() - start >= float(seconds) * 0.9
         case ["ranks", *seconds]:
-            from satrap.train.place import WRITING_SECONDS, torch_ranks  # what no other test waits for
-
-            if not RANKS:
-                RANKS.append(torch_ranks(workers, WRITING_SECONDS))
-            time.sleep(float(seconds[rank]) if seconds else 0.0)
-            found = RANKS[0].all_to_all(np.array([rank, rank], np.uint8), [1, 1], [1, 1])
-            return [part.tolist() for part in found]
+            return exchange(workers, [*map(float, seconds)] or [0.0, 0.0])
         case ["called"]:
             return workers.called("council")
         case ["meet"]:
-            waited = 0
-
-            def wait() -> None:
-                nonlocal waited
-                waited += 1
-
-            workers.meet("council", meanwhile=wait)
-            return waited > 0
+            return met(workers)
     raise AssertionError(command)
 
 

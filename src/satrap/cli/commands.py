@@ -9,6 +9,7 @@ from importlib.metadata import version
 import click
 
 from satrap.cli.checkpoint import checkpoint
+from satrap.cli.compile import compile_
 from satrap.cli.config import config
 from satrap.cli.deploy import deploy
 from satrap.cli.doctor import doctor
@@ -61,6 +62,7 @@ for command in (
     config,
     plan,
     doctor,
+    compile_,
     deploy,
     checkpoint,
     key,

@@ -28,6 +28,6 @@ def shard(listen: str, key: Path | None, journal: Path | None, report: Report, m
     from satrap.rpc import read_key
     from satrap.rpc.server.process import serve
 
-    server = ShardServer(listen, key=read_key(key) if key else None, journal=journal)
+    server = ShardServer(listen, key=read_key(key) if key else None, journal=journal, rehearses=True)
     endpoint = metrics_of(server, lambda: shard_values(server.service.statistics()), metrics, report)
     serve(server, endpoint, report)

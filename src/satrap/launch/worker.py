@@ -158,7 +158,7 @@ def _threads(recipe: Recipe, local: int) -> int:
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
     """Return an exchange with replicas of some tables at all workers."""
-    # A worker that waits for a shard to come back may keep the others waiting as long; it shows signs of life.
+    # A worker that waits for a shard may keep the others waiting as long: it shows signs of life.
     ranks, aside = (_ranks(workers, WRITING_SECONDS) for _ in range(2))
     try:
         replicas = CollectiveExchange(

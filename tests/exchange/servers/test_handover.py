@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from satrap.optim import Adagrad
 from satrap.rpc.wire.frames import FrameError, Kind
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Chunk, Eviction, StoreConfig
-from tests.contract.parties import assert_equal_contents, connect, local, threads, train
+from tests.contract.parties import Process, assert_equal_contents, connect, local, threads, train
 
 TABLES = [
     Table("a", dim=4, optimizer=Adagrad(lr=0.1)),
@@ -88,6 +89,22 @@ def test_a_shard_is_as_new_after_its_rehearsal_and_one_that_serves_does_not_noti
         assert_equal_contents(exchange, reference)
         exchange.close()
         reference.close()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_shard_without_machine_code_is_waited_for_and_compiles_nothing_after_its_first_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    with Process() as shard:
+        exchange = connect([shard.address], deadline=3.0, heartbeat=0.5)
+        kept = set(tmp_path.rglob("*.nbc"))
+        train(exchange, steps=5, seed=1)
+        assert exchange.telemetry.statistics().rows > 0
+        assert list(exchange.durability.snapshot())
+        exchange.close()
+        assert set(tmp_path.rglob("*.nbc")) == kept
 
 
 def test_a_rehearsal_that_fails_beside_the_requests_harms_nothing() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from numba.core import event
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.server.server import Server
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.rpc.server.adder import Adder
 
@@ -44,6 +47,20 @@ def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
         with pytest.raises(ExchangeError, match=r"adder 0 at .* has not answered for 1 s"):
             client.ask(Kind.UPDATE, ONE).result(20)
     client.close()
+
+
+def test_a_server_that_compiles_is_waited_for() -> None:
+    class Compiler(Adder):
+        def _add(self, number: int) -> list[Buffer]:
+            with event.trigger_event("numba:compile"):
+                time.sleep(2.5)
+            return super()._add(number)
+
+    with Server("127.0.0.1:0", Compiler()) as server:
+        client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0, heartbeat=0.2))
+        answer = client.ask(Kind.UPDATE, ONE).result(20)
+        client.close()
+    assert unpack_text(answer[0])["total"] == 1
 
 
 def test_a_hello_that_is_too_long_is_refused_before_it_is_sent() -> None:

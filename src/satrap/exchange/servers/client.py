@@ -112,7 +112,8 @@ class ServersExchange:
         self.wire, self.world = wire, worker.world
         shares = shares or len(addresses)
         self._plain = tables_to_dicts([table.part(shares) for table in tables]), store.part(shares)
-        self._about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
+        formats = {"forward": wire.forward, "backward": wire.backward}
+        self._about = {**formats, "mode": mode, "ordered": ordered, **asdict(worker)}
         self._shards = Shards(
             dict(zip(self.map.members, addresses, strict=True)),
             {shard: self._hello(shard, self.map) for shard in self.map.members},

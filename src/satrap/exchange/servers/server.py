@@ -30,6 +30,8 @@ class ShardServer(Server):
         config: the tables; None: the first hello brings them.
         journal: folder where every request is written before it is executed. After its process has died, the
             shard recovers from it exactly, in the background, while clients wait. None: nothing is kept.
+        rehearses: whether it loads or compiles all machine code for its tables before it accepts the first
+            hello, while clients hear that it is at it. Else the first requests take longer, default.
 
     Attributes:
         service: the handler; its `statistics` has the counters of the store, too.
@@ -48,9 +50,11 @@ class ShardServer(Server):
         limits: Limits | None = None,
         config: ShardConfig | None = None,
         journal: Path | None = None,
+        rehearses: bool = False,
     ) -> None:
         check_listen(listen, key)
         limits = limits or Limits()
         self.service = Service(config, max_bytes=limits.message_bytes)
+        self.service.rehearses = rehearses
         self.recovery = None if journal is None else Recovery(Journal(journal), self.service)
         super().__init__(listen, self.service, key=key, limits=limits, durability=self.recovery)

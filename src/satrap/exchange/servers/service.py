@@ -6,13 +6,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from satrap.errors import ConfigError, StoreError
+from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.handover import beside, buckets_of, census, map_change, rehearse
 from satrap.exchange.servers.members import Members
@@ -33,6 +34,7 @@ MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
 SETTLE_SECONDS = 0.01
 """Between two looks whether rows have been read."""
+Hello, Parts = Mapping[str, Any], list[Buffer]
 T = TypeVar("T", int, str, bool)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
@@ -48,6 +50,7 @@ class Service(SerialHandler):
         members: the clients that it serves.
         repeating: requests come from a journal; what they wrote elsewhere is not written again.
         rehearsal: the thread in which it rehearses a move beside the requests, if it has begun one.
+        rehearses: it loads or compiles machine code for the tables of a hello before it answers.
         emptied: it has let all rows go since a reading failed, and a journal does not know that yet.
     """
 
@@ -58,7 +61,7 @@ class Service(SerialHandler):
         self.config: ShardConfig | None = None
         self.max_bytes = max_bytes
         self.members, self.board = Members(), StepBoard()
-        self.repeating = self.emptied = False
+        self.repeating = self.emptied = self.rehearses = False
         self._opened: RowRequests | None = None
         self._snapshots = Snapshots()
         self._cutter = 0  # client that had the last cut taken
@@ -305,11 +308,10 @@ class Service(SerialHandler):
         if session.client in self.members.formats:
             raise StoreError("a second hello of the same client")
         if self.config is None:
-            return Work(partial(self._welcome, session, worker, asked))
+            return Work(partial(self._welcome, session, worker, asked, hello))
         renewed = self.members.renewed_by(worker, repeating=self.repeating)
-        same = (
-            replace(asked, map=self.config.map) if renewed else asked
-        )  # a new generation may have another map
+        # A new generation may have another map.
+        same = replace(asked, map=self.config.map) if renewed else asked
         if worker.id.run == self.members.run and (difference := self.config.difference(same)):
             raise ConfigError(
                 f"the shard is configured differently: {difference}",
@@ -317,12 +319,13 @@ class Service(SerialHandler):
                 fix="use the same recipe everywhere, or restart the shards",
             )
         if renewed:
-            return Work(partial(self._welcome, session, worker, asked), renews=True)
-        return Work(partial(self._welcome, session, worker, None))
+            return Work(partial(self._welcome, session, worker, asked, hello), renews=True)
+        return Work(partial(self._welcome, session, worker, None, hello))
 
-    def _welcome(self, session: Session, worker: Worker, anew: ShardConfig | None) -> list[Buffer]:
+    def _welcome(self, session: Session, worker: Worker, anew: ShardConfig | None, hello: Hello) -> Parts:
         """Take a worker in; `anew`: with it the shard starts anew, without anything there was before."""
         if anew is not None:
+            _prepare(self, hello)
             if self.config is not None and not self.config.difference(anew):
                 self.close()  # it gives the memory back that the new store takes
             store = anew.open()
@@ -336,6 +339,14 @@ class Service(SerialHandler):
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
         about = {"groups": groups, "completed": self.board.completed, "tier": self.store.ahead.useful}
         return [pack_text(about | {"message_bytes": self.max_bytes})]
+
+
+def _prepare(service: Service, hello: Mapping[str, Any]) -> None:
+    """Load or compile the machine code that requests about the tables of a hello need."""
+    if service.rehearses and "backward" in hello:
+        rehearsed = {**hello, "rehearsal": hello["backward"], "tier": None}
+        with suppress(SatrapError):  # whatever it is, a request will say so
+            rehearse(Service(max_bytes=service.max_bytes), rehearsed)
 
 
 def _rehearse(service: Service, hello: Mapping[str, Any]) -> list[Buffer]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import StoreError
+from satrap.machine_code import compiling
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session, Verdict, failure, fenced
 from satrap.rpc.server.statistics import Counters
@@ -139,14 +140,14 @@ class Sessions:
             return self._accept(identity, header, head, parts, now)
         except FrameError as error:
             self.counters.malformed += error.code in (Code.MALFORMED, Code.VERSION)
-            step = self._recovering() if error.code == Code.RECOVERING else None
+            step = (self._recovering() or compiling()) if error.code == Code.RECOVERING else None
             return failure(error.header or Header(0), error.code, error, step=step or 0)
 
     def _accept(
         self, identity: Hashable, header: Header, head: bytes, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
-        if self._recovering() is not None:
-            raise FrameError("the server is recovering", Code.RECOVERING, header)
+        if self._recovering() is not None or (header.kind == Kind.PING and compiling() is not None):
+            raise FrameError("the server is recovering or compiling", Code.RECOVERING, header)
         epoch = None if header.kind in _ANY_EPOCH else self._epoch()
         if epoch not in (None, header.epoch) and not self._repeated(header):
             what = f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
