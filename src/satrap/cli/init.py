@@ -45,8 +45,9 @@ from satrap.errors import ConfigError
 @click.option("--format", metavar="NAME", help="csv, tsv, parquet or arrow; default by the names.")
 @click.option("--separator", metavar="C", help="Between the columns of CSV; default by the header.")
 @click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Of the text of CSV.")
+@click.option("--names", metavar="A,B,C", help="Columns of CSV without a line of names, in their order.")
 @debug_option
-def init(output: str, force: bool, **asked: Any) -> None:
+def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     """Look at DATA (files, globs or URLs) and write a recipe to learn a column of it.
 
     Each choice in the recipe has its reason beside it. Then: satrap train recipe.yaml
@@ -55,8 +56,9 @@ def init(output: str, force: bool, **asked: Any) -> None:
 
     if Path(output).exists() and not force:
         raise ConfigError(f"{output} is there already", fix="--output FILE for another name, or --force")
+    columns = [name.strip() for name in names.split(",")] if names else []
     with _Counting() as counting:
-        found = make_recipe(Request(output=output, **asked), counting)
+        found = make_recipe(Request(output=output, names=columns, **asked), counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(found.text, encoding="utf-8")
     click.echo(f"{output}: {found.rows:,} rows; {_columns(found.used)} used, {found.unused} left out")
