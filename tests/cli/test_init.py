@@ -86,10 +86,13 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     satrap("init", "empty.csv", "--label", "y").assert_refused("the file is empty")
     Path("data").write_text("y,x\n0,1\n")
     satrap("init", "data", "--label", "y").assert_refused("cannot tell the format", "--format")
-    Path("rows.csv").write_text("1,red,0\n2,blue,1\n")
+    Path("rows.csv").write_text("1,red,0\n5,blue,1\n3,red,1\n3,blue,0\n")
     satrap("init", "rows.csv", "--label", "y").assert_refused(
-        "no column 'y'", "first line seems to hold values"
+        "no column 'y'", "first line seems to hold values", "--names a,b,c"
     )
+    answer = satrap("init", "rows.csv", "--names", "id, color,y", "--label", "y", "--output", "named.yaml")
+    assert answer.code == 0, answer.err
+    assert "columns: [id, color, " in Path("named.yaml").read_text()
     Path("old.csv").write_bytes(b"y,x\r0,1\r1,2\r")
     satrap("init", "old.csv", "--label", "y").assert_refused("header cannot be read", "tr '\\r' '\\n'")
     Path("latin.csv").write_bytes("y,x\n0,ä\n1,b\n".encode("cp1252"))

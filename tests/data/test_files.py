@@ -133,3 +133,17 @@ def test_the_version_of_a_url_changes_with_its_content():
         versions.append(file.version())
     assert "" != versions[0] != versions[1]
     store.rm("/version-test", recursive=True)
+
+
+def test_brackets_of_a_folder_that_is_there_are_no_pattern(tmp_path):
+    for folder in ("run[1]", "run1", "run2"):
+        (tmp_path / folder / "part[a]").mkdir(parents=True)
+        for name in ("x.csv", "part[a]/x1.csv", "part[a]/x2.csv"):
+            (tmp_path / folder / name).write_text("a\n1\n")
+
+    def found(glob):
+        return [str(file.path)[len(str(tmp_path)) + 1 :] for file in find_files(str(tmp_path / glob))]
+
+    assert found("run[1]/*.csv") == ["run[1]/x.csv"]
+    assert found("run[1]/part[a]/x[2].csv") == ["run[1]/part[a]/x2.csv"]
+    assert found("run[12]/x.csv") == ["run1/x.csv", "run2/x.csv"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,68 @@ def test_parts_of_unlike_types(tmp_path: Path, first: Any, second: Any, expected
     text = of_parts(tmp_path, [{"x": first}, {"x": second}])
     assert expected in re.sub(" +#", " #", text)
     assert "x: as asked for" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
+
+
+@pytest.mark.parametrize("ext", ["parquet", "arrow"])
+def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ext: str) -> None:
+    random = np.random.default_rng(3)
+    columns = [random.integers(0, 2, 200), random.integers(0, 5, 200), random.integers(0, 7, 200)]
+
+    def asked(names: list[str], **more: Any) -> Request:
+        path = str(tmp_path / f"data.{ext}")
+        table = pa.Table.from_arrays([*map(pa.array, columns), pa.array(["u", "v"] * 100)], names)
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        if ext == "parquet":
+            pq.write_table(table, path)
+        return Request(data=[path], output=str(tmp_path / "recipe.yaml"), **{"label": "y", **more})
+
+    with pytest.raises(DataError, match="2 columns are named 'x'") as caught:
+        make_recipe(asked(["y", "x", "x", "z"]))
+    assert caught.value.fix == "give each a name of its own, or --drop x"
+    found = make_recipe(asked(["y", "x", "x", "z"], drop=["x"]))
+    assert "4 columns of" in found.text
+    assert (found.used, "x: as asked for" in found.text) == (1, True)
+    assert make_recipe(asked(["y", "", "", "z"])).used == 1  # of a spreadsheet: no feature has no name
+    with pytest.raises(DataError, match="2 columns are named 'y'") as caught:
+        make_recipe(asked(["y", "y", "x", "z"], drop=["x"]))
+    assert caught.value.fix == "give each a name of its own"
+
+
+def test_a_dropped_column_is_not_read(tmp_path: Path) -> None:
+    rows = [f"{i % 2},c{i * i % 7},\xe4\n" for i in range(60)]
+    (tmp_path / "data.csv").write_bytes(b"y,color,latin\n" + "".join(rows).encode("latin-1"))
+    asked = Request(data=[str(tmp_path / "data.csv")], label="y", output=str(tmp_path / "recipe.yaml"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        make_recipe(asked)
+    assert make_recipe(replace(asked, drop=["latin"])).used == 1
+    assert make_recipe(replace(asked, drop=["latin", "y"])).used == 1
+    frame = clicks(1000)  # a time may say which rows are for the test, and be no feature
+    assert "at: as asked for" in written(tmp_path, frame, time="at", drop=["at", "row"])
+
+
+def test_files_without_names(tmp_path: Path) -> None:
+    """The recipe reads the same rows as one of a file with names, and `load` finds its columns."""
+    frame = clicks(600)
+    written(tmp_path, frame)
+    named = load(tmp_path / "recipe.yaml")
+    frame.to_csv(tmp_path / "rows.csv", index=False, header=False)
+    asked = Request(
+        data=[str(tmp_path / "rows.csv")],
+        label="y",
+        output=str(tmp_path / "r.yaml"),
+        names=list(frame.columns),
+    )
+    (tmp_path / "r.yaml").write_text(make_recipe(asked).text)
+    found = load(tmp_path / "r.yaml")
+    assert found.schema().to_dict() == named.schema().to_dict()
+    assert found.sections.data.columns == list(frame.columns)
+    with pytest.raises(DataError, match="a row has 8 values, the header has 7"):
+        make_recipe(replace(asked, names=asked.names[1:]))
+    with pytest.raises(DataError, match="2 columns are named 'y'"):
+        make_recipe(replace(asked, names=["y", *asked.names[1:]]))
+    with pytest.raises(ConfigError, match="--names is for CSV and TSV files, not for parquet"):
+        make_recipe(replace(asked, format="parquet"))
 
 
 def test_vectors_need_a_table_beside_them(tmp_path: Path) -> None:

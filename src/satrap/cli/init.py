@@ -53,8 +53,9 @@ from satrap.words import counted
     metavar="C",
     help="Around values of CSV; '' if quotes are text.",
 )
+@click.option("--names", metavar="A,B,C", help="Columns of CSV without a line of names, in their order.")
 @debug_option
-def init(output: str, force: bool, **asked: Any) -> None:
+def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     """Look at DATA (files, globs or URLs) and write a recipe to learn a column of it.
 
     Each choice in the recipe has its reason beside it. Then: satrap train recipe.yaml
@@ -63,8 +64,9 @@ def init(output: str, force: bool, **asked: Any) -> None:
 
     if Path(output).exists() and not force:
         raise ConfigError(f"{output} is there already", fix="--output FILE for another name, or --force")
+    columns = [name.strip() for name in names.split(",")] if names else []
     with _Counting() as counting:
-        found = make_recipe(Request(output=output, **asked), counting)
+        found = make_recipe(Request(output=output, names=columns, **asked), counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(found.text, encoding="utf-8")
     click.echo(

@@ -106,7 +106,7 @@ def _expand(source: str) -> list[File]:
         if not any(c in path for c in "*?[") or system.exists(path):
             paths = [path]
         else:
-            paths = sorted(p for p in system.glob(path) if not system.isdir(p))
+            paths = sorted(p for p in system.glob(_literal(system, path)) if not system.isdir(p))
         if paths == [path] and system.isdir(path):
             raise DataError(
                 "this is a folder, not a file", where=source, fix=f"write {source.rstrip('/')}/*.parquet"
@@ -119,6 +119,15 @@ def _expand(source: str) -> list[File]:
     if shown is str and not os.path.isabs(source) and not source.startswith("~"):
         shown = os.path.relpath  # as the user wrote it: relative stays relative
     return [File(system, path, shown(path)) for path in paths]
+
+
+def _literal(system: Any, path: str) -> str:
+    """Return a glob in which the brackets of folders that are there stand for themselves."""
+    folders, _, name = path.rpartition("/")
+    parts = folders.split("/")
+    there = ["[" in part and system.isdir("/".join(parts[: i + 1])) for i, part in enumerate(parts)]
+    escaped = [p.replace("[", "[[]") if known else p for p, known in zip(parts, there, strict=True)]
+    return "/".join([*escaped, name])
 
 
 def _system(source: str) -> tuple[Any, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,18 +28,25 @@ def open_data(
     kind: str | None = None,
     separator: str | None = None,
     encoding: str = "utf-8",
+    *,
     quote: str = '"',
+    names: Sequence[str] = (),
+    drop: Sequence[str] = (),
 ) -> tuple[Source, CsvOptions, str]:
     """Return an open source, how its CSV files are written, and its format.
 
     Of CSV files it finds out what separates columns, whether a comment comes first, whether values have
-    blanks around them, and how numbers are written. Raises `ConfigError` for files of no known format.
+    blanks around them, and how numbers are written; with `names` of columns there is no header, which
+    would tell of the first two. It reads no columns to `drop`. Raises `ConfigError` for files of no known
+    format.
     """
     try:
         kind = kind or guess_format(find_files(list(sources))[0].name)
     except ConfigError as error:
         raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
-    csv = CsvOptions(separator=separator, encoding=encoding, quote=quote)
+    if names and kind not in ("csv", "tsv"):
+        raise ConfigError(f"--names is for CSV and TSV files, not for {kind}", fix="leave --names out")
+    csv = CsvOptions(separator=separator, encoding=encoding, quote=quote, columns=tuple(names) or None)
 
     def opened(**options: Any) -> Source:
         nonlocal csv
@@ -48,19 +56,16 @@ def open_data(
     source = opened()
     if kind not in ("csv", "tsv"):
         return source, csv, kind
-    if len(source.names) == 1 and source.names[0].startswith("#"):
+    if not names and len(source.names) == 1 and source.names[0].startswith("#"):
         source = opened(comment="#")
-    if separator is None and len(source.names) == 1:
-        header = source.names[0]
-        for marks in _SEPARATORS:
-            if (best := max(marks, key=header.count)) in header:
-                source = opened(separator=best)
-                break
-    first = _first(source)
+    if not names and separator is None and len(source.names) == 1:
+        mark = _separator(source.names[0])
+        source = opened(separator=mark) if mark else source
+    first = _first(source, drop)
     row = first.slice(0, 1).to_pylist()[0].values() if first else ()
     if any(name != name.strip() for name in source.names) or any(v and v != v.strip() for v in row):
         source = opened(strip=True)
-        first = _first(source)
+        first = _first(source, drop)
     if (
         first
         and (found := numerals_of(first, fractions=kind == "tsv" or csv.separator not in (None, ",")))
@@ -70,8 +75,16 @@ def open_data(
     return source, csv, kind
 
 
-def _first(source: Source) -> pa.Table | None:
-    piece = next(iter(source.scan(Scan(ids=source.names, numbers=()), None)), None)
+def _separator(header: str) -> str | None:
+    """Return the most frequent separator in a header, a blank only if there is no other."""
+    best = (max(marks, key=header.count) for marks in _SEPARATORS)
+    return next((mark for mark in best if mark in header), None)
+
+
+def _first(source: Source, drop: Sequence[str]) -> pa.Table | None:
+    """Return the first rows, without columns to drop and those of which there are two."""
+    names = [name for name, count in Counter(source.names).items() if count == 1 and name not in drop]
+    piece = next(iter(source.scan(Scan(ids=names, numbers=()), None)), None)
     return piece.table if piece else None
 
 

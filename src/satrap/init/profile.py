@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,15 +171,16 @@ def profile(
     source: Source,
     label: str,
     *,
+    drop: Collection[str] = (),
     most: int | None = None,
     missing: tuple[str, ...] = MISSING,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    """Read all rows of a source, or the first `most`, once and in bounded memory.
+    """Read all rows of a source but for columns to `drop`, or the first `most`, once, in bounded memory.
 
     `progress` is called with the number of rows read so far. Raises `DataError` for data without rows.
     """
-    names = list(source.names)
+    names = [name for name in source.names if name not in drop]
     columns = {name: Column(name) for name in names}
     known = Missing(missing, 0)
     sample = RowSample(max(1000, min(SAMPLE_ROWS, SAMPLE_CELLS // max(1, len(names)))))

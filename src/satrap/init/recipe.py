@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,7 @@ class Request:
         separator: between the columns of a CSV file; default by its header.
         encoding: of CSV files; default utf-8.
         quote: around values of CSV files that hold separators; default '"', empty: none.
+        names: of the columns of CSV files without a line of names.
     """
 
     data: Sequence[str]
@@ -77,6 +79,7 @@ class Request:
     separator: str | None = None
     encoding: str = "utf-8"
     quote: str = '"'
+    names: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -99,16 +102,26 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     Raises `DataError` for data, or a label, that nothing can be learned from, `ConfigError` for columns that
     are not there.
     """
-    source, csv, kind = open_data(asked.data, asked.format, asked.separator, asked.encoding, asked.quote)
+    source, csv, kind = open_data(
+        asked.data,
+        asked.format,
+        asked.separator,
+        asked.encoding,
+        quote=asked.quote,
+        names=asked.names,
+        drop=asked.drop,
+    )
     _check_columns(asked, source)
     tested = open_source(list(asked.test), format=kind, csv=csv) if asked.test else None
     if tested:
         check_columns([asked.label], tested.names, tested.label)
-    facts = profile(source, asked.label, most=asked.rows, progress=progress)
+    twice = [name for name, count in Counter(source.names).items() if count > 1]  # used by nobody
+    drop = {*asked.drop, *twice} - {asked.label, asked.time}
+    facts = profile(source, asked.label, drop=drop, most=asked.rows, progress=progress)
     target = choose_label(
         facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
     )
-    unused: dict[str, str] = {}
+    unused = dict.fromkeys(asked.drop, "as asked for")
     decisions = _decisions(asked, facts, unused)
     copies = _leave_out_copies(asked, facts, target, decisions)
     unused |= {name: f"{why}: a copy, or known only afterwards?" for name, why in copies.items()}
@@ -137,7 +150,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     numbers = [name for name in (*decisions, *times) if facts.columns[name].numbers]
     odd = sorted({text for name in numbers for text in facts.columns[name].odd})
     chosen["data"] = _data(asked, csv, kind, odd, by_time if asked.time else None) | chosen["data"]
-    lines = [*_head(asked, facts, source), *section("data", chosen.pop("data"))]
+    lines = [*_head(facts, source), *section("data", chosen.pop("data"))]
     if by_time and not asked.time:
         lines.append(f"  # split: {scalar(by_time)}  # instead, if it is to predict what comes later")
     lines.append("")
@@ -169,6 +182,7 @@ def _training_rows(asked: Request, facts: Profile) -> int:
 
 
 def _check_columns(asked: Request, source: Source) -> None:
+    """Raise `ConfigError` for columns that are not there, `DataError` for two of one name that are used."""
     named: dict[str, Sequence[str | None]] = {"--label": [asked.label]}
     named |= {"--drop": asked.drop, "--keep": asked.keep, "--weight": [asked.weight]}
     named |= {"--group": [asked.group], "--time": [asked.time]}
@@ -180,19 +194,29 @@ def _check_columns(asked: Request, source: Source) -> None:
                 raise ConfigError(
                     f"there is no column {column!r}",
                     where=f"{option}, {source.label}",
-                    why="the first line seems to hold values: a file needs a line of names" if values else "",
-                    fix=f"{did_you_mean(column, source.names, cutoff=0.5)}columns: {shown}",
+                    why="the first line seems to hold values, not names" if values else "",
+                    fix="give the names of the columns: --names a,b,c"
+                    if values
+                    else f"{did_you_mean(column, source.names, cutoff=0.5)}columns: {shown}",
                 )
+    for name, count in Counter(source.names).items():
+        if count > 1 and name and name not in asked.drop:
+            raise DataError(
+                f"{count} columns are named {name!r}",
+                where=source.label,
+                why="it is unclear which of them is meant",
+                fix=f"give each a name of its own{'' if name == asked.label else f', or --drop {name}'}",
+            )
 
 
 def _decisions(asked: Request, facts: Profile, unused: dict[str, str]) -> dict[str, Decision]:
     """Return what the columns are that are used; write into `unused` why others are not."""
     found: dict[str, Decision] = {}
     for name, column in facts.columns.items():
-        if name in (asked.label, asked.weight):
+        if name in (asked.label, asked.weight, *asked.drop):
             continue
-        if name in asked.drop or not name:
-            unused[name] = "as asked for" if name else "a feature needs a name of its column"
+        if not name:
+            unused[name] = "a feature needs a name of its column"
             continue
         sample = as_array(facts.sample.column(name))
         decision = Decision("time", "a time") if name == asked.time else decide(column, sample)
@@ -232,7 +256,7 @@ def _leave_out_copies(
 
 def _times(asked: Request, facts: Profile) -> list[str]:
     """Return the columns of times."""
-    names = [name for name in facts.columns if name not in (asked.label, *asked.drop, asked.time)]
+    names = [name for name in facts.columns if name not in (asked.label, asked.time)]
     found = [n for n in names if decide(facts.columns[n], as_array(facts.sample.column(n))).kind == "time"]
     return [asked.time, *found] if asked.time else found
 
@@ -289,6 +313,8 @@ def _data(
 def _written(csv: CsvOptions) -> Lines:
     """Return how CSV files are written, where it is not the usual way."""
     lines: Lines = {}
+    if csv.columns is not None:
+        lines["columns"] = (list(csv.columns), "the files have no line of names")
     if csv.separator is not None:
         lines["separator"] = (csv.separator, "")
     if csv.encoding != "utf-8":
@@ -313,10 +339,10 @@ def _paths(sources: Sequence[str], output: str) -> str | list[str]:
     return found[0] if len(found) == 1 else found
 
 
-def _head(asked: Request, facts: Profile, source: Source) -> list[str]:
+def _head(facts: Profile, source: Source) -> list[str]:
     rows = f"{facts.rows:,} rows" + ("" if facts.complete else ", the first ones")
     return [
-        comment(f"Written by satrap init from {rows} and {len(facts.columns)} columns of {source.label}."),
+        comment(f"Written by satrap init from {rows} and {len(source.names)} columns of {source.label}."),
         "# Everything may be changed. satrap config --keys explains the keys.",
         "",
     ]
