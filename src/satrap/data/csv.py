@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from satrap.arguments import checked
 from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
@@ -28,6 +29,7 @@ BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 16
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
     """How a CSV or TSV file is written.
