@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import satrap
-from satrap.machine_code import SHIPPED, compiling
+from satrap.machine_code import COMPILING, SHIPPED, compiling
 from tests.disks import small_disk
 
 PROGRAM = """
@@ -53,10 +53,12 @@ def start(package: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def check(process: subprocess.Popen[str], *, warns: bool) -> str:
+def check(process: subprocess.Popen[str], *, warns: bool, compiles: bool | None = None) -> str:
+    """Check what a process prints; None: whether it compiles depends on the others."""
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert out.startswith("True\n[1633, 1270, 4008] [5, 6, 7, 8, 0, 1]"), out
+    assert compiles is None or err.count("compiling for this machine") == compiles, err
     assert err.count("compiled code cannot be kept") == warns, err
     assert ("NUMBA_CACHE_DIR" in err) == warns
     return out
@@ -77,14 +79,15 @@ def test_without_a_folder_that_can_be_written_it_runs_and_says_so_once(package: 
 def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     both = [start(package, NUMBA_CACHE_DIR=str(folder)) for _ in range(2)]
-    first = {check(process, warns=False) for process in both}
+    first = {check(process, warns=False, compiles=True) for process in both}
     for ending, damage in (("nbi", b"no index"), ("nbc", b"")):
         files = list(folder.rglob(f"*.{ending}"))
         assert len(files) >= 2
         for path in files:
             path.write_bytes(damage)
-        assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=True) in first
-        assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=False) in first  # whole again
+        assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=True, compiles=True) in first
+        again = check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=False, compiles=False)
+        assert again in first  # whole again
 
 
 @pytest.mark.cluster
@@ -111,6 +114,29 @@ def test_compiling_is_announced_once_and_not_when_the_code_is_there(tmp_path: Pa
         for _ in range(2)
     ]
     assert outs == ["compiling\n2 3 4\n", "2 3 4\n"]
+
+
+def test_who_announces_nothing_is_told_once_by_the_log_of_satrap(tmp_path: Path) -> None:
+    """Without a word for it, as a program in Python has none; logging sends it to standard error."""
+    (tmp_path / "twice.py").write_text(
+        "import logging, sys\n"
+        "from satrap.machine_code import compiled\n"
+        "if len(sys.argv) > 2:\n    logging.getLogger('satrap').setLevel(logging.ERROR)\n"
+        "@compiled(folder=sys.argv[1])\n"
+        "def twice(x):\n    return 2 * x\n"
+        "print(twice(1), twice(1.5))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(satrap.__file__).parents[1])}
+
+    def told(*arguments: str) -> str:
+        run = [sys.executable, "twice.py", *arguments]
+        ended = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.stdout == "2 3.0\n"
+        return ended.stderr
+
+    assert told("cold").splitlines() == [COMPILING]
+    assert told("cold") == ""
+    assert told("other", "quiet") == ""
 
 
 def test_an_edit_of_a_helper_is_compiled_into_its_callers_whatever_the_times_of_files_say(

@@ -11,13 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError, DataError, did_you_mean
+from satrap.words import described
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
+@checked()
 @dataclass(slots=True)
 class Jagged:
     """Ids, or numbers of events, of one feature for all samples of a batch.
@@ -37,9 +40,13 @@ class Jagged:
     offsets: Offsets | None = None
     weights: Floats | None = None
 
+    def __repr__(self) -> str:
+        return described(self)
+
     def __post_init__(self) -> None:
         if self.values.dtype not in (np.uint64, np.float32) or self.values.ndim != 1:
-            raise DataError(f"ids must be uint64[n], got {self.values.dtype}{list(self.values.shape)}")
+            found = f"{self.values.dtype}{list(self.values.shape)}"
+            raise DataError(f"values must be ids, uint64[n], or numbers, float32[n], got {found}")
         offsets, count = self.offsets, len(self.values)
         if offsets is not None:
             if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 1:
@@ -54,6 +61,7 @@ class Jagged:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
 
+@checked()
 @dataclass(slots=True)
 class Batch:
     """Samples as a reader yields them, on the host.
@@ -81,6 +89,9 @@ class Batch:
     groups: Ids | None = None
     position: Any = None
     events: Mapping[str, Jagged] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return described(self)
 
     def __post_init__(self) -> None:
         for kind, features in ((np.uint64, self.ids), (np.float32, self.events)):

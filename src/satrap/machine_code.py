@@ -8,6 +8,7 @@ Here the name of the cache folder contains a digest of the sources: other source
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -29,8 +30,8 @@ _event: Any = event
 F = TypeVar("F", bound=Callable[..., object])
 SHIPPED = "SATRAP_MACHINE_CODE"
 """Variable that names a folder, perhaps read-only, where `satrap compile` has kept machine code."""
+COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 _told = False
-_announce: Callable[[], object] | None = None
 
 
 class _Cache(_FunctionCache):  # type: ignore[misc]
@@ -139,9 +140,20 @@ def folder_of(function: Callable[..., object]) -> Path | None:
 
 
 def announce(compiling: Callable[[], object]) -> None:
-    """Call `compiling` once, when the next function is compiled because its machine code is not on disk."""
+    """Call `compiling` once, when the next function is compiled because its machine code is not on disk.
+
+    If nothing was announced yet, `COMPILING` goes to the log "satrap", which Python prints on standard error
+    unless the program says otherwise.
+    """
     global _announce
     _announce = compiling
+
+
+def _log() -> None:
+    logging.getLogger("satrap").warning(COMPILING)
+
+
+_announce: Callable[[], object] | None = _log
 
 
 def _announced() -> None:

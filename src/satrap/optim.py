@@ -13,7 +13,26 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Optimizer",
+    "RowWiseAdagrad",
+    "Schedule",
+    "Staircase",
+    "from_dict",
+    "names",
+    "schedule_from_dict",
+]
 
 LARGEST = 3.4028234663852886e38
 """Largest number of float32: what the store computes with."""
@@ -24,6 +43,7 @@ def _require(valid: bool, owner: object, rule: str, value: object, fix: str = ""
         raise ConfigError(f"{type(owner).__name__}: {rule}, got {value}", fix=fix)
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
     """Base of the embedding optimizers; use one of the subclasses.
@@ -69,6 +89,7 @@ class Optimizer:
         return {"name": self.name, **asdict(self)}
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD(Optimizer):
     """Stochastic gradient descent, `w -= lr * g`, as `torch.optim.SGD`.
@@ -92,6 +113,7 @@ class SGD(Optimizer):
         _require(not self.nesterov or self.momentum > 0, self, "nesterov needs momentum > 0", self.momentum)
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adagrad(Optimizer):
     """Adagrad: `a += g*g; w -= lr * g / (sqrt(a) + eps)`, as `torch.optim.Adagrad`.
@@ -110,6 +132,7 @@ class Adagrad(Optimizer):
     weight_decay: float = 0.0
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowWiseAdagrad(Optimizer):
     """Adagrad with one accumulator per row: `a += mean(g*g); w -= lr * g / (sqrt(a) + eps)`.
@@ -128,6 +151,7 @@ class RowWiseAdagrad(Optimizer):
     weight_decay: float = 0.0
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Optimizer):
     """Lazy Adam: the row's moments move only when the row has a gradient.
@@ -148,6 +172,7 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW(Optimizer):
     """Lazy Adam with decoupled decay: `w *= 1 - lr * weight_decay`, then Adam's step on the plain gradient.
@@ -167,6 +192,7 @@ class AdamW(Optimizer):
     weight_decay: float = 0.01
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FTRL(Optimizer):
     """FTRL-proximal: adaptive steps whose L1 penalty makes weights exactly 0.
@@ -192,11 +218,19 @@ KINDS: tuple[type[Optimizer], ...] = (SGD, Adagrad, RowWiseAdagrad, Adam, AdamW,
 """All of them; `Optimizer.__subclasses__()` would also list the classes that `slots=True` replaced."""
 
 
+EMBEDDING_DEFAULT = RowWiseAdagrad(lr=0.05)
+"""How rows learn where nothing else is said, in Python and in recipes."""
+
+DENSE_LR = 0.001
+"""Learning rate of Adam, by which networks learn where nothing else is said."""
+
+
 def names() -> tuple[str, ...]:
     """Return the recipe names of all embedding optimizers."""
     return tuple(kind.name for kind in KINDS)
 
 
+@checked()
 def from_dict(settings: Mapping[str, Any]) -> Optimizer:
     """Build an optimizer from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
@@ -207,6 +241,7 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
     return kind(**arguments)
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """Base of the learning-rate schedules: a factor on every learning rate, by step; use a subclass.
@@ -243,6 +278,7 @@ class Schedule:
         return {"name": self.name, **asdict(self)}
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant(Schedule):
     """The factor 1, after the warm-up."""
@@ -250,6 +286,7 @@ class Constant(Schedule):
     name: ClassVar[str] = "constant"
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cosine(Schedule):
     """From 1 to `final` along half a cosine, then `final`; as `torch.optim.lr_scheduler.CosineAnnealingLR`.
@@ -267,6 +304,7 @@ class Cosine(Schedule):
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * min(1.0, step / self.steps))) / 2
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential(Schedule):
     """`gamma ** step`, as `torch.optim.lr_scheduler.ExponentialLR`.
@@ -282,6 +320,7 @@ class Exponential(Schedule):
         return float(self.gamma**step)
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase(Schedule):
     """`gamma ** (step // every)`, as `torch.optim.lr_scheduler.StepLR`.
@@ -303,6 +342,7 @@ SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cosine, Exponential, Staircas
 """All of them."""
 
 
+@checked()
 def schedule_from_dict(settings: Mapping[str, Any]) -> Schedule:
     """Build a schedule from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
@@ -330,4 +370,9 @@ def _kind(settings: Mapping[str, Any], kinds: tuple[Kind, ...], what: str) -> tu
                 if field.default is MISSING and field.name not in arguments:
                     raise ConfigError(f"{kind.name} needs {field.name}", fix=f"add {field.name}")
             return kind, arguments
-    raise ConfigError(f"{what} {name!r} is unknown", fix=f"use one of {', '.join(k.name for k in kinds)}")
+    told = f"{what} {name!r} is unknown" if name else f"the settings of a {what} need a name"
+    raise ConfigError(told, fix=f"use one of {', '.join(k.name for k in kinds)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError
 
 Policy = Literal["lru", "lfu", "ttl"]
@@ -12,6 +13,7 @@ AsStore = Literal["store"]
 """In place of a setting of one table: that of its store."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Keeps rare ids from getting rows.
@@ -61,6 +63,7 @@ class Admission:
         return asdict(self)
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """Gives the row of a rarely used id to a new id, once the memory budget is used up.

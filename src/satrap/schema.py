@@ -13,23 +13,31 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from satrap.errors import ConfigError
+from satrap.arguments import checked
+from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
 from satrap.sequences import SequenceGroup, sequence_groups
+from satrap.words import described
 
 TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
 MISSING_ID = 0
 """The id of a missing single-valued categorical: an ordinary row that training may use."""
 
-DTYPES = ("float32", "bfloat16", "float16")
-"""Number formats of a table's weights."""
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""Number format of a table's weights."""
+
+DTYPES = get_args(Dtype)
+
+TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
+"""Names of the steps that a number may go through."""
 
 MAX_DIM = 4096
 """Widest row accepted; a larger number is nearly always a typing error."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Categorical:
     """A feature whose values are ids (integers or strings) that select embedding rows.
@@ -83,10 +91,14 @@ class Categorical:
     time: TimePart | None = None
     sequence: str | None = None
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 Transform = str | Mapping[str, Any]
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
     """A feature that is one number per sample, or per event of a sequence.
@@ -114,7 +126,21 @@ class Numeric:
     sequence: str | None = None
     separator: str | None = None
 
+    def __repr__(self) -> str:
+        return described(self)
 
+    def __post_init__(self) -> None:
+        steps = self.transform or ()
+        for step in [steps] if isinstance(steps, str | Mapping) else steps:
+            for name in [step] if isinstance(step, str) else step:
+                if name not in TRANSFORMS:
+                    raise ConfigError(
+                        f"transform {name!r} is unknown",
+                        fix=f"{did_you_mean(name, TRANSFORMS)}use {', '.join(TRANSFORMS)}",
+                    )
+
+
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
     """A feature that is `dim` numbers per sample, for example a pretrained embedding of a text or picture.
@@ -133,6 +159,9 @@ class Vector:
     column: str | None = None
     separator: str | None = None
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 Feature = Categorical | Numeric | Vector
 
@@ -141,6 +170,7 @@ Kind = Literal["binary", "regression", "multiclass"]
 Loss = Literal["squared", "absolute", "huber", "poisson"]
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """A target: 0 or 1, a number, or one of several classes.
@@ -184,9 +214,8 @@ class Label:
     start_at_mean: bool | None = None
     mask: str | None = None
 
-    def __post_init__(self) -> None:
-        if isinstance(self.classes, list):
-            object.__setattr__(self, "classes", tuple(self.classes))
+    def __repr__(self) -> str:
+        return described(self)
 
     @property
     def outputs(self) -> int:
@@ -218,6 +247,7 @@ STILL = SGD(lr=1.0)
 """In place of an optimizer for frozen tables, since it has no state; it takes no step."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of one width with one optimizer.
@@ -244,11 +274,14 @@ class Table:
     dim: int = field(kw_only=True)
     optimizer: Optimizer | None = field(default=None, kw_only=True)
     initial_scale: float = field(default=0.01, kw_only=True)
-    dtype: str = field(default="float32", kw_only=True)
+    dtype: Dtype = field(default="float32", kw_only=True)
     frozen: bool = field(default=False, kw_only=True)
     memory: int | None = field(default=None, kw_only=True)
     admission: Admission | AsStore | None = field(default="store", kw_only=True)
     eviction: Eviction | AsStore | None = field(default="store", kw_only=True)
+
+    def __repr__(self) -> str:
+        return described(self)
 
     def __post_init__(self) -> None:
         if self.frozen:
@@ -258,16 +291,10 @@ class Table:
                 raise ConfigError(f"table {self.name!r} is frozen, and has an admission", fix="remove one")
             object.__setattr__(self, "optimizer", STILL)
             object.__setattr__(self, "initial_scale", 0.0)
-        if not isinstance(self.name, str):
-            raise ConfigError(f"the name of a table must be text, got {self.name!r}")
         check_dim(self.dim, f"table {self.name!r}")
         if not 0 <= self.initial_scale <= LARGEST:
             raise ConfigError(
                 f"table {self.name!r}: initial_scale must be >= 0 in float32, got {self.initial_scale}"
-            )
-        if self.dtype not in DTYPES:
-            raise ConfigError(
-                f"table {self.name!r}: dtype {self.dtype!r} is unknown", fix=f"use one of {', '.join(DTYPES)}"
             )
         check_own(self.memory, self.admission, self.eviction, f"table {self.name!r}")
 
@@ -295,6 +322,10 @@ def check_dim(dim: int, where: str) -> None:
         )
 
 
+@checked(
+    labels='write labels=["clicked"], or Label(name="clicked") for one that is no 0 or 1',
+    features='write features={"user": Categorical(dim=16), "price": Numeric()}',
+)
 class Schema:
     """Labels and features of a data set: the one description readers, models and stores share.
 
@@ -337,7 +368,6 @@ class Schema:
         group: str | None = None,
         salt: int = 0,
     ) -> None:
-        _check_kinds(labels, features)
         self.labels: tuple[Label, ...] = tuple(
             Label(name=label) if isinstance(label, str) else label for label in labels
         )
@@ -372,9 +402,14 @@ class Schema:
 
     def table_of(self, feature: str) -> str:
         """Name of the table that holds the rows of a categorical feature."""
+        if feature not in self.categorical:
+            near = did_you_mean(feature, self.categorical)
+            raise ConfigError(
+                f"there is no categorical feature {feature!r}", fix=f"{near}name one of the schema"
+            )
         return self.categorical[feature].table or feature
 
-    def replace(self, features: Mapping[str, Feature], labels: Sequence[Label] | None = None) -> Schema:
+    def replace(self, features: Mapping[str, Feature], labels: Sequence[str | Label] | None = None) -> Schema:
         """Return a copy in which the named features, or all labels, are exchanged."""
         return Schema(
             self.labels if labels is None else labels,
@@ -433,23 +468,6 @@ class Schema:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
 
 
-def _check_kinds(labels: object, features: object) -> None:
-    """Raise `ConfigError` for labels and features of other types than those documented."""
-    if isinstance(labels, str | Label):
-        raise ConfigError("labels is no list", fix=f"write labels=[{labels!r}]")
-    if not isinstance(features, Mapping):
-        raise ConfigError(
-            f"features must be a dict, got {type(features).__name__}",
-            fix='write features={"user": Categorical(dim=16), "price": Numeric()}',
-        )
-    for name, feature in features.items():
-        if not isinstance(feature, Feature):
-            raise ConfigError(
-                f"feature {name!r} is {feature!r}, which says nothing about its kind",
-                fix="write Categorical(dim=16) for ids, Numeric() for a number",
-            )
-
-
 def _check(schema: Schema) -> None:
     if not schema.features:
         raise ConfigError("the schema has no features", fix="name at least one column to learn from")
@@ -461,11 +479,6 @@ def _check(schema: Schema) -> None:
     for name, feature in schema.features.items():
         if isinstance(feature, Vector):
             check_dim(feature.dim, f"feature {name!r}")
-        elif feature.time not in (None, *get_args(TimePart)):
-            raise ConfigError(
-                f"feature {name!r}: time {feature.time!r} is unknown",
-                fix=f"use one of {', '.join(get_args(TimePart))}",
-            )
     dims: dict[str, tuple[str, int]] = {}
     for name, categorical in schema.categorical.items():
         _check_categorical(name, categorical)
@@ -517,8 +530,6 @@ _OF_KIND: dict[str, tuple[str, ...]] = {
 
 def _check_label(label: Label) -> None:
     where, loss = f"label {label.name!r}", label.loss
-    if label.kind not in _OF_KIND:
-        raise ConfigError(f"{where}: kind {label.kind!r} is unknown", fix=f"use one of {', '.join(_OF_KIND)}")
     for kind, arguments in _OF_KIND.items():
         given = [n for n in arguments if n not in _OF_KIND[label.kind] and getattr(label, n) is not None]
         if given:
@@ -526,8 +537,6 @@ def _check_label(label: Label) -> None:
                 f"{where}: {given[0]} does not go with kind {label.kind}",
                 fix=f"set kind: {kind}, or remove it",
             )
-    if loss is not None and loss not in get_args(Loss):
-        raise ConfigError(f"{where}: loss {loss!r} is unknown", fix=f"use one of {', '.join(get_args(Loss))}")
     if label.delta is not None and (loss != "huber" or not 0 < label.delta <= LARGEST):
         raise ConfigError(f"{where}: delta must be above 0, and needs loss: huber, got {label.delta}")
     if label.std is not None and (loss == "poisson" or not 0 < label.std <= LARGEST):
@@ -563,11 +572,6 @@ def _check_vocabulary(name: str, feature: Categorical) -> None:
 
 def _check_categorical(name: str, feature: Categorical) -> None:
     check_dim(feature.dim, f"feature {name!r}")
-    if feature.pooling not in get_args(Pooling):
-        raise ConfigError(
-            f"feature {name!r}: pooling {feature.pooling!r} is unknown",
-            fix=f"use one of {', '.join(get_args(Pooling))}",
-        )
     if not feature.multi and (feature.separator or feature.max_values):
         raise ConfigError(
             f"feature {name!r}: separator and max_values need multi: true",
@@ -577,8 +581,8 @@ def _check_categorical(name: str, feature: Categorical) -> None:
         raise ConfigError(f"feature {name!r}: cross needs two or more columns")
     if feature.boundaries is not None and list(feature.boundaries) != sorted(set(feature.boundaries)):
         raise ConfigError(f"feature {name!r}: boundaries must ascend: {list(feature.boundaries)}")
-    if feature.keep not in ("first", "last") or (feature.keep == "last" and not feature.max_values):
-        raise ConfigError(f"feature {name!r}: keep is first, or last beside max_values, got {feature.keep!r}")
+    if feature.keep == "last" and not feature.max_values:
+        raise ConfigError(f"feature {name!r}: keep: last needs max_values")
     if feature.time and feature.cross:
         raise ConfigError(
             f"feature {name!r}: time does not go with cross, whose columns are used as they are"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
 
 METRIC_NAMES = {
     "auc": "AUC",
@@ -58,6 +60,19 @@ def metric_name(key: str) -> str:
 def quality(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics that say how good a model is, also the user's, without counts and bounds."""
     return {key: value for key, value in metrics.items() if key.rpartition("/")[2] not in COUNTS}
+
+
+def described(thing: Any) -> str:
+    """Return a dataclass as a call that makes it, without what is as by default; arrays by type and shape."""
+    parts = []
+    for one in fields(thing):
+        value = getattr(thing, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if hasattr(value, "shape"):
+            parts.append(f"{one.name}={str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
+        elif one.repr and value != default:
+            parts.append(f"{one.name}={value!r}")
+    return f"{type(thing).__name__}({', '.join(parts)})"
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

@@ -7,6 +7,8 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import satrap
 
 NAMES = [
@@ -41,6 +43,12 @@ def test_every_module_imports_and_exports_what_it_lists() -> None:
         loaded = importlib.import_module(module.name)
         missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]
         assert missing == [], module.name
+
+
+@pytest.mark.parametrize("name", ["data", "dense", "metrics", "models", "optim", "report", "store", "train"])
+def test_dir_shows_the_public_names_alone(name: str) -> None:
+    module = importlib.import_module(f"satrap.{name}")
+    assert dir(module) == sorted(module.__all__)
 
 
 def test_the_version_is_the_installed_one() -> None:

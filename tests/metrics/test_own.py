@@ -166,7 +166,7 @@ reserved.__name__ = "step"
     ("functions", "message"),
     [
         ([lambda labels: 0.0], "<lambda> cannot be a metric"),
-        ([7], "7 cannot be a metric"),
+        ([7], r"own\[0\] must be a function, got 7"),
         ([reserved], "step cannot be a metric"),
         ([kept, kept], "two metrics have the same name"),
         ([taken], "there is a metric auc already"),

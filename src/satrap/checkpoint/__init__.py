@@ -43,3 +43,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module(f"satrap.checkpoint.{_MODULES.get(name, 'snapshot')}"), name)
     raise AttributeError(f"module 'satrap.checkpoint' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

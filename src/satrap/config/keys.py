@@ -244,8 +244,8 @@ class Embedding(Keys):
     """The embedding tables."""
 
     optimizer: Annotated[Keys, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = EMBEDDING_OPTIMIZERS[
-        "rowwise_adagrad"
-    ].model_validate({"name": "rowwise_adagrad", "lr": 0.05})
+        optim.EMBEDDING_DEFAULT.name
+    ].model_validate({"name": optim.EMBEDDING_DEFAULT.name, "lr": optim.EMBEDDING_DEFAULT.lr})
     """How rows learn."""
     initial_scale: Share = 0.01
     """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
@@ -311,7 +311,9 @@ class Offload(Keys):
 class Dense(Keys):
     """The dense network."""
 
-    optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(name="adam", lr=0.001)
+    optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(
+        name="adam", lr=optim.DENSE_LR
+    )
     """How its weights learn."""
     mesh: Mesh = Mesh()
     """How it is spread over the workers, which are as many as the product of its numbers."""

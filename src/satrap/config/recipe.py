@@ -47,7 +47,8 @@ class Recipe:
     def schema(self) -> Schema:
         """Return labels and features as a `Schema`; raise ConfigError for impossible ones."""
         features: dict[str, Feature] = {
-            name: _fill(_KINDS[type(keys)], keys) for name, keys in self.sections.features.items()
+            name: self.located(("features", name), _fill, _KINDS[type(keys)], keys)
+            for name, keys in self.sections.features.items()
         }
         labels = [_fill(Label, keys) for keys in self.sections.labels]
         top = self.sections

@@ -43,6 +43,11 @@ def as_array(values: Any) -> pa.Array:
             why="a column holds numbers or text, not both",
             fix="convert the column to text, for example with .astype(str)",
         ) from error
+    except TypeError as error:
+        raise DataError(
+            f"a value of type {type(values).__name__} holds no values",
+            fix="give a list, an array or a Series",
+        ) from error
     return as_array(array)
 
 

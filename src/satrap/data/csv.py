@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from satrap.arguments import checked
 from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
@@ -30,6 +31,7 @@ _told: set[str] = set()
 """First files of the sources that a warning was about: each is opened for several parts, and read often."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
     """How a CSV or TSV file is written.

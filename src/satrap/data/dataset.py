@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.arguments import checked
 from satrap.batch import Batch
 from satrap.data.balance import balanced
 from satrap.data.csv import CsvOptions, CsvSource
@@ -45,6 +46,7 @@ BUFFER_BYTES = 64 << 20
 """Encoded bytes the shuffle buffer holds when `buffer_rows` is not given."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a dataset is read, see `Dataset.with_options`."""
@@ -69,6 +71,7 @@ class Settings:
             raise ConfigError(f"worker must be in 0..{self.workers - 1}, got {self.worker}")
 
 
+@checked()
 class Dataset:
     """A stream of batches over files or arrays; made by `read`.
 
@@ -160,11 +163,13 @@ class Dataset:
             return None
         return self._source.num_rows(self._scan(0))
 
-    def progress(self, position: Any, epoch: int = 0) -> float | None:
+    def progress(self, position: Mapping[str, Any], epoch: int = 0) -> float | None:
         """Return the share of a pass that lies before a batch's position, 0..1, or None if unknown.
 
         It is exact to the piece of data (or shuffle buffer) the position is in.
         """
+        if "cursor" not in position:
+            raise ConfigError("this is no position of a batch", fix="give Batch.position")
         cursor = position["cursor"]
         return 0.0 if cursor is None else self._source.progress(self._scan(epoch), cursor)
 
@@ -197,10 +202,17 @@ class Dataset:
             rows_there = Origin(piece.origin.file, piece.origin.rows[: end - start])
             yield from pack_batch(encode(piece.table.slice(0, end - start), rows_there), {})
 
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"Dataset({self._source.label}, {len(self.schema.features)} features, "
+            f"labels={list(self.schema.label_names)}, batch_size={s.batch_size}, shuffle={s.shuffle})"
+        )
+
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
 
-    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+    def batches(self, epoch: int = 0, position: Mapping[str, Any] | None = None) -> Iterator[Batch]:
         """Yield the batches of one pass, or those after `position`.
 
         Args:
@@ -349,7 +361,7 @@ class Dataset:
             facts += [s.seed, self.buffer_rows, *([] if s.balance is None else [s.balance])]
         return {"version": 1, "epoch": epoch, "check": zlib.crc32(json.dumps(facts).encode())}
 
-    def _start(self, epoch: int, position: Any) -> Mark:
+    def _start(self, epoch: int, position: Mapping[str, Any] | None) -> Mark:
         if position is None:
             return Mark()
         facts = self._facts(epoch)
@@ -397,6 +409,7 @@ def _row_bytes(schema: Schema) -> int:
     return size
 
 
+@checked()
 def read(
     source: Any,
     schema: Schema,

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.arguments import checked
 from satrap.batch import Ids, Offsets
 from satrap.data import canonical
 from satrap.data.columns import as_array, bytes_of, is_text
@@ -214,6 +215,7 @@ def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
     return U(_mix(U((salt + int(_GOLDEN)) & mask))), U(salt & mask)
 
 
+@checked()
 def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
     """Return the ids of values; the rules are at the top of this module.
 

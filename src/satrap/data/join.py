@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from satrap.arguments import checked
 from satrap.data.columns import as_array, concatenated
 from satrap.data.csv import CsvOptions
 from satrap.data.encode import Missing
@@ -19,6 +20,7 @@ from satrap.errors import ConfigError, DataError
 from satrap.schema import MISSING_ID
 
 
+@checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """Adds columns of a side table to the rows whose key it contains; other rows get missing values.

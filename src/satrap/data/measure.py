@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from satrap.arguments import checked
 from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
 from satrap.data.transforms import (
@@ -110,6 +111,7 @@ class NumberSample:
             self._keys, self._numbers = self._keys[kept], self._numbers[kept]
 
 
+@checked()
 def measure(schema: Schema, dataset: Dataset) -> Schema:
     """Return the schema with statistics filled in: of "standardize" and the like, and of labels.
 

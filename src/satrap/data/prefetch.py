@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
+from satrap.arguments import checked
+
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _EXIT_SECONDS = 10.0
@@ -122,6 +124,7 @@ def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> b
     return False
 
 
+@checked()
 def prefetch(items: Iterable[T], depth: int = 2) -> Prefetcher[T]:
     """Return an iterator over `items` that one background thread runs up to `depth` items ahead.
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.arguments import checked
 from satrap.data.files import File
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError, did_you_mean
@@ -19,6 +20,7 @@ Cursor = list[int]
 """Where a scan stands, as plain numbers whose meaning is the source's own."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class RowSplit:
     """Keeps the rows whose index in the whole list of files, modulo `modulo`, is one of `keep`.
@@ -126,6 +128,7 @@ class Piece:
     raw: pa.Table | None = None
 
 
+@runtime_checkable
 class Source(Protocol):
     """A list of files, or an object in memory, that can be scanned any number of times.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from satrap.arguments import checked
 from satrap.data.columns import is_text, to_floats
 from satrap.errors import ConfigError
 from satrap.schema import TimePart
@@ -96,6 +97,7 @@ PARTS: dict[TimePart, Callable[[Doubles], Doubles]] = {
 """What a feature may take of a time: the hour 0 to 23, the weekday 0 (Monday) to 6, or days since 1970."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class TimeRange:
     """Keeps the rows whose time in `column` is at or after `start` and before `stop`.

@@ -31,3 +31,7 @@ __all__ = [
     "offload_weights",
     "offloaded",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from satrap.exchange.lookup import Array, Lookup, Request, answered
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
+from satrap.exchange.serial import Serial
 from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
@@ -38,7 +39,7 @@ class LocalExchange:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.groups: Sequence[TableGroup] = TableGroup.of(shard)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
+        self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._applied = 0
         self.telemetry = LocalTelemetry(shard)
@@ -176,7 +177,7 @@ class LocalDurability(Durability):
         flush: of the exchange.
     """
 
-    def __init__(self, shard: Shard, thread: ThreadPoolExecutor, flush: Callable[[], None]) -> None:
+    def __init__(self, shard: Shard, thread: Serial, flush: Callable[[], None]) -> None:
         self._shard, self._thread, self._flush = shard, thread, flush
 
     def snapshot(self) -> Snapshot:

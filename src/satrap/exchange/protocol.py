@@ -80,6 +80,7 @@ class Snapshot:
         return self.chunks
 
 
+@runtime_checkable
 class Exchange(Protocol):
     """Carries ids to rows and gradients back; requests of one caller are served in the order issued.
 

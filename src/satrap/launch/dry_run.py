@@ -24,7 +24,6 @@ TRIAL_ROWS = 8
 LARGE_NETWORK = 1 << 26
 """Parameters of a divided network from which on it is not tried out here."""
 
-COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 COMPILE_SECONDS = 600.0
 """Seconds; the first run on a machine compiles all kernels, which takes longer than a shard may take."""
 

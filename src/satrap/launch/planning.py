@@ -27,7 +27,6 @@ from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.servers.wire import CODES
 from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
-from satrap.launch.dry_run import COMPILING
 from satrap.launch.folder import RunFolder, write_whole
 from satrap.own_code import blaming
 from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
@@ -161,7 +160,7 @@ def _tables(
     """Return the tables, and the network without numbers: it may be larger than this machine."""
     if not schema.categorical:
         raise ConfigError("the recipe has no categorical features, so there are no tables to place")
-    machine_code.announce(lambda: notice(COMPILING))
+    machine_code.announce(lambda: notice(machine_code.COMPILING))
     with mode, blaming(WITHOUT_NUMBERS, ConfigError):
         model = make_model(recipe, schema)
         return tables_for(recipe, schema, model), model

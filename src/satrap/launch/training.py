@@ -11,7 +11,6 @@ from satrap.launch import by_torchrun, cluster
 from satrap.launch.beginning import opened, prepared
 from satrap.launch.build import Site
 from satrap.launch.by_torchrun import launched_by_torchrun
-from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
@@ -66,7 +65,7 @@ def train(
             notice=notice,
         )
     folder, recipe = opened(recipe, output, resume=resume, name=name, notice=notice)
-    machine_code.announce(lambda: notice(COMPILING))
+    machine_code.announce(lambda: notice(machine_code.COMPILING))
     try:
         return _trained(recipe, folder, resume, trial, observers, notice)
     except (Exception, KeyboardInterrupt) as error:

@@ -7,3 +7,7 @@ from satrap.metrics.regression import RegressionMetrics
 from satrap.metrics.tasks import Metrics, criterion
 
 __all__ = ["BinaryMetrics", "ClassMetrics", "Metrics", "OwnMetrics", "RegressionMetrics", "criterion"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

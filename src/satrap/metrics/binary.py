@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.auc import OCTAVES, Bools, Floats, Ids
 from satrap.metrics.label import LabelMetrics, Samples
@@ -17,6 +18,7 @@ MEANS = ("auc", "logloss", "ne", "auc_error_bound", "gauc")
 """With several labels, also computed as means over the labels that have them."""
 
 
+@checked()
 class BinaryMetrics:
     """Streaming metrics of binary predictions, in bounded memory, mergeable between workers.
 

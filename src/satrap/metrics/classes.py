@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.metrics.label import EPSILON
 
 Array = npt.NDArray[Any]
 
 
+@checked()
 class ClassMetrics:
     """Metrics of one multiclass label.
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError, TrainingError
 from satrap.metrics.label import mix
 from satrap.own_code import place_of
@@ -33,6 +34,7 @@ class Kept(NamedTuple):
     keys: Array
 
 
+@checked()
 class OwnMetrics:
     """Keeps samples, and computes from them metrics that the user has written.
 
@@ -168,14 +170,14 @@ def higher_is_better(function: Metric) -> bool:
     return getattr(function, "higher_is_better", None) in (None, True)
 
 
-def metric_name(function: object) -> str:
+def metric_name(function: Metric) -> str:
     """Return the name of a metric.
 
     Raises:
-        ConfigError: it has no name that is free, or is no metric.
+        ConfigError: it has no name that is free.
     """
     name = getattr(function, "__name__", "") or (type(function).__name__ if _is_object(function) else "")
-    if not callable(function) or not name.isidentifier() or name in RESERVED:
+    if not name.isidentifier() or name in RESERVED:
         raise ConfigError(
             f"{name or repr(function)} cannot be a metric",
             fix="metrics takes functions (labels, predictions) -> number, with names of their own",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.schema import Label
 
 Array = npt.NDArray[Any]
@@ -19,6 +20,7 @@ SAMPLES, WEIGHT, TARGET, TARGET_SQUARED, SQUARED, ABSOLUTE, LOSS = range(7)
 label less its `mean`, and e the error."""
 
 
+@checked()
 class RegressionMetrics:
     """Metrics of one regression label.
 

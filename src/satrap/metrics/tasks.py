@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
@@ -23,6 +24,7 @@ OWN = "/own/"
 Part = BinaryMetrics | RegressionMetrics | ClassMetrics
 
 
+@checked()
 class Metrics:
     """Streaming metrics of predictions, in bounded memory, mergeable between workers.
 
@@ -167,6 +169,7 @@ class Metrics:
             self._own.restore(own)
 
 
+@checked()
 def criterion(labels: Sequence[Label]) -> str:
     """Return the metric that tells which of two models is better: "auc", or one that is better when lower."""
     if all(label.kind == "binary" for label in labels):

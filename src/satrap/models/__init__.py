@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from satrap import own_code
+from satrap.arguments import checked
 from satrap.errors import ConfigError, did_you_mean
 from satrap.models.dcnv2 import DCNv2
 from satrap.models.deepfm import DeepFM
@@ -78,6 +79,7 @@ def names() -> tuple[str, ...]:
     return tuple(_MODELS)
 
 
+@checked()
 def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
     """Return the arguments of a model besides the schema, with their defaults or what a preset says.
 
@@ -89,6 +91,7 @@ def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
     return {**defaults, **_preset(name, preset)}
 
 
+@checked()
 def create(name: str, schema: Schema, *, preset: str | None = None, **options: Any) -> nn.Module:
     """Build a model by its recipe name.
 
@@ -109,6 +112,7 @@ def create(name: str, schema: Schema, *, preset: str | None = None, **options: A
     return _find(name)(schema, **{**_preset(name, preset), **options})
 
 
+@checked()
 def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
     """Build the user's own model.
 
@@ -135,6 +139,7 @@ def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
     return model
 
 
+@checked()
 def describe(model: nn.Module) -> dict[str, Any] | None:
     """Return `{"name": ..., "arguments": {...}}` that `create` takes, or None for a model from elsewhere.
 
@@ -168,3 +173,7 @@ def _suggest(word: str, allowed: Mapping[str, Any]) -> str:
     if not allowed:
         return "remove it: this model takes no arguments"
     return f"{did_you_mean(word, allowed, cutoff=0.5)}allowed: {', '.join(allowed)}"
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, output_layer
@@ -41,6 +42,7 @@ class DCNv2(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.fm import FM
 from satrap.models.layers import input_width, mlp, output_layer
@@ -33,6 +34,7 @@ class DeepFM(FM):
             impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

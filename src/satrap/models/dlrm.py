@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.interaction import DotInteraction
@@ -36,6 +37,7 @@ class DLRM(Ranker):
             impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

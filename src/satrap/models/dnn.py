@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers import Ranker, input_width, mlp, output_layer
 from satrap.schema import Schema
@@ -27,6 +28,7 @@ class DNN(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_outputs, output_layer
@@ -35,6 +36,7 @@ class FinalMLP(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

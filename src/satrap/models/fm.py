@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers import FirstOrder, Ranker, SecondOrder, equal_dim, with_linear
 from satrap.schema import Schema
@@ -25,6 +26,7 @@ class FM(Ranker):
         ConfigError: no labels, unequal dims, no categorical feature, or one with pooling "none".
     """
 
+    @checked()
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         self.dim = equal_dim(schema, type(self).__name__)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
 from satrap.models.attention import HSTUBlock, layout, sight, with_last
@@ -41,6 +42,7 @@ class HSTU(Ranker):
             or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

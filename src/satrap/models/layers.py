@@ -19,15 +19,17 @@ from satrap.sequences import SequenceGroup
 class Ranker(nn.Module):
     """Base of the models here: keeps its constructor's arguments for checkpoints.
 
-    `satrap.models.create` with `arguments` makes the same model.
+    `satrap.models.create` with `schema` and `arguments` makes the same model.
     """
 
+    schema: Schema
     arguments: dict[str, Any]
 
     def __new__(cls, *schema: Schema, **arguments: Any) -> Self:
         """Keep the arguments; `__init__` checks them."""
         model = super().__new__(cls)
-        model.__dict__["arguments"] = arguments
+        named = arguments.pop("schema", None)
+        model.__dict__.update(arguments=arguments, schema=schema[0] if schema else named)
         return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers import FirstOrder, Ranker, check_pooled, num_outputs
 from satrap.schema import Schema
@@ -24,6 +25,7 @@ class LR(Ranker):
         ConfigError: no labels, or a feature with pooling "none".
     """
 
+    @checked()
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         check_pooled(schema, "LR")

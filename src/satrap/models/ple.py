@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.experts import Experts, Level, Towers
 from satrap.models.layers import Ranker, check_whole, input_width, num_outputs
@@ -31,6 +32,7 @@ class PLE(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

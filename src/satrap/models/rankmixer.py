@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.blocks import MixerBlock
@@ -40,6 +41,7 @@ class RankMixer(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

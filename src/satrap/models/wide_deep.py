@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers import (
     FirstOrder,
@@ -39,6 +40,7 @@ class WideDeep(Ranker):
         ConfigError: no labels, no categorical feature, one with pooling "none", or an impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.blocks import WukongLayer
 from satrap.models.layers import Ranker, check_whole, equal_dim, mlp, output_layer
@@ -39,6 +40,7 @@ class Wukong(Ranker):
             impossible argument.
     """
 
+    @checked()
     def __init__(
         self,
         schema: Schema,

@@ -14,3 +14,7 @@ __all__ = [
     "WandbTracker",
     "curves_available",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

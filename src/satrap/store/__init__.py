@@ -50,3 +50,7 @@ __all__ = [
     "segment_sum",
     "sum_features",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

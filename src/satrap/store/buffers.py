@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.arguments import checked
 from satrap.errors import StoreError
 from satrap.store.memory import HUGE, Reserved
 
@@ -38,6 +39,7 @@ class _Lease:
         self._free.append(self._memory)
 
 
+@checked()
 class Buffers:
     """Hands out arrays and takes them back automatically; safe to use from several threads.
 
@@ -55,6 +57,8 @@ class Buffers:
         Raises:
             StoreError: the system does not grant the memory.
         """
+        if min(shape, default=0) < 0:
+            raise StoreError(f"no array has the shape {shape}")
         size = 4 * math.prod(shape)
         if size < SMALLEST:
             return np.empty(shape, np.float32)

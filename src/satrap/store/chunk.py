@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from satrap.arguments import checked
 from satrap.store.types import Floats, Found, Ids, Offsets
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Rows of one table as columns.

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.optim import Optimizer, from_dict
 from satrap.retention import Admission, AsStore, Eviction, check_own, own_to_dict
-from satrap.schema import Table
+from satrap.schema import Dtype, Table
 from satrap.store.shard import Shard
 from satrap.store.tier import Tier
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class TableSettings:
     """What differs in one table from what the others have; default: nothing.
@@ -37,7 +39,7 @@ class TableSettings:
 
     optimizer: Optimizer | None = None
     initial_scale: float | None = None
-    dtype: str | None = None
+    dtype: Dtype | None = None
     rows: str | Path | None = None
     frozen: bool = False
     memory: int | None = None
@@ -60,7 +62,11 @@ class TableSettings:
         Without file, memory and eviction, as they do not belong to a trained model.
         """
         optimizer = None if self.optimizer is None else self.optimizer.to_dict()
-        plain = {"optimizer": optimizer, "initial_scale": self.initial_scale, "dtype": self.dtype}
+        plain: dict[str, Any] = {
+            "optimizer": optimizer,
+            "initial_scale": self.initial_scale,
+            "dtype": self.dtype,
+        }
         if self.frozen:
             plain["frozen"] = True
         if self.admission != "store":
@@ -80,6 +86,7 @@ class TableSettings:
         )
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """How rows start and how many are kept; the same in one process and in shard servers.
@@ -108,7 +115,7 @@ class StoreConfig:
     eviction: Eviction | None = None
     tier: Tier | None = None
     initial_scale: float = 0.01
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     tables: Mapping[str, TableSettings] = field(default_factory=dict)
 
     def part(self, shards: int) -> StoreConfig:

@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 
+from satrap.arguments import checked
 from satrap.store.kernels import hashing
 from satrap.store.types import Ids, Inverse, Offsets, plain
 
@@ -28,6 +29,7 @@ def _digest(*parts: str) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
+@checked()
 def bucket_of(table: str, ids: Ids) -> Inverse:
     """Return the bucket, int32[n] in 0..4095, of each id (uint64[n]) of a table; equal on all machines."""
     ids = plain(ids, np.uint64, 1, "ids")

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from satrap.arguments import checked
 from satrap.errors import StoreError
 from satrap.store.buffers import floats
 from satrap.store.kernels import batch
@@ -31,6 +32,7 @@ _CODES = {"sum": batch.SUM, "mean": batch.MEAN, "sqrtn": batch.SQRTN}
 _NO_WEIGHTS = np.empty(0, np.float32)
 
 
+@checked()
 def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
     """Return the distinct ids of each segment, in order of first appearance.
 
@@ -54,6 +56,7 @@ def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
     return out[:count], out_splits, inverse
 
 
+@checked()
 def segment_sum(gradients: Floats, inverse: Inverse, u: int) -> Floats:
     """Return float32[u, dim]: row j is the sum, in order of i, of `gradients[i]` with `inverse[i] == j`.
 
@@ -73,6 +76,7 @@ def segment_sum(gradients: Floats, inverse: Inverse, u: int) -> Floats:
     return out
 
 
+@checked()
 def pool(
     rows: Floats,
     inverse: Inverse,
@@ -115,6 +119,7 @@ def pool(
     return out, None
 
 
+@checked()
 def pool_backward(
     gradients: Floats,
     inverse: Inverse,
@@ -155,6 +160,7 @@ def pool_backward(
     return out
 
 
+@checked()
 def gather_features(rows: Floats, inverse: Inverse, features: int, out: Floats | None = None) -> Floats:
     """Return float32[batch, features, dim] with `[b, f] = rows[inverse[f * batch + b]]`: one id per sample.
 
@@ -186,6 +192,7 @@ def block_of(inverse: Inverse, u: int, features: int, dim: int, out: Floats | No
     return inverse, out
 
 
+@checked()
 def gather_features_backward(
     gradients: Floats, inverse: Inverse, u: int, into: Floats | None = None
 ) -> Floats:
@@ -212,6 +219,7 @@ def gather_features_backward(
     return out
 
 
+@checked()
 def sum_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, bool]:
     """Return the result of `gather_features_backward`, and whether it has neither NaN nor infinity.
 
@@ -250,7 +258,7 @@ def _inverse(inverse: Inverse, u: int, count: int) -> Inverse:
     if len(inverse) != count:
         raise StoreError(f"inverse must have {count} entries, got {len(inverse)}")
     if not batch.inside(inverse, u):
-        raise StoreError(f"inverse must hold 0..{u - 1}")
+        raise StoreError(f"inverse must hold 0..{u - 1}, since u is {u}")
     return inverse
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from satrap.arguments import checked
 from satrap.errors import StoreError
 from satrap.store.group import Group
 from satrap.store.kernels.rows import all_finite
@@ -26,6 +27,7 @@ from satrap.store.types import (
 )
 
 
+@checked()
 class GroupRequests:
     """Checks requests to table groups, and serves them one after another, whatever thread they come from.
 

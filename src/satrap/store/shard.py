@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
@@ -24,8 +25,10 @@ from satrap.store.statistics import Statistics, total
 from satrap.store.tier import Tier
 from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
 from satrap.store.workers import Workers
+from satrap.words import size
 
 
+@checked()
 class Shard(GroupRequests):
     """The rows of many tables in one process: created on first use, read, and trained.
 
@@ -100,6 +103,12 @@ class Shard(GroupRequests):
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self.changes = Changes(self.groups, self._lock)
         self.ahead = Ahead(self.groups, self._lock)
+
+    def __repr__(self) -> str:
+        if not self.groups:
+            return "Shard(closed)"
+        found = self.statistics()
+        return f"Shard(tables={list(self._where)}, rows={found.rows}, memory={size(found.bytes)})"
 
     def group_of(self, table: str) -> tuple[int, int]:
         """Return (index of the table's group, position of the table in it).

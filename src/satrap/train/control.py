@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from satrap.arguments import checked
 from satrap.dense.precision import check_precision
 from satrap.errors import ConfigError, did_you_mean
 from satrap.metrics.own import Metric, higher_is_better, metric_name
@@ -14,6 +15,7 @@ from satrap.optim import Constant, Schedule
 MONITORS = ("auc", "logloss")
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """Options for a trainer's steps.

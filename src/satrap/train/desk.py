@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from satrap.errors import SatrapError
 from satrap.exchange.shard_map import ShardMap
@@ -67,6 +67,7 @@ class Moved:
     traffic: Mapping[int, float] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Desk(Protocol):
     """Where orders come in and answers go; rank 0 uses it, and every worker has one."""
 

@@ -23,6 +23,7 @@ from satrap.exchange import Lookup
 from satrap.exchange.protocol import Unanimous
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
+from satrap.train.agreement import check_batch, check_labels
 from satrap.train.blank import blank_batch, buffers_kept
 from satrap.train.load import reading
 from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
@@ -119,10 +120,16 @@ class Loop:
 
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
-        batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
+        read = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
+        batches = map(self._with_labels, read)
         tickets, partners = self._predictor.tickets(batches), self._state.dense.partners
         turns_of = turns(tickets, partners, self._weight, self._ending)
         return prefetch(turns_of, depth=PREFETCHED_BATCHES)
+
+    def _with_labels(self, batch: Batch) -> Batch:
+        check_batch(batch, self._predictor.schema)
+        check_labels(batch, self._predictor.schema)
+        return batch
 
     def _look_up(self, turn: Turn) -> Pending | None:
         if turn.ticket is None:

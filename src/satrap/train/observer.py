@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from satrap.words import metrics_line
+
 
 @dataclass(slots=True)
 class Progress:
@@ -105,6 +107,12 @@ class Result:
     stopped: str
     staleness: Mapping[int, int] = field(default_factory=dict)
     traffic: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(steps={self.steps}, samples={self.samples}, seconds={self.seconds:.1f}, "
+            f"stopped={self.stopped!r}, {metrics_line(self.metrics) or 'no validation'})"
+        )
 
 
 class Observer:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from satrap.arguments import checked
 from satrap.dense import ConnectedWorkers, Mesh, Workers
 from satrap.dense.attempt import attempt
 from satrap.dense.connected import START_SECONDS
@@ -29,6 +30,7 @@ WRITING_SECONDS = 7 * 86_400.0
 """How long a rank may take to write its rows, or wait for a shard, as long as it shows signs of life."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Place:
     """The surroundings of a trainer; by default one process that holds everything.

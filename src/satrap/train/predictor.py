@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from contextlib import nullcontext
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from satrap.arguments import checked
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
 from satrap.checkpoint.manifest import reading_settings
@@ -27,6 +29,7 @@ from satrap.metrics.own import Metric
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.threads import default_threads
+from satrap.train.agreement import check_batch, check_data, check_labels, failing
 from satrap.train.blank import blank_batch
 from satrap.train.loss import as_matrix, as_tensor, predictions
 from satrap.train.merge import merged
@@ -42,6 +45,11 @@ LOOKAHEAD = 2
 """Lookups ahead when nothing is updated, so that their order does not matter."""
 
 
+DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts"
+"""What to do with data that is read by nobody yet."""
+
+
+@runtime_checkable
 class Data(Protocol):
     """Data to read: `satrap.data.Dataset`, or anything with this method.
 
@@ -53,13 +61,13 @@ class Data(Protocol):
         """Iterate over one epoch, from a position."""
 
 
+@checked(data=DATA)
 class Predictor:
     """Scores batches with a trained network. It learns nothing and creates no rows.
 
     ```python
     predictor = satrap.train.Predictor.load("runs/x")
-    for predictions in predictor.predict(data):
-        ...
+    predictions = predictor.predict_all(data)      # or batch by batch: for some in predictor.predict(data):
     ```
 
     Args:
@@ -91,7 +99,7 @@ class Predictor:
     ) -> None:
         check_precision(precision)
         self._metrics = metrics or metrics_of(schema)
-        self.collective = False
+        self.collective = self._passed = self._closed = False
         self.model, self.schema, self.exchange = model, schema, exchange
         self.network: Callable[[EmbeddedBatch], Tensor] = model
         self.workers, self.precision = workers or Workers(), precision
@@ -152,7 +160,8 @@ class Predictor:
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
-        check_data(data)
+        self.check_open()
+        check_data(data, self.schema, labels=True)
         return merged(self.measure(data.batches()), self.workers)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
@@ -163,6 +172,7 @@ class Predictor:
         """
         metrics = self._metrics.empty()
         for batch, predicted in self.scored(batches):
+            check_labels(batch, self.schema)
             assert batch.labels is not None
             metrics.update(
                 batch.labels,
@@ -175,8 +185,13 @@ class Predictor:
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
-        check_data(data)
+        self.check_open()
+        check_data(data, self.schema, labels=False)
         return self.predict_batches(data.batches())
+
+    def predict_all(self, data: Data) -> Rows:
+        """Return the predictions of all samples in one array, see `Trainer.predict_all`."""
+        return np.concatenate([np.empty((0, self.schema.outputs), np.float32), *self.predict(data)])
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
         """Yield the predictions [size, outputs] of batches that the caller reads, see `Trainer.predict`."""
@@ -226,23 +241,36 @@ class Predictor:
     def logits(self, batch: EmbeddedBatch) -> Tensor:
         """Return what the network makes of its input, float32 also where it computes in fewer bits."""
         outputs = self.schema.outputs
-        return computed(
-            lambda: as_tensor(self.network(batch), outputs), self.precision, self.embeddings.device
-        )
+        with nullcontext() if self._passed else failing(self.model, outputs):
+            logits = computed(
+                lambda: as_tensor(self.network(batch), outputs), self.precision, self.embeddings.device
+            )
+        self._passed = True
+        return logits
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
         for batch in batches:
+            check_batch(batch, self.schema)
             ticket = self.plan.ticket(batch)
             self.exchange.prefetch(ticket.requests)
             yield ticket
 
     def statistics(self) -> ExchangeStatistics:
         """Return the counters of the store."""
+        self.check_open()
         return self.exchange.telemetry.statistics()
 
+    def check_open(self) -> None:
+        """Raise `ConfigError` after `close`."""
+        if self._closed:
+            raise ConfigError(
+                "this trainer or predictor is closed", fix="make another one, or load what was saved"
+            )
+
     def close(self) -> None:
-        """Release the store and its thread."""
+        """Release the store and its thread. Closing twice is fine."""
+        self._closed = True
         self.exchange.close()
 
 
@@ -251,27 +279,23 @@ def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
     return Metrics(schema.labels, grouped=schema.group is not None, own=own)
 
 
-def check_data(data: object) -> None:
-    """Raise `ConfigError` for something that yields no batches, such as a DataFrame or a path."""
-    if not callable(getattr(data, "batches", None)):
-        raise ConfigError(
-            f"cannot read batches from a value of type {type(data).__name__}",
-            fix="wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts",
-        )
-
-
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:
     """Settle PyTorch's threads and the allocator of this process; return the device.
 
     Raises:
-        ConfigError: PyTorch does not see the device.
+        ConfigError: there is no such device, or PyTorch does not see it.
     """
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r} is unknown", fix="use cpu, cuda or cuda:0") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"device {str(device)!r} was asked for, but PyTorch sees no CUDA device",
             fix="use device: cpu, or install a CUDA build of PyTorch",
         )
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads must be >= 1, got {threads}")
     keep_freed_memory()
     torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
     return chosen

@@ -11,6 +11,7 @@ from typing import Any
 from satrap.batch import Batch
 from satrap.data.rows import concat_rows, slice_rows
 from satrap.errors import ConfigError
+from satrap.train.agreement import a_batch
 from satrap.train.predictor import Data
 
 
@@ -45,7 +46,7 @@ class Stream:
             found: Iterator[Batch] = itertools.islice(data.batches(epoch), self.done, None)
         else:
             found = data.batches(epoch, self.position) if self.done else data.batches(epoch)
-        return itertools.islice(found, self.skip, None, self.stride)
+        return map(a_batch, itertools.islice(found, self.skip, None, self.stride))
 
     def trained(self, position: Any) -> None:
         """Count the next batch, which ends at `position`, as trained."""

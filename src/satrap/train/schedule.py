@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeVar
 
+from satrap.arguments import checked
 from satrap.dense import DataParallel, RemoteStep
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
@@ -17,6 +18,7 @@ WARMUP_STEPS = 20
 """Steps after which staleness grows by one by default; docs/decisions/0025-staleness-begins-small.md."""
 
 
+@checked()
 def lookahead(
     items: Iterable[Item],
     issue: Callable[[Item], Pending],

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from satrap.arguments import checked
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.manifest import reading_settings
@@ -42,6 +43,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
     """Where and how often `Trainer.fit` writes snapshots to resume from.

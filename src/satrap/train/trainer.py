@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from satrap import models, own_code
+from satrap.arguments import checked
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
@@ -26,9 +27,10 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
-from satrap.optim import Optimizer
+from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.train.agreement import check_data, check_made_for
 from satrap.train.blank import blank_batch
 from satrap.train.control import TrainingOptions
 from satrap.train.loop import Loop, Loss
@@ -38,7 +40,7 @@ from satrap.train.moves import Mover
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
-from satrap.train.predictor import Data, Predictor, check_data, metrics_of, prepare
+from satrap.train.predictor import DATA, Data, Predictor, metrics_of, prepare
 from satrap.train.pretrained import load_rows
 from satrap.train.progress_line import ProgressLine
 from satrap.train.restore import MakeModel, trainer_arguments
@@ -49,7 +51,24 @@ from satrap.train.state import TrainingState
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
+ADAM = "dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
+"""An example of an argument, for errors."""
 
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that a network has by default, as in a recipe."""
+    return torch.optim.Adam(parameters, lr=DENSE_LR)
+
+
+@checked(
+    model='pass an nn.Module, for example satrap.models.create("dnn", schema)',
+    schema='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
+    embedding_optimizer="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
+    dense_optimizer=f"the trainer gives it the parameters: pass {ADAM}",
+    data=DATA,
+    validation=DATA,
+    observers="derive a class from satrap.train.Observer, override what you need, pass observers=[Mine()]",
+)
 class Trainer:
     """Trains a PyTorch model whose embeddings live in a satrap store.
 
@@ -81,9 +100,9 @@ class Trainer:
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
         schema: labels and features.
-        embedding_optimizer: how rows learn.
-        dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; None: the trainer
-            can evaluate and predict only.
+        embedding_optimizer: how rows learn; default row-wise Adagrad with lr 0.05.
+        dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with lr
+            0.001. None: the trainer can evaluate and predict only.
         mode: "hybrid" (default), "sync" or "async".
         staleness: τ of "hybrid" and "async", default 4.
         lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
@@ -108,8 +127,8 @@ class Trainer:
         model: nn.Module,
         schema: Schema,
         *,
-        embedding_optimizer: Optimizer,
-        dense_optimizer: MakeOptimizer | None = None,
+        embedding_optimizer: Optimizer = EMBEDDING_DEFAULT,
+        dense_optimizer: MakeOptimizer | None = adam,
         mode: str = "hybrid",
         staleness: int = 4,
         lookahead: int = 0,
@@ -119,8 +138,8 @@ class Trainer:
         loss: Loss | None = None,
         place: Place | None = None,
     ) -> None:
-        make = _checked_optimizers(embedding_optimizer, dense_optimizer)
-        _check_model(model, schema)
+        make = dense_optimizer and _with_check(dense_optimizer)
+        check_made_for(model, schema)
         place, self.training = place or Place(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
@@ -205,10 +224,10 @@ class Trainer:
             DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
-        self._check_fit(epochs, steps, observers)
-        check_data(data)
-        if validation is not None:
-            check_data(validation)
+        self.predictor.check_open()
+        _check_fit(self, epochs, steps)
+        for given in (data, validation):
+            check_data(given, self.schema, labels=True)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, line] if line else observers
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
@@ -256,6 +275,7 @@ class Trainer:
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
+        self.predictor.check_open()
         self.state.settle("evaluation")
         return self.predictor.evaluate(data)
 
@@ -266,6 +286,13 @@ class Trainer:
         """
         return self.predictor.predict(data)
 
+    def predict_all(self, data: Data) -> Rows:
+        """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
+
+        They are those of `predict`, which needs memory for one batch only.
+        """
+        return self.predictor.predict_all(data)
+
     def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
 
@@ -274,6 +301,7 @@ class Trainer:
         Raises:
             CheckpointError: it cannot be written.
         """
+        self.predictor.check_open()
         _, error = self.state.save([url])
         if error is not None:
             raise error
@@ -321,27 +349,36 @@ class Trainer:
 
     def statistics(self) -> ExchangeStatistics:
         """Return the counters of the store."""
-        return self.exchange.telemetry.statistics()
+        return self.predictor.statistics()
 
     def close(self) -> None:
-        """Release the store and its thread."""
-        self.exchange.close()
+        """Release the store and its thread. Closing twice is fine."""
+        self.predictor.close()
 
-    def _check_fit(self, epochs: int, steps: int | None, observers: Sequence[Observer]) -> None:
-        _check_observers(observers)
-        if not self.dense.trainable:
-            raise ConfigError(
-                "this trainer has no dense_optimizer", fix="pass dense_optimizer=lambda parameters: ..."
-            )
-        if epochs < 1 or (steps is not None and steps < 1):
-            raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-        unmeasured = [label.name for label in self.schema.labels if label.unmeasured]
-        if unmeasured and isinstance(self.loss, LabelLoss):
-            raise ConfigError(
-                f"label {unmeasured[0]!r} has no mean and std yet",
-                why="a number far from 0, or much larger than 1, would be learnt very slowly",
-                fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
-            )
+    def __repr__(self) -> str:
+        schema, mode = self.schema, self.mode + (f", staleness={self.staleness}" if self.staleness else "")
+        return (
+            f"Trainer({type(self.model).__name__}, {len(schema.features)} features, "
+            f"labels={list(schema.label_names)}, mode={mode}, steps={self.run.steps})"
+        )
+
+
+def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+    if not trainer.dense.trainable:
+        raise ConfigError(
+            "this trainer has no dense_optimizer, so it can only evaluate and predict",
+            fix="pass it to Trainer(..., dense_optimizer=...) or Trainer.load(..., dense_optimizer=...), "
+            f"for example {ADAM}",
+        )
+    if epochs < 1 or (steps is not None and steps < 1):
+        raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
+    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
+    if unmeasured and isinstance(trainer.loss, LabelLoss):
+        raise ConfigError(
+            f"label {unmeasured[0]!r} has no mean and std yet",
+            why="a number far from 0, or much larger than 1, would be learnt very slowly",
+            fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
+        )
 
 
 def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
@@ -359,37 +396,16 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
     }
 
 
-def _check_model(model: object, schema: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"model is {_kind(model)}, not a network",
-            fix='pass an nn.Module, for example satrap.models.create("dnn", schema)',
-        )
-    if not isinstance(schema, Schema):
-        raise ConfigError(
-            f"schema is {_kind(schema)}",
-            fix='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
-        )
-
-
-def _checked_optimizers(embedding: object, dense: MakeOptimizer | None) -> MakeOptimizer | None:
-    """Return the function that makes the network's optimizer, with a check of what it makes."""
-    if not isinstance(embedding, Optimizer):
-        raise ConfigError(
-            f"embedding_optimizer is {_kind(embedding)}, which cannot update rows",
-            fix="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
-        )
-    if dense is not None and (isinstance(dense, torch.optim.Optimizer) or not callable(dense)):
-        raise ConfigError(
-            f"dense_optimizer is {_kind(dense)}, not a function that makes an optimizer",
-            why="the trainer says which parameters it gets",
-            fix="pass dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)",
-        )
-    if dense is None:
-        return None
+def _with_check(dense: MakeOptimizer) -> MakeOptimizer:
+    """Return a function that makes an optimizer, with a check of what it makes."""
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        made: object = dense(parameters)
+        try:
+            made: object = dense(parameters)
+        except TypeError as error:
+            raise ConfigError(
+                f"dense_optimizer cannot be called with a list of parameters: {error}", fix=f"pass {ADAM}"
+            ) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise ConfigError(
                 f"dense_optimizer returned a value of type {type(made).__name__}, not an optimizer",
@@ -424,18 +440,6 @@ def _prepared(
     if options.compile:
         compile_blocks(model, device)
     return model
-
-
-def _check_observers(observers: object) -> None:
-    if not isinstance(observers, Sequence) or not all(isinstance(one, Observer) for one in observers):
-        raise ConfigError(
-            "observers must be a list of satrap.train.Observer",
-            fix="derive a class from it, override what you need, and pass observers=[Mine()]",
-        )
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
 def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> Callable[..., DataParallel]:

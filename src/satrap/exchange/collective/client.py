@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.serial import Serial
 from satrap.exchange.servers.wire import CODES, Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
@@ -89,7 +90,7 @@ class CollectiveExchange:
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         self._owner = Owner(self.shard, self.groups, self._holders)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
+        self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
         self._early: EarlyLookups | None = None

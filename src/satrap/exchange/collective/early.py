@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Merged, Owner
 from satrap.exchange.collective.ranks import Bytes, joined
 from satrap.exchange.lookup import Array, Lookup
+from satrap.exchange.serial import Serial
 
 Found = Sequence[tuple[Merged, Array]]
 """What all ranks have asked this one for, and the rows as they are."""
@@ -83,7 +84,7 @@ class EarlyLookups:
         self._owner, self._ahead, self._channel, self._answers = owner, ahead, channel, answers
         self._seen, self._awaited, self.lock = seen, Awaited(owner.shard), threading.Lock()
         self._waiting = deque[Early]()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-lookahead")
+        self._thread = Serial("satrap-lookahead")
         owner.most = sys.maxsize  # ranks look up at their own pace, but must know the same lookups
 
     def issue(self, lookup: Lookup[Array], look_up: LookUp, last_update: Future[None] | None) -> Future[None]:

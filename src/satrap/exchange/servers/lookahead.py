@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import Durability, TableGroup
+from satrap.exchange.serial import Serial
 from satrap.exchange.servers.client import Fetch, ServersExchange
 from satrap.exchange.servers.moves import Moves
 from satrap.exchange.servers.sections import Section
@@ -52,7 +53,7 @@ class ServersLookahead:
         self.groups: Sequence[TableGroup] = shards.groups
         self.telemetry: ServersTelemetry = shards.telemetry
         self.durability: Durability = shards.durability
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-lookahead")
+        self._thread = Serial("satrap-lookahead")
         self._early: deque[_Early] = deque()
         self._error: BaseException | None = None
         self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
+from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.retention import Eviction
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Tier:
     """Keeps rows that are evicted from memory in a file, and brings them back when they are looked up.

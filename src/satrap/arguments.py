@@ -1,0 +1,194 @@
+"""Checks arguments against their annotations, so that a wrong one is named where it is given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from satrap.errors import ConfigError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_WORDS: dict[object, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): "None",
+    Callable: "a function",
+    Mapping: "a dict",
+    dict: "a dict",
+}
+_PLURALS: dict[object, str] = {int: "whole numbers", float: "numbers", str: "texts", Callable: "functions"}
+
+
+class _Wrong(NamedTuple):
+    """A value that does not fit: which part of the argument it is, and what it should be."""
+
+    path: str
+    hint: Any
+    value: object
+
+
+def checked(**fixes: str) -> Callable[[F], F]:
+    """Return a decorator that checks arguments by annotation: of a function, or a class's public methods.
+
+    Lists may stand for tuples, paths for texts, and NumPy's numbers and arrays for Python's: the function
+    gets what its annotation says. Arguments that are `Any`, or of a type variable, are not checked.
+
+    Args:
+        fixes: argument -> what to do if it is wrong, for the error.
+
+    Raises:
+        ConfigError: by the decorated function; it names the argument.
+    """
+
+    def decorate(call: F) -> F:
+        if not isinstance(call, type):
+            checking: F = _checking(call, call.__qualname__.removesuffix(".__init__"), fixes)
+            return checking
+        for key, method in list(vars(call).items()):
+            function = getattr(method, "__func__", method)  # of a class method
+            if inspect.isfunction(function) and (key == "__init__" or not key.startswith("_")):
+                owner = call.__qualname__ if key == "__init__" else f"{call.__qualname__}.{key}"
+                made = _checking(function, owner, fixes)
+                setattr(call, key, made if function is method else type(method)(made))
+        return call
+
+    return decorate
+
+
+def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
+    names = [name for name in inspect.signature(call).parameters]
+
+    @functools.cache
+    def hints() -> dict[str, tuple[Any, frozenset[type]]]:  # once every name that they use is there
+        return {name: (hint, _at_once(hint)) for name, hint in get_type_hints(call).items()}
+
+    def conforming(name: str, value: Any) -> Any:
+        hint, at_once = hints().get(name, (Any, frozenset()))
+        return value if type(value) in at_once else _conforming(owner, name, value, hint, fixes)
+
+    @functools.wraps(call)
+    def checking(*given: Any, **named: Any) -> Any:
+        places = [conforming(name, value) for name, value in zip(names, given, strict=False)]
+        named = {name: conforming(name, value) for name, value in named.items()}
+        return call(*places, *given[len(places) :], **named)
+
+    return checking
+
+
+def _at_once(hint: Any) -> frozenset[type]:
+    """Return classes whose own instances fit an annotation, whatever they hold; it saves time."""
+    kinds = [get_origin(part) or part for part in _parts(hint)]
+    whole = [kind for kind in kinds if isinstance(kind, type) and not _holds(kind)]
+    return frozenset([*whole, int] if float in whole else whole)
+
+
+def _holds(kind: type) -> bool:
+    """Return whether what an instance holds has to fit, too."""
+    return kind in (Iterable, Collection) or (issubclass(kind, Mapping | Sequence) and kind is not str)
+
+
+def _conforming(owner: str, name: str, value: Any, hint: Any, fixes: Mapping[str, str]) -> Any:
+    """Return a value in the form that its annotation asks for."""
+    if _wrong(value, hint, name) is None:
+        return value
+    plain = _plain(value)
+    wrong = _wrong(plain, hint, name)
+    if wrong is None:
+        return plain
+    if wrong.path == name:
+        wrong = _Wrong(name, wrong.hint, value)
+    choices = [choice for one in _parts(wrong.hint) if get_origin(one) is Literal for choice in get_args(one)]
+    if isinstance(wrong.value, str) and choices:
+        raise ConfigError(
+            f"{owner}: {wrong.path} {wrong.value!r} is unknown",
+            fix=f"{did_you_mean(wrong.value, map(str, choices))}use one of {', '.join(map(str, choices))}",
+        )
+    raise ConfigError(
+        f"{owner}: {wrong.path} must be {_described(wrong.hint)}, got {_shown(wrong.value)}",
+        fix=fixes.get(name, ""),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, type) and callable(getattr(value, "tolist", None)):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _wrong(value: Any, hint: Any, path: str) -> _Wrong | None:
+    """Return what of a value does not fit an annotation, the innermost part; None: it fits."""
+    if len(parts := _parts(hint)) > 1:
+        found = [_wrong(value, part, path) for part in parts]
+        inner = [one for one in found if one is not None and one.path != path]
+        return None if None in found else next(iter(inner), _Wrong(path, hint, value))
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        fits = any(type(value) is type(choice) and value == choice for choice in inside)
+        return None if fits else _Wrong(path, hint, value)
+    if not _is(value, origin or hint):
+        return _Wrong(path, hint, value)
+    if origin is None or not _holds(origin) or not isinstance(value, Collection):
+        return None
+    if isinstance(value, Mapping) and issubclass(origin, Mapping):
+        items = [*((f"{path}: the key", key, inside[0]) for key in value)]
+        items += [(f"{path}[{key!r}]", item, inside[1]) for key, item in value.items()]
+    else:
+        if origin is tuple and inside[-1] is not ...:
+            if len(value) != len(inside):
+                return _Wrong(path, hint, value)
+            kinds: Sequence[Any] = inside
+        else:
+            kinds = [inside[0]] * len(value)
+        items = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(value, kinds, strict=True))]
+    checks = (_wrong(item, kind, place) for place, item, kind in items)
+    return next((one for one in checks if one is not None), None)
+
+
+def _is(value: object, kind: Any) -> bool:
+    if kind is Any or not isinstance(kind, type):  # such as a type variable
+        return True
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if isinstance(value, str) and kind is not str:
+        return kind is object
+    return isinstance(value, kind)
+
+
+def _described(hint: Any) -> str:
+    parts = [_one(part) for part in _parts(hint)]
+    return " or ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])
+
+
+def _one(hint: Any) -> str:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, inside))
+    kind = origin or hint
+    if (inside and isinstance(kind, type) and issubclass(Sequence, kind)) or kind in (tuple, list):
+        inner = [part for part in _parts(inside[0])] if inside else []
+        words = [_PLURALS.get(get_origin(one) or one, getattr(one, "__name__", str(one))) for one in inner]
+        return f"a list of {' or '.join(words)}" if words else "a list"
+    name = getattr(kind, "__name__", str(kind))
+    return _WORDS.get(kind, f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return f"a value of type {type(value).__name__}"
