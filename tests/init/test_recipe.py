@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -286,7 +287,7 @@ def test_columns_that_are_no_input_are_left_out_with_a_reason(tmp_path: Path) ->
         ([5, 7, 9] * 40, ["5", "8", "seven"] * 40, "x: {dim: 4} # numbers and text mixed"),
         ([5, 7, 9, 11] * 30, ["5", "8", "2", "1"] * 30, "x: {numeric: true, "),
         ([None] * 120, ["p", "q"] * 60, "x: {dim: 4} # a category"),
-        ([True, False, False] * 40, ["true", "false"] * 60, "x: {dim: 4} # two values"),
+        ([True, False, False] * 40, ["true", "false"] * 60, "x: {dim: 4} # binary"),
         (
             [["a"], ["b"]] * 60,
             ["a", "b"] * 60,
@@ -313,7 +314,7 @@ def test_parts_of_unlike_types(tmp_path: Path, first: Any, second: Any, expected
     assert "x: as asked for" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
 
 
-@pytest.mark.parametrize("ext", ["parquet", "arrow"])
+@pytest.mark.parametrize("ext", ["parquet", "arrow", "csv"])
 def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ext: str) -> None:
     random = np.random.default_rng(3)
     columns = [random.integers(0, 2, 200), random.integers(0, 5, 200), random.integers(0, 7, 200)]
@@ -325,6 +326,8 @@ def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ex
             writer.write_table(table)
         if ext == "parquet":
             pq.write_table(table, path)
+        if ext == "csv":
+            pyarrow.csv.write_csv(table, path)
         return Request(data=[path], output=str(tmp_path / "recipe.yaml"), **{"label": "y", **more})
 
     with pytest.raises(DataError, match="2 columns are named 'x'") as caught:

@@ -112,13 +112,13 @@ def _of_numbers(column: Column, values: Any) -> Decision:
     if whole and column.ascending and column.rows > 2:
         return Decision("unused", "it only counts the rows")
     if distinct == 2:
-        return Decision("category", "two values")
+        return Decision("category", "binary")
     named = meaning(column.name)
     large = column.high >= 2**31 or column.low <= -(2**31)
     if whole and (named in ("id", "class") or (large and named is None)):
         if _unique(column):
             return Decision("unused", "a different id in almost every row")
-        return Decision("category", "whole numbers that name things")
+        return Decision("category", "whole numbers used as ids")
     dense = whole and distinct >= 300 and distinct > 0.1 * (column.high - column.low + 1)
     if dense and column.values >= _ROWS_EACH * distinct:
         return Decision("number", "a number, or an id: used as both", also_id=True, numbers=values)

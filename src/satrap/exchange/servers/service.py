@@ -34,7 +34,8 @@ MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
 SETTLE_SECONDS = 0.01
 """Between two looks whether rows have been read."""
-Hello, Parts = Mapping[str, Any], list[Buffer]
+Hello = Mapping[str, Any]
+Parts = list[Buffer]
 T = TypeVar("T", int, str, bool)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 

@@ -127,8 +127,15 @@ def _part(table: TableLoad, factor: float) -> Part:
     full = most is not None and rows >= most
     if most is not None and full:
         rows = most
-    bytes_of = (rows * each for each in (table.weight_bytes, table.state_bytes, OVERHEAD))
-    return Part(table.name, table.dim, rows, *bytes_of, full)
+    return Part(
+        table.name,
+        table.dim,
+        rows,
+        weights=rows * table.weight_bytes,
+        state=rows * table.state_bytes,
+        index=rows * OVERHEAD,
+        full=full,
+    )
 
 
 def _bytes(table: TableLoad, workload: Workload) -> float:
