@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu test-ray mutants check docs format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants check docs format bench clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,13 @@ test-ray: setup
 	@$(PIP) --editable ".[dev,ray]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers tests/prepare
 
+# With the oldest versions that pyproject.toml allows, in .venv-floor; needs a network once, for several gigabytes with pip's default PyTorch.
+test-floor:
+	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install -qq $$($(PYTHON) -m tests.house.floor) hypothesis "moto[server]" pandas pytest pytest-timeout pytest-xdist scikit-learn torchmetrics
+	.venv-floor/bin/python -m pip install -qq --no-deps --editable .
+	OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal --ignore tests/house --ignore tests/docs --ignore tests/deploy
+
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
@@ -83,4 +90,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site
+	rm -rf $(VENV) .venv-floor .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

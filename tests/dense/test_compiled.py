@@ -79,6 +79,7 @@ def test_a_machine_without_a_compiler_gets_an_error(tmp_path: Path) -> None:
     assert "install g++" in ended.stderr
 
 
+@pytest.mark.pytorch("2.13")
 def test_each_block_is_translated_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[Any]()
 
@@ -105,6 +106,7 @@ def test_each_block_is_translated_once_for_all_sizes(monkeypatch: pytest.MonkeyP
     assert caught.value.what == "compile does not work here: no compiler"
 
 
+@pytest.mark.pytorch("2.13")
 def test_what_cannot_be_translated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="compile does not go with checkpoint_activations"):
         TrainingOptions(compile=True, checkpoint_activations=True)

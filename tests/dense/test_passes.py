@@ -82,6 +82,7 @@ def made(size: int) -> EmbeddedBatch:
     return EmbeddedBatch(size, {}, torch.randn(size, 5), labels=torch.rand(size, 1))
 
 
+@pytest.mark.pytorch("2.13")
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_stages_of_one_process_have_the_gradients_of_the_whole_network(

@@ -144,6 +144,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.pytorch("2.13")
 @pytest.mark.parametrize("name", MAKERS)
 def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str) -> None:
     make = MAKERS[name]
@@ -165,6 +166,7 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
     assert_same(found.optimizer, expected.optimizer)
 
 
+@pytest.mark.pytorch("2.13")
 def test_a_stage_lets_go_of_the_weights_of_others_after_it_was_tried_out() -> None:
     stage = stage_of(1, MAKERS["adam"])
     real = [name for name, p in stage.model.named_parameters() if not p.is_meta]
@@ -188,12 +190,14 @@ class Other(nn.Module):
         return found
 
 
+@pytest.mark.pytorch("2.13")
 def test_a_chain_that_is_not_the_network_is_refused() -> None:
     stage = Pipelined(Other(), None, None, OneStage(0))
     with pytest.raises(ConfigError, match="the chain of Other does not compute what its forward does"):
         stage.try_out(blank())
 
 
+@pytest.mark.pytorch("2.13")
 def test_one_stage_that_refuses_a_step_takes_none() -> None:
     stage = stage_of(0, MAKERS["adam"])
     before = {name: weight.clone() for name, weight in stage.part().weights.items()}

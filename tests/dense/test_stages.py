@@ -16,6 +16,8 @@ from satrap.dense.stages import compute, described, links_of, stage_cuts, stages
 from satrap.errors import ConfigError
 from tests.dense.test_tensor_plan import schema
 
+pytestmark = pytest.mark.pytorch("2.13")
+
 CHAINS: list[tuple[str, dict[str, Any]]] = [
     ("dnn", {"hidden": [6, 5, 4], "dropout": 0.1}),
     ("dcnv2", {"hidden": [6, 5]}),
