@@ -104,8 +104,9 @@ def _conforming(owner: str, name: str, value: Any, hint: Any, fixes: Mapping[str
         return plain
     if wrong.path == name:
         wrong = _Wrong(name, wrong.hint, value)
-    choices = [choice for one in _parts(wrong.hint) if get_origin(one) is Literal for choice in get_args(one)]
-    if isinstance(wrong.value, str) and choices:
+    parts = [part for part in _parts(wrong.hint) if part is not type(None)]
+    if isinstance(wrong.value, str) and all(get_origin(part) is Literal for part in parts):
+        choices = [choice for part in parts for choice in get_args(part)]
         raise ConfigError(
             f"{owner}: {wrong.path} {wrong.value!r} is unknown",
             fix=f"{did_you_mean(wrong.value, map(str, choices))}use one of {', '.join(map(str, choices))}",
@@ -163,8 +164,8 @@ def _is(value: object, kind: Any) -> bool:
         return True
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool)
-    if isinstance(value, str) and kind is not str:
-        return kind is object
+    if isinstance(value, str) and issubclass(kind, Sequence):
+        return kind is str
     return isinstance(value, kind)
 
 

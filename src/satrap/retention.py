@@ -121,17 +121,10 @@ class Eviction:
         return asdict(self)
 
 
-def check_own(memory: object, admission: object, eviction: object, where: str) -> None:
-    """Raise `ConfigError`, which tells `where`, unless a table can have these settings of its own."""
-    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
+def check_own(memory: int | None, where: str) -> None:
+    """Raise `ConfigError`, which tells `where`, unless a table can have such a budget of its own."""
+    if memory is not None and memory < 1:
         raise ConfigError(f"{where}: memory must be a whole number of bytes >= 1, got {memory!r}")
-    for kind, own in ((Admission, admission), (Eviction, eviction)):
-        if own is not None and own != "store" and not isinstance(own, kind):
-            name = kind.__name__
-            raise ConfigError(
-                f"{where}: {name.lower()} must be satrap.store.{name}, None or 'store', got {own!r}",
-                fix=f"None: none; 'store': that of the store, for all tables; else {name}(...)",
-            )
 
 
 def own_to_dict(own: Admission | Eviction | AsStore | None) -> dict[str, Any] | AsStore | None:

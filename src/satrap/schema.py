@@ -296,7 +296,7 @@ class Table:
             raise ConfigError(
                 f"table {self.name!r}: initial_scale must be >= 0 in float32, got {self.initial_scale}"
             )
-        check_own(self.memory, self.admission, self.eviction, f"table {self.name!r}")
+        check_own(self.memory, f"table {self.name!r}")
 
     def admission_or(self, general: Admission | None) -> Admission | None:
         """Return which of its new ids get a row in a store with this admission; None: all, if not frozen."""

@@ -251,8 +251,8 @@ def test_settings_that_do_not_go_together(tables, store, what):
     [
         ({"memory": 0}, "table 'a': memory must be a whole number of bytes >= 1, got 0"),
         ({"memory": True}, "memory must be a whole number"),
-        ({"eviction": "lru"}, "eviction must be satrap.store.Eviction, None or 'store', got 'lru'"),
-        ({"admission": Eviction()}, "admission must be satrap.store.Admission, None or 'store'"),
+        ({"eviction": "lru"}, "eviction must be an Eviction, 'store' or None, got 'lru'"),
+        ({"admission": Eviction()}, "admission must be an Admission, 'store' or None, got"),
         ({"frozen": True, "admission": STRICT}, "is frozen, and has an admission"),
     ],
 )

@@ -47,7 +47,7 @@ class TableSettings:
     eviction: Eviction | AsStore | None = "store"
 
     def __post_init__(self) -> None:
-        check_own(self.memory, self.admission, self.eviction, "settings of a table")
+        check_own(self.memory, "settings of a table")
         for name in ("optimizer", "initial_scale", "admission"):
             if self.frozen and getattr(self, name) not in (None, "store"):
                 raise ConfigError(

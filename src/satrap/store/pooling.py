@@ -114,7 +114,7 @@ def pool(
             address(rows), inverse, offsets, weights, np.uint64(rows.shape[1]), *strided(out), chosen
         )
         return out, chosen
-    code, dim = _code(mode), np.uint64(rows.shape[1])
+    code, dim = _CODES[mode], np.uint64(rows.shape[1])
     batch.pool(address(rows), inverse, offsets, weights, code, dim, *strided(out))
     return out, None
 
@@ -155,7 +155,7 @@ def pool_backward(
         argmax = plain(argmax, np.int32, 2, "argmax")
         batch.pool_max_backward(*strided(gradients), inverse, weights, argmax, address(out))
         return out
-    code, dim = _code(mode), np.uint64(gradients.shape[1])
+    code, dim = _CODES[mode], np.uint64(gradients.shape[1])
     batch.pool_backward(*strided(gradients), inverse, offsets, weights, code, dim, address(out))
     return out
 
@@ -275,12 +275,6 @@ def _bags(
     if len(weights) != len(inverse):
         raise StoreError(f"{len(inverse)} ids but {len(weights)} weights")
     return inverse, offsets, weights
-
-
-def _code(mode: str) -> int:
-    if mode not in _CODES:
-        raise StoreError(f"pooling {mode!r} is unknown", fix="use sum, mean, max or sqrtn")
-    return _CODES[mode]
 
 
 def _into(into: Floats | None, u: int, dim: int) -> Floats:
