@@ -11,9 +11,11 @@ import hashlib
 import logging
 import os
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -167,18 +169,30 @@ class _Compiling(_event.Listener):  # type: ignore[misc]
     """Knows since when functions are being compiled; one may have others compiled."""
 
     def __init__(self) -> None:
-        self.depth, self.since = 0, 0.0
+        self.depth, self.since, self._lock = 0, 0.0, threading.Lock()
 
-    def on_start(self, _: object) -> None:
-        self.since = self.since if self.depth else time.monotonic()
-        self.depth += 1
+    def on_start(self, _: object = None) -> None:
+        with self._lock:
+            self.since = self.since if self.depth else time.monotonic()
+            self.depth += 1
 
-    def on_end(self, _: object) -> None:
-        self.depth -= 1
+    def on_end(self, _: object = None) -> None:
+        with self._lock:
+            self.depth -= 1
 
 
 _compiling = _Compiling()
 _event.register("numba:compile", _compiling)
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Let what a block does count as compiling: it also loads much machine code, which may take seconds."""
+    _compiling.on_start()
+    try:
+        yield
+    finally:
+        _compiling.on_end()
 
 
 def processor() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy.typing as npt
 
@@ -23,6 +23,7 @@ from satrap.exchange.servers.steps import StepBoard, member_of
 from satrap.exchange.states import state_of, take_state
 from satrap.exchange.statistics import ShardStatistics
 from satrap.faults import hit
+from satrap.machine_code import preparing
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, Kind
@@ -34,8 +35,8 @@ MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
 SETTLE_SECONDS = 0.01
 """Between two looks whether rows have been read."""
-Hello = Mapping[str, Any]
-Parts = list[Buffer]
+Hello: TypeAlias = Mapping[str, Any]
+Parts: TypeAlias = list[Buffer]
 T = TypeVar("T", int, str, bool)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
@@ -346,7 +347,7 @@ def _prepare(service: Service, hello: Mapping[str, Any]) -> None:
     """Load or compile the machine code that requests about the tables of a hello need."""
     if service.rehearses and "backward" in hello:
         rehearsed = {**hello, "rehearsal": hello["backward"], "tier": None}
-        with suppress(SatrapError):  # whatever it is, a request will say so
+        with preparing(), suppress(SatrapError):  # whatever it is, a request will say so
             rehearse(Service(max_bytes=service.max_bytes), rehearsed)
 
 
