@@ -182,25 +182,8 @@ class Dataset:
         if isinstance(source, FileSource):
             found = of_files(source.inputs, source.rows_by_file())
         else:
-            found = [self._of_table()]
+            found = [_of_table(self)]
         return [asdict(one) for one in (*found, *(side.fingerprint for side in self._joins))]
-
-    def _of_table(self) -> Fingerprint:
-        whole = self.with_options(rows=None, worker=0, workers=1)
-        rows, digest = whole.num_rows() or 0, ""
-        with suppress(SatrapError):  # reading the row that cannot be used will say so
-            digest = digest_of(whole._looked_at(rows))
-        places = stretches(rows)
-        complete = sum(end - start for start, end in places) == rows
-        return Fingerprint(name=self._source.label, rows=rows, digest=digest, whole=complete)
-
-    def _looked_at(self, rows: int) -> Iterator[Buffer]:
-        """Yield the encoded rows of the stretches of a table in memory: so types and chunks do not matter."""
-        encode, scan = self._encoder(), self._scan(None)
-        for start, end in stretches(rows):
-            piece = next(self._pieces(scan, list(divmod(start, SLICE_ROWS))))
-            rows_there = Origin(piece.origin.file, piece.origin.rows[: end - start])
-            yield from pack_batch(encode(piece.table.slice(0, end - start), rows_there), {})
 
     def __repr__(self) -> str:
         s = self.settings
@@ -383,6 +366,25 @@ class Dataset:
                 where=self._source.label,
                 fix="check the files" + (" and rows" if some else ""),
             )
+
+
+def _of_table(data: Dataset) -> Fingerprint:
+    whole = data.with_options(rows=None, worker=0, workers=1)
+    rows, digest = whole.num_rows() or 0, ""
+    with suppress(SatrapError):  # reading the row that cannot be used will say so
+        digest = digest_of(_looked_at(whole, rows))
+    places = stretches(rows)
+    complete = sum(end - start for start, end in places) == rows
+    return Fingerprint(name=whole.source.label, rows=rows, digest=digest, whole=complete)
+
+
+def _looked_at(data: Dataset, rows: int) -> Iterator[Buffer]:
+    """Yield the encoded rows of the stretches of a table in memory: so types and chunks do not matter."""
+    encode, scan = data._encoder(), data._scan(None)
+    for start, end in stretches(rows):
+        piece = next(data._pieces(scan, list(divmod(start, SLICE_ROWS))))
+        rows_there = Origin(piece.origin.file, piece.origin.rows[: end - start])
+        yield from pack_batch(encode(piece.table.slice(0, end - start), rows_there), {})
 
 
 def _lengths(batch: Batch, schema: Schema, sequence: str) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,21 +129,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
         check_columns(decisions, tested.names, tested.label)
     rows = _training_rows(asked, facts)
     features = _features(facts, target, decisions, rows)
-    if not features.lines:
-        known = "; of columns known before the label, --keep COLUMN" if copies else ""
-        raise DataError(
-            "no column is left to learn from",
-            where=source.label,
-            why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
-            fix=f"give more columns, or rows{known}",
-        )
-    if not any("dim" in keys for keys, _ in features.lines.values()):
-        raise DataError(
-            f"only vectors are left to learn from: {', '.join(features.lines)}",
-            where=source.label,
-            why="a run has at least one table",
-            fix="give a column of ids, categories or numbers as well",
-        )
+    _check_features(features, source, unused, kept=bool(copies))
     chosen = settings(rows, features.width, target.share)
     times = _times(asked, facts)
     by_time = _by_time(asked, facts, source, times)
@@ -161,6 +147,25 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
     return Found("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
+
+
+def _check_features(features: Features, source: Source, unused: Mapping[str, str], *, kept: bool) -> None:
+    """Refuse data that leaves nothing to learn from; `kept`: whether --keep may help."""
+    if not features.lines:
+        known = "; of columns known before the label, --keep COLUMN" if kept else ""
+        raise DataError(
+            "no column is left to learn from",
+            where=source.label,
+            why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
+            fix=f"give more columns, or rows{known}",
+        )
+    if not any("dim" in keys for keys, _ in features.lines.values()):
+        raise DataError(
+            f"only vectors are left to learn from: {', '.join(features.lines)}",
+            where=source.label,
+            why="a run has at least one table",
+            fix="give a column of ids, categories or numbers as well",
+        )
 
 
 def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
