@@ -239,6 +239,11 @@ def check_arguments(call: Any, name: str, given: Mapping[str, Any], *, first: in
             raise ConfigError(f"{name} needs the argument {parameter.name!r}", fix=f"add {parameter.name}")
 
 
+def is_blamed(error: BaseException) -> bool:
+    """Return whether an error was raised in a line of the user's own code, or below one."""
+    return any(frame.filename in _places for frame in traceback.extract_tb(error.__traceback__))
+
+
 @contextmanager
 def blaming(what: str, kind: type[SatrapError] = OwnCodeError, place: str = "") -> Iterator[None]:
     """Turn an error of the user's own code into one that says where in that code it was raised.

@@ -117,7 +117,3 @@ def test_rows_are_counted_on_a_terminal_once_a_second(
         for now, rows in ((11.0, 1000), (11.5, 2000), (12.0, 3000), (12.75, 4000)):  # noqa: B007
             counting(rows)
     assert capsys.readouterr().err == "\r2,000 rows read\r4,000 rows read\r\x1b[K"
-
-
-def test_columns_are_counted_in_words() -> None:
-    assert [module._columns(count) for count in (0, 1, 2)] == ["0 columns", "1 column", "2 columns"]

@@ -220,6 +220,7 @@ def functions(things: Things) -> dict[str, Call]:
             dataset.progress, {"position": next(dataset.batches()).position, "epoch": 0}
         ),
         "satrap.data.Dataset.single": Call(_file(things, dataset).single, {"file": 0}),
+        "satrap.data.Dataset.tables_and_batches": Call(dataset.tables_and_batches, {"columns": None}),
         "satrap.data.Dataset.with_options": Call(
             dataset.with_options,
             {"schema": None, **{name: getattr(dataset.settings, name) for name in Settings.__slots__}},

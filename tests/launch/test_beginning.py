@@ -18,7 +18,7 @@ SNAPSHOTS = ["checkpoint.every_steps=4"]
 
 def test_a_new_run_says_what_it_begins_with(tmp_path: Path) -> None:
     recipe, said = load(make_recipe(tmp_path), SNAPSHOTS), list[str]()
-    folder, recipe = opened(recipe, str(tmp_path / "run"), resume=False, name="")
+    folder, recipe = opened(recipe, str(tmp_path / "run"), resume=False, name="", notice=print)
     schema, plan = prepared(recipe, folder, resume=False, notice=said.append)
     assert said == ["starting hybrid: one process"]
     assert (schema.labels[0].name, plan.every_steps) == ("clicked", 4)
@@ -29,7 +29,7 @@ def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
     recipe, said = load(make_recipe(tmp_path), SNAPSHOTS), list[str]()
     launch.train(recipe, str(tmp_path / "run"))
     longer = recipe.changed({("training", "epochs"): 3})
-    folder, longer = opened(longer, str(tmp_path / "run"), resume=True, name="")
+    folder, longer = opened(longer, str(tmp_path / "run"), resume=True, name="", notice=print)
     prepared(longer, folder, resume=True, notice=said.append)
     assert re.match(r"going on after step \d+, in pass 2: ", said[1])
 
@@ -38,6 +38,6 @@ def test_a_new_run_does_not_take_over_the_snapshots_of_another(tmp_path: Path) -
     place = f"checkpoint.url={tmp_path / 'snapshots'}"
     recipe = load(make_recipe(tmp_path), [*SNAPSHOTS, place])
     launch.train(recipe, str(tmp_path / "run"))
-    folder, again = opened(recipe, str(tmp_path / "other"), resume=False, name="")
+    folder, again = opened(recipe, str(tmp_path / "other"), resume=False, name="", notice=print)
     with pytest.raises(ConfigError, match="already holds snapshots of a run"):
         prepared(again, folder, resume=False, notice=lambda _: None)

@@ -103,6 +103,9 @@ def assert_same(raw, prepared):
         assert all(same(a, b) for a, b in zip(one or (), other or (), strict=True)), part
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*a value in quotes goes over:RuntimeWarning"
+)  # drawn texts have line ends
 @pytest.mark.parametrize("parquet", [False, True])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_any_rows_are_read_as_before(tmp_path, seed, parquet):

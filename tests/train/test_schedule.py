@@ -68,4 +68,4 @@ def test_lookups_run_ahead_by_what_their_number_allows() -> None:
 
 
 def test_the_queue_is_hidden_if_nobody_wants_to_see_it() -> None:
-    assert list(lookahead("abc", str.upper, lambda _: 2)) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert list(lookahead(list("abc"), str.upper, lambda _: 2)) == [("a", "A"), ("b", "B"), ("c", "C")]

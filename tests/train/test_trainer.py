@@ -198,8 +198,8 @@ def test_fit_shows_its_progress_if_it_is_asked_to(capsys: pytest.CaptureFixture[
         "epoch 1 validation",
         "epoch 2 validation",
     ]
-    assert f"AUC {result.metrics['auc']:.4f}" in lines[-2]
-    assert lines[-1].startswith("6 steps, ")
+    assert f"AUC {result.metrics['auc']:.4f}" in lines[-3]
+    assert lines[-2].startswith("6 steps, ")
     trainer.close()
 
 
