@@ -241,7 +241,11 @@ def check_arguments(call: Any, name: str, given: Mapping[str, Any], *, first: in
 
 def is_blamed(error: BaseException) -> bool:
     """Return whether an error was raised in a line of the user's own code, or below one."""
-    return any(frame.filename in _places for frame in traceback.extract_tb(error.__traceback__))
+    return bool(_own_frames(error))
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _places]
 
 
 @contextmanager
@@ -261,8 +265,7 @@ def blaming(what: str, kind: type[SatrapError] = OwnCodeError, place: str = "") 
     try:
         yield
     except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _places]
-        if frames:
+        if frames := _own_frames(error):
             file = frames[-1].filename
             place = f"{_originals.get(file, file)}:{frames[-1].lineno}, in {frames[-1].name}"
         if isinstance(error, SatrapError) and frames and not error.where:

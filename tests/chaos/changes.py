@@ -5,7 +5,7 @@ workers, other tables at all workers, workers in place of shards, one process in
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from satrap.config import load
 from satrap.errors import ConfigError
-from tests.chaos.drawing import COUNTS, LEAST_MEMORY, STALENESS, Configuration
+from tests.chaos.drawing import COUNTS, LEAST_MEMORY, STALENESS, Configuration, cluster, exchange_of, saved
 from tests.launch.runs import make_recipe
 from tests.xxh64 import xxh64
 
@@ -121,11 +121,7 @@ class Changes:
 
     def _text(self, layout: Layout, folder: Path) -> str:
         c, admits = self._configuration, self._configuration["admission"] == "none"
-        exchange = {0: "local", "none": "collective"}.get(layout.shards, "servers")
-        every = f"every_steps: {FULL_EVERY}, delta_every_steps: {EVERY}"
-        if c["deltas"] == "no":
-            every = f"every_steps: {EVERY}"
-        durability = c["durability"] if exchange == "servers" else "snapshot"
+        durability = c["durability"] if exchange_of(layout.shards) == "servers" else "snapshot"
         evicts = c["eviction"] != "none" and not c["lookahead"]
         room, extra = ROOM + (0 if admits else MOST_HOLDERS * COUNTS), 4 << 20
         own = f"memory: {room}" if evicts else "dtype: float32"
@@ -155,17 +151,8 @@ tables:
   {FROZEN}: {{rows: vectors.npz, frozen: true, dtype: float32, eviction: null}}
 training:
   {{mode: {c["mode"]}, staleness: {STALENESS}, lookahead: {c["lookahead"]}, epochs: {EPOCHS}, patience: null}}
-cluster:
-  exchange: {exchange}
-  shards: {layout.shards if exchange == "servers" else 1}
-  workers: {layout.workers}
-  loaders: {layout.loaders}
-  embedding_workers: {layout.embedding_workers}
-  placements: {{{placed}}}
-  wire: {{forward: float32, backward: float32}}
-  restarts: 1000
-  deadline: 120
-checkpoint: {{{every}, keep: 2, durability: {durability}}}
+{cluster(asdict(layout), placed)}\
+checkpoint: {{{saved(c, EVERY, FULL_EVERY)}, keep: 2, durability: {durability}}}
 """
 
 

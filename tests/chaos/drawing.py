@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -187,29 +188,41 @@ def epochs(configuration: Configuration) -> int:
     return EPOCHS * int(configuration["workers"])
 
 
-def write_recipe(
-    folder: Path, configuration: Configuration, *, every: int | None = None, keep: int = 2
-) -> Path:
-    """Write rows and recipe; `every`: take full snapshots at such steps, whatever the configuration says."""
-    c, shards = configuration, configuration["shards"]
-    exchange = {0: "local", "none": "collective"}.get(shards, "servers")
-    if every is not None:
-        checkpoint = f"every_steps: {every}"
-    elif c["deltas"] == "yes":
-        checkpoint = f"every_steps: {FULL_EVERY}, delta_every_steps: {EVERY}"
-    else:
-        checkpoint = f"every_steps: {EVERY}"
-    cluster = f"""\
+def exchange_of(shards: object) -> str:
+    """Return the exchange of so many shards; "none": workers hold the rows, 0: one process does all."""
+    return {0: "local", "none": "collective"}.get(shards, "servers")
+
+
+def saved(configuration: Configuration, every: int, full_every: int) -> str:
+    """Return when snapshots are taken, every so many steps: all full, or some of them."""
+    if configuration["deltas"] == "yes":
+        return f"every_steps: {full_every}, delta_every_steps: {every}"
+    return f"every_steps: {every}"
+
+
+def cluster(processes: Mapping[str, Any], placements: str = "") -> str:
+    """Return the section `cluster` of a recipe, for so many processes of each role."""
+    exchange = exchange_of(processes["shards"])
+    return f"""\
 cluster:
   exchange: {exchange}
-  shards: {shards if exchange == "servers" else 1}
-  workers: {c["workers"]}
-  loaders: {c["loaders"]}
-  embedding_workers: {c["embedding_workers"]}
+  shards: {processes["shards"] if exchange == "servers" else 1}
+  workers: {processes["workers"]}
+  loaders: {processes["loaders"]}
+  embedding_workers: {processes["embedding_workers"]}
+  placements: {{{placements}}}
   wire: {{forward: float32, backward: float32}}
   restarts: 1000
   deadline: 120
 """
+
+
+def write_recipe(
+    folder: Path, configuration: Configuration, *, every: int | None = None, keep: int = 2
+) -> Path:
+    """Write rows and recipe; `every`: take full snapshots at such steps, whatever the configuration says."""
+    c = configuration
+    checkpoint = saved(c, EVERY, FULL_EVERY) if every is None else f"every_steps: {every}"
     length = f"epochs: {epochs(c)}, patience: null, plateau: 0.9"
     text = f"""\
 data:
@@ -228,7 +241,7 @@ embedding:
   dtype: {c["rows"]}
 {_bounds(c, folder)}\
 training: {{mode: {c["mode"]}, staleness: {STALENESS}, lookahead: {c["lookahead"]}, {length}}}
-{cluster}checkpoint: {{{checkpoint}, keep: {keep}, durability: {c["durability"]}}}
+{cluster(c)}checkpoint: {{{checkpoint}, keep: {keep}, durability: {c["durability"]}}}
 """
     return make_recipe(folder, text, frame())
 

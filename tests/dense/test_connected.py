@@ -58,6 +58,17 @@ def peers(request: pytest.FixtureRequest) -> Iterator[Peers]:
         yield Peers(processes)
 
 
+def beside_a_stopped_one(peers: Peers, command: str) -> str:
+    """Stop worker 0; return the error of worker 1, which names it once its deadline is over."""
+    os.kill(peers.all[0].pid, signal.SIGSTOP)
+    start = time.monotonic()
+    peers.tell(1, command)
+    answer = peers.hear(1)
+    assert "worker 0 has shown no sign of life for 3 s" in answer
+    assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
+    return answer
+
+
 @pytest.mark.cluster
 def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one(peers: Peers) -> None:
     assert peers.both("sum") == ["[3.0, 1.0]"] * 2
@@ -69,13 +80,8 @@ def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one
     assert peers.both(f"solo {DEADLINE + 1}") == ["True", "True"]
     assert peers.both("sum") == ["[3.0, 1.0]"] * 2
 
-    os.kill(peers.all[0].pid, signal.SIGSTOP)
     start = time.monotonic()
-    peers.tell(1, "solo 0")
-    answer = peers.hear(1)
-    assert "worker 0 has shown no sign of life for 3 s" in answer
-    assert "stage: waiting, in worker 1" in answer
-    assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
+    assert "stage: waiting, in worker 1" in beside_a_stopped_one(peers, "solo 0")
     peers.tell(1, "sum")
     answer = peers.hear(1)
     assert "worker 1 lost worker 0: " in answer
@@ -87,13 +93,8 @@ def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one
 def test_ranks_that_may_wait_long_do_so_only_for_a_worker_that_shows_signs_of_life(peers: Peers) -> None:
     """They belong to replicas beside shards, and to the writing of rows."""
     assert peers.both(f"ranks 0 {DEADLINE + 1}") == ["[[0], [1]]"] * 2
-    os.kill(peers.all[0].pid, signal.SIGSTOP)
-    start = time.monotonic()
-    peers.tell(1, "ranks")
-    answer = peers.hear(1)
-    assert "worker 0 has shown no sign of life for 3 s" in answer
+    answer = beside_a_stopped_one(peers, "ranks")
     assert "stage: all-to-all of ids, rows or gradients, in worker 1" in answer
-    assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
 
 
 @pytest.mark.cluster

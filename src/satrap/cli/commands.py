@@ -18,7 +18,7 @@ from satrap.cli.init import init
 from satrap.cli.interrupt import INTERRUPTED
 from satrap.cli.key import key
 from satrap.cli.loader import loader
-from satrap.cli.options import debug_option
+from satrap.cli.options import debug_option, notice
 from satrap.cli.plan import plan
 from satrap.cli.prepare import prepare
 from satrap.cli.quickstart import quickstart
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not debug:
         sys.excepthook = _internal_error
     try:
-        with told(lambda text: click.echo(text, err=True)):
+        with told(notice):
             code = satrap.main(given, prog_name="satrap", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
     except click.ClickException as error:
