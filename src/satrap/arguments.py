@@ -63,18 +63,36 @@ def checked(**fixes: str) -> Callable[[F], F]:
 
 
 def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
-    names = [name for name in inspect.signature(call).parameters]
+    names = list(inspect.signature(call).parameters)
+
+    own = int(names[:1] in (["self"], ["cls"]))
 
     @functools.cache
-    def hints() -> dict[str, tuple[Any, frozenset[type]]]:  # once every name that they use is there
-        return {name: (hint, _at_once(hint)) for name, hint in get_type_hints(call).items()}
+    def hints() -> tuple[dict[str, Any], list[frozenset[type]], dict[str, frozenset[type]]]:
+        found = get_type_hints(call)  # not before every name that they use is there
+        by_name = {name: _at_once(found[name]) for name in names if name in found}
+        return found, [by_name.get(name, frozenset()) for name in names], by_name
 
-    def conforming(name: str, value: Any) -> Any:
-        hint, at_once = hints().get(name, (Any, frozenset()))
-        return value if type(value) in at_once else _conforming(owner, name, value, hint, fixes)
+    def fits(given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+        """Tell quickly whether all is right: batches are made and rows looked up by such calls."""
+        _, by_place, by_name = hints()
+        for value, kinds in zip(given[own:], by_place[own:], strict=False):
+            if type(value) not in kinds:
+                return False
+        for name, value in named.items():
+            if type(value) not in by_name.get(name, ()):
+                return False
+        return True
 
     @functools.wraps(call)
     def checking(*given: Any, **named: Any) -> Any:
+        if fits(given, named):
+            return call(*given, **named)
+        kinds = hints()[0]
+
+        def conforming(name: str, value: Any) -> Any:
+            return _conforming(owner, name, value, kinds.get(name, Any), fixes)
+
         places = [conforming(name, value) for name, value in zip(names, given, strict=False)]
         named = {name: conforming(name, value) for name, value in named.items()}
         return call(*places, *given[len(places) :], **named)
