@@ -79,10 +79,7 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
         for value, kinds in zip(given[own:], by_place[own:], strict=False):
             if type(value) not in kinds:
                 return False
-        for name, value in named.items():
-            if type(value) not in by_name.get(name, ()):
-                return False
-        return True
+        return all(type(value) in by_name.get(name, ()) for name, value in named.items())
 
     @functools.wraps(call)
     def checking(*given: Any, **named: Any) -> Any:
