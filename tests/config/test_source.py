@@ -2,8 +2,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from satrap.config import load, source
 from satrap.config.show import to_yaml
@@ -151,6 +151,7 @@ trees = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, trees, min_size=1, max_size=4))
+@example({"a": "0..."})
 def test_what_is_written_is_read(tmp_path: Path, values: dict[str, object]) -> None:
     path = tmp_path / "any.yaml"
     path.write_text(to_yaml(values), encoding="utf-8")

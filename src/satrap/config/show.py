@@ -22,7 +22,7 @@ def to_yaml(value: Any, *, flow: bool | None = False) -> str:
     yaml.width = 10**6
     buffer = io.StringIO()
     yaml.dump(value, buffer)
-    return buffer.getvalue().removesuffix("...\n")
+    return re.sub(r"^\.\.\.\n\Z", "", buffer.getvalue(), flags=re.MULTILINE)
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
