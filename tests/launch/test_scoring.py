@@ -19,6 +19,7 @@ from satrap.errors import ConfigError
 from satrap.launch.datasets import open_part
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor, scored_tables
+from satrap.prepare import prepare
 from satrap.schema import Label
 from satrap.train import Observer, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
@@ -236,3 +237,34 @@ def test_a_folder_that_a_trainer_saved_scores_as_that_of_a_run(tmp_path: Path) -
     assert caught.value.fix == "give the rows: --input FILE"
     again = Trainer.load(str(tmp_path / "saved"))
     again.close()
+
+
+def test_columns_used_twice_are_scored_from_raw_and_prepared_files_alike(tmp_path: Path) -> None:
+    """The runs of both kinds of files score both; ids such as 7 and 007 differ, and their numbers do not."""
+    rows, random = frame(600), np.random.default_rng(3)
+    rows["code"] = random.choice(["7", "007", "7.50", "NA", "1e2"], 600)
+    rows["words"] = random.choice(["a b|c", "c|a b|a b", "b", ""], 600)
+    twice = """
+  number: {numeric: true, column: code, transform: standardize}
+  code: {dim: 4}
+  parts: {dim: 4, multi: true, column: words, separator: "|"}
+  words: {dim: 4, multi: true, separator: " "}
+  item_number: {numeric: true, column: item}
+model:"""
+    text = RECIPE.replace("batch_size", "shuffle: false\n  batch_size").replace("hybrid", "sync")
+    raw = load(make_recipe(tmp_path, text.replace("\nmodel:", twice, 1), rows))
+    prepared = prepare(raw, tmp_path / "out")
+    inputs = {"raw": str(tmp_path / "rows.csv"), "prepared": str(tmp_path / "out" / "train" / "*.parquet")}
+    found, kept, metrics = [], [], []
+    for name, recipe in (("raw", raw), ("prepared", load(prepared.recipe))):
+        outcome = launch.train(recipe, str(tmp_path / name))
+        for kind, source in inputs.items():
+            target = tmp_path / f"{name}-{kind}.parquet"
+            launch.predict(outcome.folder, [source], target)
+            scored = pq.read_table(target)
+            found.append(scored["clicked_probability"].to_numpy())
+            kept.append([value or "NA" for value in scored["code"].to_pylist()])
+            metrics.append(launch.evaluate(outcome.folder, [source]))
+    assert all((one == found[0]).all() for one in found)
+    assert all(one == metrics[0] for one in metrics)
+    assert all(one == rows["code"].tolist() for one in kept)

@@ -3,7 +3,7 @@ from satrap.prepare.layout import layout
 
 
 def columns(schema, also=()):
-    return {output.name: (output.column, output.kind) for output in layout(schema, also).outputs}
+    return {output.column: output.kind for output in layout(schema, also).outputs}
 
 
 def test_each_column_once_in_the_form_that_its_features_need():
@@ -23,70 +23,55 @@ def test_each_column_once_in_the_form_that_its_features_need():
         group="user",
     )
     assert columns(schema) == {
-        "user": ("user", "id"),
-        "city": ("city", "id"),
-        "tags": ("tags", "ids"),
-        "price": ("price", "number"),
-        "at": ("at", "raw"),
-        "text": ("text", "raw"),
-        "clicked": ("clicked", "number"),
-        "w": ("w", "number"),
-        "bought": ("bought", "raw"),
+        "user": "id",
+        "city": "id",
+        "tags": "ids",
+        "price": "number",
+        "at": "raw",
+        "text": "raw",
+        "clicked": "number",
+        "w": "number",
+        "bought": "raw",
     }
-    assert layout(schema).changes == {}
 
 
-def test_a_column_in_two_forms_has_two_names():
+def test_a_column_in_two_forms_stays_as_it_is():
     schema = Schema(
         ["clicked"],
         {
             "year": Categorical(dim=4),
             "age": Numeric(column="year"),
-            "x": Categorical(dim=4, cross=("year", "year.2")),
+            "x": Categorical(dim=4, cross=("year", "city")),
+            "words": Categorical(dim=4, multi=True, separator=" ", column="tags"),
             "tags": Categorical(dim=4, multi=True, separator="|"),
-            "whole": Categorical(dim=4, column="tags"),
+            "clicked_id": Categorical(dim=4, column="clicked"),
         },
+        weight="city",
     )
-    assert columns(schema) == {
-        "year": ("year", "number"),
-        "year.3": ("year", "id"),
-        "year.2": ("year.2", "id"),
-        "tags": ("tags", "id"),
-        "tags.2": ("tags", "ids"),
-        "clicked": ("clicked", "number"),
-    }
-    assert layout(schema).changes == {
-        "year": {"column": "year.3"},
-        "x": {"cross": ["year.3", "year.2"]},
-        "tags": {"column": "tags.2"},
-    }
+    assert columns(schema) == {"year": "raw", "city": "raw", "tags": "raw", "clicked": "raw"}
 
 
 def test_weights_go_with_their_values():
-    schema = Schema(
-        ["y"],
-        {
-            "a": Categorical(dim=4, multi=True, separator="|", weights="w"),
-            "b": Categorical(dim=4, multi=True, weights="w", max_values=2),
-            "c": Categorical(dim=4, multi=True, separator="|", weight_separator=":"),
-        },
-    )
-    assert columns(schema) == {
-        "a": ("a", "ids"),
-        "w": ("w", "weights"),
-        "b": ("b", "ids"),
-        "w.2": ("w", "weights"),
-        "c": ("c", "ids"),
-        "y": ("y", "number"),
+    features = {
+        "a": Categorical(dim=4, multi=True, separator="|", weights="w"),
+        "few": Categorical(dim=4, multi=True, separator="|", weights="w", column="a", max_values=2),
+        "c": Categorical(dim=4, multi=True, separator="|", weight_separator=":"),
     }
-    assert layout(schema).changes == {"b": {"weights": "w.2"}}
+    assert columns(Schema(["y"], features)) == {"a": "ids", "w": "weights", "c": "ids", "y": "number"}
+    again = {"w_id": Categorical(dim=4, column="w")}
+    assert columns(Schema(["y"], features | again)) == {"a": "raw", "w": "raw", "c": "ids", "y": "number"}
+    other = {"b": Categorical(dim=4, multi=True, separator="|", weights="w")}  # shares them, so both stay
+    found = {"a": "raw", "w": "raw", "c": "ids", "b": "raw", "y": "number"}
+    assert columns(Schema(["y"], features | other)) == found
+    alone = {"a_words": Categorical(dim=4, multi=True, separator=" ", column="a")}
+    assert columns(Schema(["y"], features | alone)) == {"a": "raw", "w": "raw", "c": "ids", "y": "number"}
 
 
 def test_what_the_split_looks_at_stays_as_it_is():
     schema = Schema(["y"], {"at": Categorical(dim=4)})
-    assert columns(schema, ["at"]) == {"at": ("at", "raw"), "at.2": ("at", "id"), "y": ("y", "number")}
+    assert columns(schema, ["at"]) == {"at": "raw", "y": "number"}
 
 
 def test_a_value_that_is_also_a_number_is_kept_as_text_for_its_class():
     schema = Schema([Label(name="y", kind="multiclass", classes=("1", "2"))], {"y": Numeric()}, group="g")
-    assert columns(schema) == {"y": ("y", "raw"), "g": ("g", "raw")}
+    assert columns(schema) == {"y": "raw", "g": "raw"}

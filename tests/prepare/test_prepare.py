@@ -20,7 +20,7 @@ from tests.data.helpers_data import same
 RECIPE = """\
 data:
   train: train.tsv
-  columns: [y, kind, a, b, n, at, tags, w, pairs, v, g, s, seen, seen_at, seen_n]
+  columns: [y, kind, a, b, n, at, tags, w, pairs, v, g, s, seen, seen_at, seen_n, loved, love]
   missing: ["", "-", "NA"]
   quote: '"'
   shuffle: false
@@ -43,12 +43,20 @@ features:
   tags: {dim: 4, multi: true, separator: "|", max_values: 2, keep: last}
   first: {dim: 4, multi: true, separator: "|", column: tags, max_values: 1}
   heavy: {dim: 4, multi: true, separator: "|", column: tags, weights: w, pooling: mean}
+  loved: {dim: 4, multi: true, separator: "|", weights: love, pooling: mean}
   pairs: {dim: 4, multi: true, separator: "|", weight_separator: ":", max_values: 3}
   v: {vector: 2, separator: " "}
   seen: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, max_values: 2, keep: last}
   seen_few: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, column: seen, buckets: 3}
   seen_hour: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, column: seen_at, time: hour}
   seen_n: {numeric: true, separator: "|", sequence: past, transform: standardize}
+  seen_alone: {dim: 4, multi: true, separator: "|", column: seen}
+  seen_again: {dim: 4, multi: true, pooling: none, separator: "|", sequence: again, column: seen}
+  at_id: {dim: 4, column: at}
+  y_id: {dim: 4, column: y}
+  kind_id: {dim: 4, column: kind}
+  s_id: {dim: 4, column: s}
+  g_words: {dim: 4, multi: true, separator: " ", column: g}
 weight: s
 group: g
 salt: 5
@@ -56,6 +64,7 @@ model: {name: dnn, hidden: [8]}
 """
 
 NAMES = ["y", "kind", "a", "b", "n", "at", "tags", "w", "pairs", "v", "g", "s", "seen", "seen_at", "seen_n"]
+NAMES += ["loved", "love"]
 WORDS = ["x", "y y", 'quo"te', "a\nb", "7", "07", "7.0", "-", "NA", "", "é", "true", "1e3"]
 NUMBERS = ["", "-", "0", "1", "2.5", "-3", "1e4", "007", " 8"]
 TIMES = ["", "2024-01-31", "2024-02-29 08:05:30", "1700000000", "-"]
@@ -69,19 +78,21 @@ def rows(random, count):
     def several(values):
         return [one(values) for _ in range(random.integers(5))]
 
-    table = []
-    for _ in range(count):
+    def weighted():
         tags = several(VALUES)
         tags = [] if tags == ["NA"] else tags  # no value, so no weight
-        weights = "|".join(one(["1", "0.25", "2"]) for _ in tags)
+        return "|".join(tags), "|".join(one(["1", "0.25", "2"]) for _ in tags)
+
+    table = []
+    for _ in range(count):
         pairs = "|".join(one(["x", "x:2", "7:0.5", "y:"]) for _ in several(VALUES))
         kind, level = one(["yes", "no", "7", "7.0"]), one(["1", "0.5", "3"])
-        middle = [one(WORDS), one(WORDS), one(NUMBERS), one(TIMES), "|".join(tags), weights, pairs]
+        middle = [one(WORDS), one(WORDS), one(NUMBERS), one(TIMES), *weighted(), pairs]
         events = random.integers(5)
         past = ["|".join(one(kinds) for _ in range(events)) for kinds in (WORDS, TIMES, NUMBERS)]
         past = past if "NA" not in past and "-" not in past else [""] * 3  # a missing text is no event
         vector = one(["", "1 2", "0.5 -1e-3"])
-        table.append([one("01"), kind, *middle, vector, one(WORDS), level, *past])
+        table.append([one("01"), kind, *middle, vector, one(WORDS), level, *past, *weighted()])
     return table
 
 
@@ -90,17 +101,22 @@ def write_tsv(path, table):
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(table)
 
 
-def batches(recipe, part):
-    dataset = open_part(recipe, measured(recipe, recipe.schema()), part)
+def batches(recipe, part, schema=None):
+    dataset = open_part(recipe, schema or measured(recipe, recipe.schema()), part)
     return None if dataset is None else list(dataset.batches())
 
 
 def assert_same(raw, prepared):
+    """Each gives the other's batches, also as a model reads them that was trained from the other."""
+    known = {recipe.source.file: measured(recipe, recipe.schema()) for recipe in (raw, prepared)}
     for part in PARTS:
-        one, other = batches(raw, part), batches(prepared, part)
-        assert (one is None) == (other is None)
-        assert len(one or ()) == len(other or ())
-        assert all(same(a, b) for a, b in zip(one or (), other or (), strict=True)), part
+        expected = batches(raw, part)
+        for recipe, schema in ((prepared, known[raw.source.file]), (raw, known[prepared.source.file])):
+            found = batches(recipe, part, schema)
+            assert (expected is None) == (found is None)
+            assert len(expected or ()) == len(found or ())
+            assert all(same(a, b) for a, b in zip(expected or (), found or (), strict=True)), part
+    assert known[raw.source.file] == known[prepared.source.file]
 
 
 @pytest.mark.filterwarnings(
@@ -314,7 +330,7 @@ def test_no_rows(tmp_path):
 
 
 def test_the_model_of_prepared_files_knows_raw_files(tmp_path):
-    """Where no column has two names, schema and statistics are the same: either scores rows of the other."""
+    """Schema and statistics are the same: either scores rows of the other."""
     raw = make(tmp_path)
     prepared = load(prepare(raw, tmp_path / "out").recipe)
     assert raw.schema() == prepared.schema()

@@ -31,7 +31,7 @@ about:
 def written(tmp_path: Path, text: str = TEXT, overrides=()) -> Path:
     (tmp_path / "a.yaml").write_text(text)
     (tmp_path / "out").mkdir()
-    write_recipe(tmp_path / "out", load(tmp_path / "a.yaml", overrides), {"a": {"column": "a.2"}})
+    write_recipe(tmp_path / "out", load(tmp_path / "a.yaml", overrides))
     return tmp_path / "out" / "recipe.yaml"
 
 
@@ -48,7 +48,7 @@ def test_only_where_rows_come_from_differs_and_comments_stay(tmp_path):
         "  split: {modulo: 10, validation: [9]}   # every tenth",
         "labels: [y]",
         "features:",
-        "  a: {dim: 4, column: a.2} # the user",
+        "  a: {dim: 4}   # the user",
         "  number: {column: a, numeric: true}",
         "  colour: {dim: 4}",
         "model: {name: dnn, hidden: [8]}",
@@ -67,7 +67,7 @@ def test_overrides_are_written(tmp_path):
 
 def test_an_alias_costs_the_comments_only(tmp_path):
     text = TEXT.replace("a: {dim: 4}", "a: &one {dim: 4}").replace("colour: {dim: 4}", "colour: *one")
-    found = load(written(tmp_path, text))
-    features = found.sections.model_dump()["features"]
-    assert features["a"]["column"] == "a.2"
-    assert features["colour"]["column"] is None
+    path = written(tmp_path, text, ["features.a.dim=8"])
+    features = load(path).schema().features
+    assert (features["a"].dim, features["colour"].dim) == (8, 4)
+    assert "# the user" not in path.read_text()

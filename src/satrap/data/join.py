@@ -115,6 +115,7 @@ def check_joins(tables: Sequence[SideTable], names: Sequence[str]) -> None:
             if name in seen:
                 raise ConfigError(
                     f"join on {table.on!r}: there is a column {name!r} already",
-                    fix="list only the columns you need in Join(columns=...), or give a prefix",
+                    fix="list only the columns you need in Join(columns=...), or give a prefix; "
+                    "files of satrap prepare are joined already: score the raw ones, or train from them",
                 )
             seen.add(name)

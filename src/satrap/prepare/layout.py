@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from typing import Literal, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +20,20 @@ Kind = Literal["raw", "number", "id", "ids", "weights"]
 Use = tuple[Kind, Categorical | None]
 """How a column is written; bags also by the feature that says what separates their values."""
 
-_PLAIN: Mapping[Kind, int] = {"raw": 0, "number": 1, "id": 2}
-"""Which use of a column keeps its name, so that labels, weight, group and split find what they look for."""
-
 _BOUNDED = {"clip": [-1.0, 1.0]}
 """A transform after which no number is too large: the real one may need statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column of prepared files.
+    """One column of prepared files, which has the name of that of the raw files.
 
     Args:
-        name: in the prepared files.
-        column: in the raw files.
+        column: its name.
         kind: "raw" (as it is), "number" (float64, if it was text), "id", "ids" (lists), "weights" (lists).
         feature: name in `Layout.schema` of the feature that gives ids or weights, else "".
     """
 
-    name: str
     column: str
     kind: Kind
     feature: str = ""
@@ -51,13 +46,10 @@ class Layout:
     Args:
         outputs: the columns, in order.
         schema: what the raw files are read with. It refuses values that training would refuse.
-        changes: feature -> keys of the recipe that differ: a column that is needed in two forms has two
-            names.
     """
 
     outputs: tuple[Output, ...]
     schema: Schema
-    changes: Mapping[str, Mapping[str, Any]]
 
     def table(self, piece: Piece, encoder: Encoder, missing: pa.Array) -> pa.Table:
         """Return the prepared columns of some rows; `missing` are the texts that mean missing."""
@@ -65,7 +57,7 @@ class Layout:
         there = set(piece.table.column_names)  # only training rows have the column of a split by time
         outputs = [output for output in self.outputs if output.column in there]
         arrays = [self._array(output, piece.table, batch, missing) for output in outputs]
-        return pa.Table.from_arrays(arrays, [output.name for output in outputs])
+        return pa.Table.from_arrays(arrays, [output.column for output in outputs])
 
     def _array(self, output: Output, table: pa.Table, batch: Batch, missing: pa.Array) -> pa.Array:
         if output.feature:
@@ -103,21 +95,17 @@ class _Uses:
         if (kind, bag) not in uses:
             uses.append((kind, bag))
 
-    def names(self) -> dict[tuple[str, Use], str]:
-        """Return the name of each use: the column's own for one that is as it is, else for the first."""
-        names: dict[tuple[str, Use], str] = {}
-        taken = set(self.of)
-        for column, uses in self.of.items():
-            if ("raw", None) in uses and ("number", None) in uses:
-                uses.remove(("number", None))
-            uses.sort(key=lambda use: _PLAIN.get(use[0], len(_PLAIN)))
-            for use in uses:
-                own, number = column, 2
-                while use is not uses[0] and own in taken:
-                    own, number = f"{column}.{number}", number + 1
-                taken.add(own)
-                names[column, use] = own
-        return names
+    def plain(self) -> set[str]:
+        """Return the columns that stay as they are: those that are needed so, or in two forms.
+
+        A bag and its weights stay so together, since missing values are left out of both.
+        """
+        found = {column for column, uses in self.of.items() if len(uses) > 1 or ("raw", None) in uses}
+        bags = {bag for uses in self.of.values() for _, bag in uses if bag is not None and bag.weights}
+        beside = [{str(bag.column), str(bag.weights)} for bag in bags]
+        while some := [pair for pair in beside if pair & found and not pair <= found]:
+            found = found.union(*some)
+        return found
 
 
 def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
@@ -126,20 +114,18 @@ def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
     for name, feature in schema.features.items():
         _add_feature(uses, feature, feature.column or name)
     _add_others(uses, schema, also)
-    names = uses.names()
-    outputs, features = [], _checks(schema)
-    for (column, (kind, bag)), name in names.items():
-        source = ""
-        if kind == "id":
-            source = f"id of {name}"
-            features[source] = Categorical(dim=1, column=column)
-        elif bag is not None:
-            source = f"ids of {names[str(bag.column), ('ids', bag)]}"
-            features[source] = bag
-        outputs.append(Output(name, column, kind, source))
+    bags = list(dict.fromkeys(bag for found in uses.of.values() for _, bag in found if bag is not None))
+    names = {bag: f"ids {number} of {bag.column}" for number, bag in enumerate(bags)}
+    features = _checks(schema) | {name: bag for bag, name in names.items()}
+    outputs, plain = [], uses.plain()
+    for column, found in uses.of.items():
+        if ("id", None) in found:
+            features[f"id of {column}"] = Categorical(dim=1, column=column)
+        kind, bag = ("raw", None) if column in plain else found[0]
+        source = names[bag] if bag is not None else f"id of {column}" if kind == "id" else ""
+        outputs.append(Output(column, kind, source))
     reading = Schema(schema.labels, features, weight=schema.weight, group=schema.group, salt=schema.salt)
-    changes = {name: _changes(name, feature, names) for name, feature in schema.features.items()}
-    return Layout(tuple(outputs), reading, {name: keys for name, keys in changes.items() if keys})
+    return Layout(tuple(outputs), reading)
 
 
 def _is_hashed(feature: Feature) -> TypeGuard[Categorical]:
@@ -198,8 +184,7 @@ def _add_others(uses: _Uses, schema: Schema, also: Sequence[str]) -> None:
     for column in also:
         uses.add(column, "raw")
     for column in by_id:
-        kinds = {kind for kind, _ in uses.of.get(column, ())}
-        if "id" not in kinds or kinds & {"raw", "number"}:
+        if uses.of.get(column) != [("id", None)]:
             uses.add(column, "raw")
 
 
@@ -215,22 +200,3 @@ def _checks(schema: Schema) -> dict[str, Feature]:
         elif isinstance(feature, Vector):
             found[f"value of {name}"] = replace(feature, column=column)
     return found
-
-
-def _changes(name: str, feature: Feature, names: Mapping[tuple[str, Use], str]) -> dict[str, Any]:
-    """Return the keys of a feature's recipe that name other columns now."""
-    if not _is_hashed(feature):
-        return {}
-    if feature.cross:
-        cross = tuple(names[part, ("id", None)] for part in feature.cross)
-        return {} if cross == feature.cross else {"cross": list(cross)}
-    column = feature.column or name
-    if not feature.multi:
-        own = names[column, ("id", None)]
-        return {} if own == column else {"column": own}
-    bag, changes = _bag(feature, column), {}
-    if (own := names[column, ("ids", bag)]) != column:
-        changes["column"] = own
-    if feature.weights and (beside := names[feature.weights, ("weights", bag)]) != feature.weights:
-        changes["weights"] = beside
-    return changes

@@ -106,7 +106,7 @@ def prepare(
             inputs, f"remove {folder} and prepare again, while nothing writes the inputs"
         )
         _check_rows(data, manifest.parts)
-        write_recipe(folder, recipe, plan.changes)
+        write_recipe(folder, recipe)
     parts = manifest.parts
     return Prepared(
         folder / RECIPE, len(parts), sum(p.rows for p in parts), total, sum(p.size for p in parts)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from satrap.config import Recipe, load, to_yaml
 from satrap.config.edit import edited, written
@@ -16,12 +14,12 @@ from satrap.prepare.parts import TEMPORARY
 RECIPE = "recipe.yaml"
 
 
-def write_recipe(folder: Path, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]]) -> None:
+def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write the recipe of prepared files to their folder: the same, but for where the rows come from.
 
     The comments stay, unless it says something in a way that cannot be edited, such as a value used in two
     places by an alias. How text files are written stays, for raw files that the model is to score; joined
-    columns are in the prepared files. `changes` are the keys of features that differ.
+    columns are in the prepared files.
     """
     values = written(recipe, recipe)
     data = values["data"]
@@ -32,8 +30,6 @@ def write_recipe(folder: Path, recipe: Recipe, changes: Mapping[str, Mapping[str
             data[part] = f"{part}/*.parquet"
     about = values.get("about") or {}
     about.pop("md5", None)
-    for name, keys in changes.items():
-        values["features"][name] = {**values["features"][name], **keys}
     head = f"# Written by satrap prepare from {recipe.source.file}; rows are in this folder.\n"
     target = folder / RECIPE
     draft = folder / f"{RECIPE}{TEMPORARY}"
