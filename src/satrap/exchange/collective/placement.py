@@ -11,9 +11,9 @@ import numpy.typing as npt
 from satrap.errors import ConfigError
 from satrap.exchange.collective.asks import Ask, Positions
 from satrap.exchange.collective.ranks import Ranks
-from satrap.exchange.servers.config import without_tables
 from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers.config import without_tables
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import EVERYWHERE, Part, Splitter
 from satrap.schema import Table
