@@ -62,6 +62,42 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
     assert (sections.cluster.servers, sections.holders) == (2, 2)
 
 
+NUMBERS = """\
+data: {train: rows.csv}
+labels: [clicked]
+features: {price: {numeric: true}, text: {vector: 3}}
+model: {name: dnn}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        ("cluster.exchange=servers", []),
+        ("cluster.shards=2", []),
+        ("cluster.addresses=[127.0.0.1:5]", []),
+        ("checkpoint.durability=journal", []),
+        ("cluster.embedding_workers=1", []),
+        ("cluster.embedding_workers=1", ["training.mode=async", "cluster.exchange=servers"]),
+    ],
+)
+def test_numbers_alone_need_no_shards(tmp_path: Path, key: str, others: list[str]) -> None:
+    error = refused(tmp_path, key, *others, text=NUMBERS)
+    name = key.partition("=")[0]
+    assert error.what == f"{name} does not go with features that are all numbers"
+    assert (error.where, error.fix.partition(";")[0]) == (f"--set {name}", "remove the key")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_several_workers_on_numbers_alone(tmp_path: Path, mode: str) -> None:
+    """What an error advises is taken."""
+    chosen = (f"training.mode={mode}", "cluster.workers=2")
+    error = refused(tmp_path, *chosen, text=NUMBERS)
+    exchange = "collective" if mode == "sync" else "servers"
+    assert error.fix == f"set cluster.exchange to {exchange}"
+    assert loaded(tmp_path, *chosen, f"cluster.exchange={exchange}", text=NUMBERS).sections.shares == 2
+
+
 HELD = ["cluster.exchange=collective", "cluster.workers=2"]
 EVICTS = "embedding.eviction={policy: ttl, ttl: 9}"
 HOT, ALL = "{user: replicated}", "{user: replicated, genres: replicated}"

@@ -15,6 +15,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.init import Request, make_recipe
+from satrap.launch import train
 from tests.init.frames import clicks, impressions, shop
 
 
@@ -228,9 +229,13 @@ def test_two_thousand_columns(tmp_path: Path) -> None:
     assert sum(name.startswith("x") and "_" not in name for name in recipe.sections.features) == 2000
 
 
-def test_numbers_alone_have_a_table(tmp_path: Path) -> None:
-    written(tmp_path, pd.DataFrame({"y": [0, 1] * 100, "x": np.random.default_rng(1).normal(size=200)}))
-    assert "dim" in str(load(tmp_path / "recipe.yaml").sections.features["x_bins"])
+def test_few_numbers_alone_have_no_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"y": [0, 1] * 100, "x": np.random.default_rng(1).normal(size=200)})
+    text = written(tmp_path, frame)
+    assert "embedding:" not in text
+    recipe = load(tmp_path / "recipe.yaml", ["training.epochs=1"])
+    assert not recipe.schema().categorical
+    assert train(recipe, str(tmp_path / "run")).result.steps > 0
 
 
 def test_lists_in_parquet(tmp_path: Path) -> None:
@@ -378,11 +383,18 @@ def test_files_without_names(tmp_path: Path) -> None:
         make_recipe(replace(asked, format="parquet"))
 
 
-def test_vectors_need_a_table_beside_them(tmp_path: Path) -> None:
-    table = {"y": [0, 1] * 50, "v": [[0.5, 1.5], [0.1, 0.2]] * 50}
+@pytest.mark.parametrize("count", [100, 4000])
+def test_vectors_need_no_table_beside_them(tmp_path: Path, count: int) -> None:
+    random = np.random.default_rng(0)
+    table = {"y": random.integers(0, 2, count), "v": random.normal(size=(count, 2)).tolist()}
     pq.write_table(pa.table(table), tmp_path / "v.parquet")
-    with pytest.raises(DataError, match="only vectors are left"):
-        make_recipe(Request(data=[str(tmp_path / "v.parquet")], label="y"))
+    found = make_recipe(
+        Request(data=[str(tmp_path / "v.parquet")], label="y", output=str(tmp_path / "r.yaml"))
+    )
+    (tmp_path / "r.yaml").write_text(found.text)
+    recipe = load(tmp_path / "r.yaml", ["training.epochs=1"])
+    assert list(recipe.sections.features) == ["v"]
+    assert train(recipe, str(tmp_path / "run")).result.steps > 0
 
 
 def test_a_copy_of_a_number_or_class_is_left_out_and_what_goes_with_it_is_not(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.collective import Placement
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.launch.build import make_model
+from satrap.launch.calibration import calibrate
 from satrap.launch.folder import RunFolder
 from satrap.launch.planning import Facts, placement_of, plan, plan_size
 from satrap.plan import Rates, measure
@@ -102,6 +103,8 @@ def test_mistakes_are_refused(tmp_path: Path) -> None:
     text = RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}\n", "")
     with pytest.raises(ConfigError, match="no categorical features"):
         plan(load(make_recipe(tmp_path, text, frame(300))))
+    with pytest.raises(ConfigError, match="no categorical features"):
+        calibrate(make_recipe(tmp_path, text, frame(300)))
     recipe = load(make_recipe(tmp_path))
     with pytest.raises(ConfigError, match="there is no table 'itm'"):
         plan(recipe, Facts(rows={"itm": 3}))

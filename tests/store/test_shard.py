@@ -8,7 +8,7 @@ from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Chunk, Shard, bucket_of
 from satrap.store.shard import check_lookups
-from satrap.store.statistics import TableStatistics
+from satrap.store.statistics import Statistics, TableStatistics
 from tests.store.oracle import DictShard
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), RowWiseAdagrad(lr=0.1), Adam(lr=0.01)]
@@ -301,8 +301,25 @@ def test_a_chunk_with_an_id_twice_or_another_width_is_refused():
         wide.load("a", chunk)
 
 
+def test_a_store_without_tables_stays_empty_until_it_is_closed():
+    shard = Shard([], memory=1 << 20)
+    assert repr(shard) == "Shard(tables=[], rows=0, memory=0 B)"
+    assert shard.statistics() == Statistics()
+    assert (list(shard.snapshot()), shard.discard([1]), shard.rows_by_bucket().shape) == ([], 0, (0, 4096))
+    assert [shard.changes.take(full=full).deleted for full in (True, False)] == [{}, {}]
+    shard.changes.follow()
+    shard.clear()
+    with pytest.raises(StoreError, match=r"(?s)there is no table 'a'.*tables: none"):
+        shard.lookup("a", ids(1))
+    with pytest.raises(StoreError, match="there is no group 0: there are 0"):
+        shard.lookup_group(0, ids(1), np.array([0, 1]))
+    shard.close()
+    assert repr(shard) == "Shard(closed)"
+    with pytest.raises(StoreError, match="the store is closed"):
+        shard.snapshot()
+
+
 ARGUMENTS = {
-    "at least one table": lambda: Shard([]),
     "has no optimizer": lambda: Shard([Table("a", dim=1)]),
     "two tables have the name": lambda: Shard([Table("a", dim=1)] * 2, optimizer=SGD(lr=1)),
     "memory must be > 0": lambda: one(memory=0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import satrap
+from satrap.batch import Batch
 from satrap.dense import DataParallel, Mesh, RemoteStep, Workers
 from satrap.dense.divided import Divided
 from satrap.dense.pipelined import Pipelined
@@ -21,7 +22,7 @@ from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.store import StoreConfig, TableSettings
-from satrap.train import Observer, Trainer, TrainingOptions, lookahead
+from satrap.train import Observer, Place, Predictor, Trainer, TrainingOptions, lookahead
 from satrap.train.schedule import schedule_of
 from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
 from tests.train.plain import (
@@ -328,6 +329,38 @@ def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
         outputs = plain.outputs(batches[0])
     np.testing.assert_allclose(predicted[:, 0], 100 + 20 * outputs[:, 0], rtol=1e-4)
     np.testing.assert_allclose(predicted[:, 1:], torch.softmax(outputs[:, 1:], 1), rtol=1e-3)
+
+
+def nowhere(tables: Any) -> Any:
+    raise AssertionError("there are no rows to hold")
+
+
+@pytest.mark.parametrize("settings", [{"mode": "sync"}, {"mode": "sync", "lookahead": 2}, {"mode": "hybrid"}])
+def test_numbers_alone_need_no_tables_and_equal_plain_pytorch(settings: Any, tmp_path: Path) -> None:
+    features = {"price": satrap.Numeric(), "text": satrap.Vector(dim=3)}
+    schema, rng = satrap.Schema(["clicked"], features), np.random.default_rng(1)
+    batches = [
+        Batch(
+            32, {}, rng.standard_normal((32, 4)).astype(np.float32), rng.integers(0, 2, (32, 1)).astype("f")
+        )
+        for _ in range(40)
+    ]
+    torch.manual_seed(3)
+    tower = Tower(4)
+    plain = PlainModel(copy.deepcopy(tower), {}, 0)
+    plain.train(batches, {}, adam(list(plain.tower.parameters())))
+    with closing(Trainer(tower, schema, dense_optimizer=adam, place=Place(nowhere), **settings)) as trainer:
+        trainer.fit(Batches(batches))
+        assert trainer.exchange.telemetry.statistics().tables == {}
+        trainer.save(str(tmp_path / "model"))
+        scores = trainer.predict_all(Batches(batches[:2]))
+    with torch.no_grad():
+        outputs = torch.cat([torch.sigmoid(plain.outputs(batch)) for batch in batches[:2]])
+    np.testing.assert_allclose(scores, outputs, rtol=1e-5)
+    with closing(Trainer.load(str(tmp_path / "model"), Tower(4))) as loaded:
+        np.testing.assert_array_equal(loaded.predict_all(Batches(batches[:2])), scores)
+    with closing(Predictor.load(str(tmp_path / "model"), Tower(4))) as predictor:
+        np.testing.assert_array_equal(predictor.predict_all(Batches(batches[:2])), scores)
 
 
 def test_an_optimizer_that_is_none_is_refused() -> None:

@@ -50,6 +50,14 @@ def test_a_recipe_that_says_nothing_varies_its_own_values(tmp_path: Path) -> Non
     assert chosen(recipe, space_of(recipe), {}).resolved() == recipe.resolved()
 
 
+def test_numbers_alone_have_no_rows_to_vary(tmp_path: Path) -> None:
+    text = RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}\n", "")
+    _, found = space(tmp_path, text=text)
+    assert [key for key in found if key.startswith(("embedding", "features"))] == []
+    with pytest.raises(ConfigError, match=r"embedding\.optimizer\.lr cannot be tried"):
+        space(tmp_path, "tune.search={embedding.optimizer.lr: [0.1, 0.2]}", text=text)
+
+
 def test_a_choice_sets_its_keys_and_nothing_else(tmp_path: Path) -> None:
     recipe, found = space(tmp_path)
     choice = {"features.*.dim": 4, "model.dropout": 2, "dense.optimizer.lr": 0}

@@ -142,7 +142,9 @@ def forget(url: str, table: str, id_: int) -> int:
     """
     tables = open_chain(url).tables
     if table not in tables:
-        raise CheckpointError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables)}")
+        raise CheckpointError(
+            f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables) or 'none'}"
+        )
     wanted, removed = np.uint64(id_), 0
 
     def without(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

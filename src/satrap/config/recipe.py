@@ -299,7 +299,7 @@ def _check_tables(recipe: Recipe, schema: Schema) -> None:
             raise ConfigError(
                 f"tables names {name!r}, which is no table",
                 where=recipe.source.where(("tables", name)),
-                fix=f"{did_you_mean(name, names)}tables: {', '.join(names)}",
+                fix=f"{did_you_mean(name, names)}tables: {', '.join(names) or 'none'}",
             )
         check_table(name, recipe.sections, recipe.source)
 

@@ -10,6 +10,7 @@ from satrap.errors import ConfigError
 def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the exchange cannot use the processes that the recipe asks for."""
     cluster = sections.cluster
+    _check_without_tables(sections, source)
     if sections.training.lookahead:
         _check_lookahead(sections, source)
     if cluster.exchange == "collective":
@@ -48,7 +49,31 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 f"cluster.{key} is {count}, but cluster.exchange is local",
                 where=source.where(("cluster", key)),
                 why="with the local exchange one process holds all rows and trains alone",
-                fix="set cluster.exchange to servers",
+                fix=f"set cluster.exchange to {'servers' if _has_rows(sections) else 'collective'}",
+            )
+
+
+def _has_rows(sections: Sections) -> bool:
+    """Return whether there are rows that shards could hold: of tables or, in async, the network's weights."""
+    return bool(kept(sections)) or sections.training.mode == "async"
+
+
+def _check_without_tables(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for processes that would work on rows, where there are none."""
+    cluster, stored = sections.cluster, _has_rows(sections)
+    for path, wrong in (
+        (("cluster", "shards"), cluster.shards > 1 and not stored),
+        (("cluster", "addresses"), bool(cluster.addresses) and not stored),
+        (("cluster", "exchange"), cluster.exchange == "servers" and not stored),
+        (("cluster", "embedding_workers"), cluster.embedding_workers > 0 and not kept(sections)),
+        (("checkpoint", "durability"), sections.checkpoint.durability == "journal" and not stored),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with features that are all numbers",
+                where=source.where(path),
+                why="shards and embedding workers work on rows of tables, and there are no tables",
+                fix="remove the key; cluster.exchange: local trains in one process, collective in several",
             )
 
 
@@ -144,7 +169,7 @@ def _check_placements(sections: Sections, source: Source) -> None:
         raise ConfigError(
             f"cluster.placements names {table!r}, which is no table",
             where=source.where(("cluster", "placements", table)),
-            fix=f"tables: {', '.join(tables)}",
+            fix=f"tables: {', '.join(tables) or 'none'}",
         )
     which = "which rows there are would depend on who holds them"
     part = "each worker has its share of this memory, and would hold all rows or none"

@@ -58,7 +58,7 @@ def tables_of(
     for name in store.tables.keys() - tables.keys():
         raise ConfigError(
             f"settings are given for {name!r}, which is no table",
-            fix=f"{did_you_mean(name, tables)}tables: {', '.join(tables)}",
+            fix=f"{did_you_mean(name, tables)}tables: {', '.join(tables) or 'none'}",
         )
     return list(tables.values())
 

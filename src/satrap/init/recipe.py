@@ -142,10 +142,12 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     lines.append("")
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
+    if not any("dim" in keys for keys, _ in features.lines.values()):
+        del chosen["embedding"]  # there are no tables
     lines += [*_labels(target, rows), "", *_roles(asked, facts, target, decisions)]
     lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
-    for name in ("model", "embedding", "dense", "training"):
-        lines += [*section(name, chosen[name]), ""]
+    for name, values in chosen.items():
+        lines += [*section(name, values), ""]
     return Found("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
 
 
@@ -159,13 +161,6 @@ def _check_features(features: Features, source: Source, unused: Mapping[str, str
             why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
             fix=f"give more columns, or rows{known}",
         )
-    if not any("dim" in keys for keys, _ in features.lines.values()):
-        raise DataError(
-            f"only vectors are left to learn from: {', '.join(features.lines)}",
-            where=source.label,
-            why="a run has at least one table",
-            fix="give a column of ids, categories or numbers as well",
-        )
 
 
 def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
@@ -173,8 +168,8 @@ def _features(facts: Profile, target: Target, decisions: dict[str, Decision], ro
     found = Features()
     numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
     bins, binned = bins_for(facts.rows, len(decisions), len(numbers))
-    if is_small(rows, target.share):  # a store needs at least one table
-        binned = 0 if any(d.kind in ("category", "values") or d.also_id for d in decisions.values()) else 1
+    if is_small(rows, target.share):
+        binned = 0
     best = set(sorted(numbers, key=lambda name: -decisions[name].alone)[:binned])
     both = starts_at_mean(rows, target.share) and len(decisions) <= MOST_BOTH
     for name, decision in decisions.items():

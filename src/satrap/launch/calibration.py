@@ -15,6 +15,7 @@ from typing import Any
 
 from satrap.config import load
 from satrap.launch.folder import write_whole
+from satrap.launch.planning import check_tables
 from satrap.launch.probe import probe
 from satrap.plan.simulate.costs import Calibration, Run
 from satrap.plan.simulate.measured import Measured
@@ -139,8 +140,9 @@ def calibrate(
         notice: called with a line of text before each run.
 
     Raises:
-        ConfigError, ExchangeError: see `probe`.
+        ConfigError, ExchangeError: see `probe`; or the recipe has no tables.
     """
+    check_tables(load(recipe, others).schema())
     cores = len(os.sched_getaffinity(0))
     wanted = cases(cores)
     todo = wanted * rounds

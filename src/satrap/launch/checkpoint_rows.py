@@ -159,7 +159,8 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
         removed[name] = forget(place, table, _number(value) if hashed else int(hash_ids([value], salt)[0]))
     tables = list(dict.fromkeys(name for place in places.values() for name in open_chain(place).tables))
     if not any(removed.values()) and table not in tables:
-        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables)}")
+        known = ", ".join(tables) or "none"
+        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {known}")
     return removed
 
 

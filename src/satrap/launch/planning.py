@@ -154,12 +154,21 @@ def counted(
     return _workload(recipe, schema, tables, 1, facts), model
 
 
+def check_tables(schema: Schema) -> None:
+    """Raise `ConfigError` if there are no tables to plan."""
+    if not schema.categorical:
+        raise ConfigError(
+            "the recipe has no categorical features, so there are no tables to plan",
+            why="a plan says where their rows should live, and what they cost",
+            fix="train without a plan, in one process or with cluster.exchange: collective",
+        )
+
+
 def _tables(
     recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: FakeTensorMode
 ) -> tuple[list[Table], torch.nn.Module]:
     """Return the tables, and the network without numbers: it may be larger than this machine."""
-    if not schema.categorical:
-        raise ConfigError("the recipe has no categorical features, so there are no tables to place")
+    check_tables(schema)
     machine_code.announce(lambda: notice(machine_code.COMPILING))
     with mode, blaming(WITHOUT_NUMBERS, ConfigError):
         model = make_model(recipe, schema)
@@ -193,6 +202,8 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
     interruption; otherwise rows are those of the newest snapshot.
     """
     cluster = recipe.sections.cluster
+    if not recipe.schema().categorical:
+        return Placement()
     if cluster.placement != "auto":
         return Placement(cluster.placement, cluster.placements)
     file = folder.placement_file

@@ -240,7 +240,7 @@ class FeatureGate(nn.Module):
         if unknown:
             raise ConfigError(
                 f"context feature {unknown[0]!r} is not a categorical feature",
-                fix=f"choose from {', '.join(schema.categorical)}",
+                fix=f"choose from {', '.join(schema.categorical) or 'no others: there is none'}",
             )
         self.features = tuple(features)
         width = sum(schema.categorical[name].dim for name in features)

@@ -65,8 +65,6 @@ def shares(
     tier: Tier | None = None,
 ) -> list[Share]:
     """Return the groups of a store, by first appearance of a table; arguments and errors as of `Shard`."""
-    if not tables:
-        raise ConfigError("a store needs at least one table")
     members: dict[Kind, list[Table]] = {}
     names: set[str] = set()
     for table in tables:

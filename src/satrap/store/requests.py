@@ -39,6 +39,7 @@ class GroupRequests:
         self.groups = tuple(groups)
         self._lock = threading.Condition()
         self._refused = 0  # updates
+        self._closed = False
 
     def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
         """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
@@ -199,7 +200,7 @@ class GroupRequests:
             raise not_finite(f"{len(gradients)} rows of {', '.join(g.tables)}")
 
     def _open(self) -> None:
-        if not self.groups:
+        if self._closed:
             raise StoreError("the store is closed")
 
     def _group(self, group: int) -> Group:

@@ -46,7 +46,7 @@ class Shard(GroupRequests):
     refused request changes nothing.
 
     Args:
-        tables: one or more, names unique.
+        tables: their names are unique. Without any, it is a store that stays empty.
         seed: of the initial rows, any integer.
         optimizer: for tables that name none.
         threads: number of threads that share a large request (above about 16,000 ids); None: the cores of
@@ -67,7 +67,7 @@ class Shard(GroupRequests):
         ahead: reads rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
-        ConfigError: no tables, a repeated name, a table without optimizer, an impossible budget, tables whose
+        ConfigError: a repeated name, a table without optimizer, an impossible budget, tables whose
             own memory is more than that of all, eviction that needs a budget, or a tier that cannot be used.
         StoreError: the system grants no memory, or no file for the tier.
     """
@@ -105,7 +105,7 @@ class Shard(GroupRequests):
         self.ahead = Ahead(self.groups, self._lock)
 
     def __repr__(self) -> str:
-        if not self.groups:
+        if self._closed:
             return "Shard(closed)"
         found = self.statistics()
         return f"Shard(tables={list(self._where)}, rows={found.rows}, memory={size(found.bytes)})"
@@ -118,7 +118,9 @@ class Shard(GroupRequests):
         """
         self._open()
         if table not in self._where:
-            raise StoreError(f"there is no table {table!r}", fix=f"use one of {', '.join(self._where)}")
+            raise StoreError(
+                f"there is no table {table!r}", fix=f"tables: {', '.join(self._where) or 'none'}"
+            )
         return self._where[table]
 
     def lookup(self, table: str, ids: Ids) -> Floats:
@@ -268,7 +270,8 @@ class Shard(GroupRequests):
         self._open()
         wanted = mask_of(buckets)
         with self._lock:
-            return np.stack([moving.rows_by_bucket(group, wanted) for group in self.groups])
+            found = [moving.rows_by_bucket(group, wanted) for group in self.groups]
+            return np.stack(found) if found else np.zeros((0, BUCKETS), np.int64)
 
     def clear(self) -> None:
         """Forget every row and its state; all counters but `rows` continue."""
@@ -283,7 +286,7 @@ class Shard(GroupRequests):
         with self._lock:
             for group in self.groups:
                 group.close()
-            self.groups = ()
+            self.groups, self._closed = (), True
             self.changes = Changes((), self._lock)
             self._where = {}
             self._workers.close()

@@ -36,7 +36,8 @@ class Place:
     """The surroundings of a trainer; by default one process that holds everything.
 
     Args:
-        exchange: given the tables, returns where their rows are; default a store in this process.
+        exchange: given the tables, returns where their rows are; default a store in this process. It is not
+            called if there are none, because all features are numbers.
         workers: the processes that train together, this one among them; default this one alone. Then `fit`,
             `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
             `exchange` returns one over shard servers, or one that these processes make up together.

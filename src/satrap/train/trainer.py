@@ -157,7 +157,7 @@ class Trainer:
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
         self.exchange: Exchange = (
-            place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
+            place.exchange(tables) if place.exchange and tables else LocalExchange(store.open(tables))
         )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)

@@ -209,7 +209,8 @@ def _paths(recipe: Recipe, key: str) -> list[KeyPath]:
         return [("features", name, *last) for name in ids if name not in given]
     section, _, rest = key.partition(".")
     if section != "features":
-        return [tuple(key.split("."))]
+        nothing = section == "embedding" and not recipe.schema().categorical
+        return [] if nothing else [tuple(key.split("."))]
     name = next((name for name in features if rest.startswith(f"{name}.")), None)  # names may have dots
     if name is None:
         wrong = rest.rpartition(".")[0] or rest

@@ -10,7 +10,7 @@ import pytest
 
 from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange import Lookup, Request
-from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
@@ -40,6 +40,11 @@ def batches(seed: int) -> Work:
     rng = np.random.default_rng(seed)
     made = [random_requests(rng) if (step + seed) % 5 else [] for step in range(STEPS)]
     return [(wanted, gradients_for(rng, wanted)) for wanted in made]
+
+
+def test_ranks_hold_tables() -> None:
+    with pytest.raises(ConfigError, match="there are no tables"):
+        CollectiveExchange(Alone(), Alone(), [])
 
 
 def run(exchange: CollectiveExchange, work: Work, ahead: int) -> list[np.ndarray]:

@@ -7,11 +7,12 @@ import pytest
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import LocalExchange, Lookup, Request
-from satrap.exchange.servers import Limits
+from satrap.exchange.servers import Limits, ShardMap
+from satrap.exchange.servers.config import ShardConfig
 from satrap.optim import Adagrad
 from satrap.rpc.wire import text
 from satrap.schema import Table
-from satrap.store import Shard
+from satrap.store import Shard, StoreConfig
 from tests.contract.parties import SEED, assert_equal_contents, connect, request, threads, train
 
 
@@ -33,6 +34,15 @@ def test_hundreds_of_table_groups() -> None:
         assert_equal_contents(here, there)
         there.close()
     here.close()
+
+
+def test_shards_have_tables() -> None:
+    with threads(1) as [server]:
+        with pytest.raises(ConfigError, match="there are no tables"):
+            connect([server.address], tables=[])
+        hello = ShardConfig((), StoreConfig(), 0, ShardMap(1)).to_dict()
+        with pytest.raises(ConfigError, match="there are no tables"):
+            ShardConfig.from_dict(hello)
 
 
 def test_an_update_larger_than_a_message_is_refused_at_once_and_whole() -> None:

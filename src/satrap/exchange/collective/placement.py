@@ -13,6 +13,7 @@ from satrap.exchange.collective.asks import Ask, Positions
 from satrap.exchange.collective.ranks import Ranks
 from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers.config import without_tables
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import EVERYWHERE, Part, Splitter
 from satrap.schema import Table
@@ -65,12 +66,15 @@ class Placement:
         return self.tables.get(table, self.default)
 
     def check(self, tables: Sequence[Table], store: StoreConfig) -> None:
-        """Raise `ConfigError` if it names other tables, or does not go with their settings or the store's."""
+        """Raise `ConfigError` if it names other tables, or does not go with them or the store's settings."""
+        if not tables:
+            raise without_tables()
         names = {table.name for table in tables}
         unknown = sorted((set(self.tables) | set(self.owners)) - names)
         if unknown:
             raise ConfigError(
-                f"there is no table {unknown[0]!r} to place", fix=f"tables: {', '.join(sorted(names))}"
+                f"there is no table {unknown[0]!r} to place",
+                fix=f"tables: {', '.join(sorted(names)) or 'none'}",
             )
         bounds = dict.fromkeys((t.name for t in tables if t.memory is not None), "its own memory")
         for table, used in (bounds | store.bounds(tables)).items():

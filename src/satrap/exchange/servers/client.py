@@ -14,7 +14,7 @@ from satrap.exchange.kernels import FLOAT32, row_bytes
 from satrap.exchange.lookup import Array, Lookup, Request, Seen, answered
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.answers import Answers
-from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
 from satrap.exchange.servers.durability import ServersDurability
 from satrap.exchange.servers.moves import Moves
 from satrap.exchange.servers.sections import Section, pack
@@ -107,7 +107,7 @@ class ServersExchange:
         options: ClientOptions = ClientOptions(),
     ) -> None:
         self.map = ShardMap(max(1, len(addresses)), epoch) if map is None else map
-        _check(addresses, self.map, mode, options)
+        _check(addresses, tables, self.map, mode, options)
         self.tables, self.seed, self.mode = tables, store.seed, mode
         self.wire, self.world = wire, worker.world
         shares = shares or len(addresses)
@@ -342,7 +342,11 @@ def _sections(requests: Sequence[Request], splits: Sequence[Sequence[Part]], sha
     ]
 
 
-def _check(addresses: Sequence[str], map: ShardMap, mode: str, options: ClientOptions) -> None:
+def _check(
+    addresses: Sequence[str], tables: Sequence[Table], map: ShardMap, mode: str, options: ClientOptions
+) -> None:
+    if not tables:
+        raise without_tables()
     if mode not in ("sync", "hybrid"):
         raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
     if not options.deadline > 0:

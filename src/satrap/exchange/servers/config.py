@@ -25,6 +25,15 @@ OWN_RUN = secrets.token_hex(8)
 """Identity of the run of clients that name none: all those of this process are of one run."""
 
 
+def without_tables() -> ConfigError:
+    """Return the error of processes that are to hold the rows of no table."""
+    return ConfigError(
+        "there are no tables",
+        why="their rows are what these processes would hold",
+        fix="leave Place.exchange out: a network without tables needs no rows",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ShardConfig:
     """Everything the rows of one shard depend on; equal for all its clients.
@@ -73,6 +82,8 @@ class ShardConfig:
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
+        if not made.tables:
+            raise without_tables()
         if made.shard not in made.map.members:
             raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
         return made
