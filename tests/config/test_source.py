@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from satrap.config import load, source
 from satrap.config.show import to_yaml
