@@ -9,6 +9,9 @@ import pytest
 
 from satrap.doctor.versions import fits
 from tests.launchers.ray_nodes import Nodes
+from tests.support import forked
+
+forked.install()
 
 
 @pytest.fixture(scope="session")

@@ -25,18 +25,28 @@ ROLES = ("shard", "loader", "embedding-worker")
 def children(pid: int) -> dict[str, int]:
     """Processes that a launcher has started, by their command: "shard 0", "loader 0", in order of start.
 
-    A process that is not yet, or no longer, what it was started for has another command and is left out.
+    They are its children, or those of its fork server. A process that is not yet, or no longer, what it was
+    started for has another command and is left out.
     """
     found: dict[str, int] = {}
     counts = dict.fromkeys((*ROLES, "worker"), 0)
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for child in _children(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            if "satrap.launchers.fork_server" in words:
+                found |= children(child)
+                continue
             kind = "worker" if "satrap.launch" in words else next(filter(words.__contains__, ROLES), None)
             if kind:
-                found[f"{kind} {counts[kind]}"] = int(child)
+                found[f"{kind} {counts[kind]}"] = child
                 counts[kind] += 1
     return found
+
+
+def _children(pid: int) -> list[int]:
+    """Its child processes, whichever of its threads has started them, in order of start."""
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for text in lists for child in text.split())
 
 
 def alive(pid: int) -> bool:

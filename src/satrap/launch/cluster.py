@@ -3,10 +3,12 @@
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ from satrap.launch.supervisor import Supervisor
 from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
 from satrap.launch.worker_requests import begun_with, keep_workers, with_workers
+from satrap.launchers import fork_server as fork_servers
+from satrap.launchers.fork_server import ForkServer
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
@@ -55,6 +59,14 @@ from satrap.schema import Schema
 from satrap.train import Checkpointing, Observer
 
 _TICK = 0.1
+
+
+@cache
+def fork_server() -> ForkServer | None:
+    """Return what starts the processes of all runs of this program; None unless the system is Linux."""
+    if sys.platform != "linux":
+        return None
+    return fork_servers.inherited or ForkServer(["satrap.cli.role_imports"])
 
 
 def run(
@@ -146,7 +158,7 @@ def _launcher(
     """Return what the recipe calls `cluster.launcher`; that of Ray connects, and reserves resources."""
     keys = recipe.sections.cluster
     if keys.launcher == "local":
-        return LocalLauncher()
+        return LocalLauncher(server=fork_server())
     key = [str(Path(keys.key).absolute())] if keys.key else []
     path = folder.path.absolute()
     needs = [str(path), *key]

@@ -85,6 +85,8 @@ def _trained(
     notice: Callable[[str], None],
 ) -> Outcome:
     """Train in this process, or in others; for the arguments see `train`."""
+    if recipe.sections.cluster.exchange != "local" and recipe.sections.cluster.launcher == "local":
+        cluster.fork_server()  # it imports while this process reads the data
     schema, plan = prepared(recipe, folder, resume, notice)
     if recipe.sections.cluster.exchange != "local":
         return cluster.run(

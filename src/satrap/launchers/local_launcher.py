@@ -11,6 +11,7 @@ from typing import IO
 
 from satrap.config.cluster import Cluster
 from satrap.events import Event, decode
+from satrap.launchers.fork_server import Forked, ForkServer
 from satrap.launchers.launcher import Ended, Launched, Logged, Role, Stop
 
 STOP_SECONDS = 60.0
@@ -33,6 +34,7 @@ class LocalLauncher:
         host: where roles listen that are given no address.
         read: turns a line of a role's standard output into an event; None: it is part of the log.
         inherit: file descriptors that roles have open, too.
+        server: starts roles that are modules; None: each begins with its own imports.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class LocalLauncher:
         host: str = "127.0.0.1",
         read: Callable[[str], Event | None] = decode,
         inherit: Sequence[int] = (),
+        server: ForkServer | None = None,
     ) -> None:
         self._stop_seconds, self._read, self._inherit = stop_seconds, read, inherit
-        self.host = host
-        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self.host, self._server = host, server
+        self._processes: dict[str, subprocess.Popen[str] | Forked] = {}
         self._readers: dict[str, list[threading.Thread]] = {}
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
 
@@ -60,21 +63,7 @@ class LocalLauncher:
         assert role.name not in self._processes
         listen = [] if role.listen is None else ["--listen", role.listen or f"{self.host}:0"]
         # A worker takes SIGINT once it can: raised in its imports, a library may swallow it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if role.assignment else ())
-        try:
-            # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
-            process = subprocess.Popen(
-                [sys.executable, *role.command, *listen],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                pass_fds=self._inherit,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        process = self._process([*role.command, *listen], {signal.SIGINT} if role.assignment else set())
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -88,6 +77,26 @@ class LocalLauncher:
             with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed elsewhere
                 process.stdin.write(role.assignment + "\n")
                 process.stdin.flush()
+
+    def _process(self, command: list[str], blocked: set[signal.Signals]) -> subprocess.Popen[str] | Forked:
+        option, module, *arguments = command
+        if self._server and option == "-m" and (forked := self._server.start(module, arguments, blocked)):
+            return forked
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
+            return subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                pass_fds=self._inherit,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _follow(self, name: str, stream: IO[str], read: Callable[[str], Event | None]) -> threading.Thread:
         def follow() -> None:
@@ -142,7 +151,7 @@ class LocalLauncher:
             self._finish(name)
 
 
-def _release(process: subprocess.Popen[str]) -> None:
+def _release(process: subprocess.Popen[str] | Forked) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

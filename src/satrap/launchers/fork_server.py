@@ -1,0 +1,331 @@
+"""Processes that start at once: copies of one that has imported what they need.
+
+The imports of a worker take seconds of processor time, most of it in PyTorch. A fork server is a process that
+imports modules once, and forks for each process it is asked for. It has no threads and has run nothing but
+imports, so a copy is like a fresh interpreter that is done with them. It ends with the process that started
+it. Its program is `python -m satrap.launchers.fork_server FD MODULE...`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from satrap.environment import variables
+
+_READY = b"ready"
+_REQUEST_BYTES = 1 << 16
+_TITLE_BYTES = 4096
+"""Room for the command lines of the copies, as `ps` shows them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a process is to be."""
+
+    module: str
+    arguments: list[str]
+    folder: str
+    blocked: list[int] = field(default_factory=list)  # signals
+    own_session: bool = True
+    variables: dict[str, str] = field(default_factory=dict)  # that are other than the server's
+    server: bool = False  # has a fork server of its own from the start, another copy
+
+
+inherited: ForkServer | None = None
+"""The server that this process was given when another forked it."""
+
+
+class Forked:
+    """A process of a fork server, with the attributes and methods of `subprocess.Popen`.
+
+    Args:
+        pid: its number.
+        handle: of `os.pidfd_open`.
+        stdin, stdout, stderr: the other ends of its standard files.
+        ended: where the server writes its exit code.
+    """
+
+    def __init__(
+        self, pid: int, handle: int, stdin: IO[str], stdout: IO[str], stderr: IO[str], ended: IO[str]
+    ) -> None:
+        self.pid, self.stdin, self.stdout, self.stderr = pid, stdin, stdout, stderr
+        self.returncode: int | None = None
+        self._ended, self._handle = ended, handle
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once the process has ended; raise `subprocess.TimeoutExpired` before."""
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._ended, selectors.EVENT_READ)
+                if not selector.select(timeout):
+                    raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            self.returncode = int(self._ended.readline() or -signal.SIGKILL)  # with a server that was killed
+            self._ended.close()
+            os.close(self._handle)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; do nothing if the process has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts Python modules, as `python -m` does, in processes that have imported others already.
+
+    Args:
+        modules: to import; None: it is a copy of this process, which must be one of another server.
+    """
+
+    def __init__(self, modules: Sequence[str] | None) -> None:
+        self._environment = _environment()
+        self._lock = threading.Lock()
+        self._ready = False
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._end = self._copy(theirs) if modules is None else _started(theirs, modules)
+        atexit.register(self.close)
+
+    def _copy(self, requests: socket.socket) -> Callable[[], None]:
+        if pid := os.fork():
+            return partial(_kill, pid)
+        self._socket.close()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        os.close(nothing)
+        _Server(requests).run()
+        os._exit(0)
+
+    def start(
+        self, module: str, arguments: Sequence[str] = (), blocked: Collection[signal.Signals] = ()
+    ) -> Forked | None:
+        """Start `python -m MODULE ARGUMENTS...` in a session of its own, with pipes as standard files.
+
+        Wait for the imports of the server first. Return None if it has ended, or if an environment variable
+        has changed since it began: a library may have read it.
+
+        Args:
+            module: to run.
+            arguments: of the command line.
+            blocked: signals that are blocked when it begins.
+        """
+        if self._environment != _environment():
+            return None
+        (stdin, to), *pipes = [os.pipe() for _ in range(4)]
+        ours = [os.fdopen(to, "w", errors="replace")]
+        ours += [os.fdopen(read, errors="replace") for read, _ in pipes]
+        theirs = [stdin, *(write for _, write in pipes)]
+        try:
+            found = self.ask(Request(module, [*arguments], str(Path.cwd()), [*map(int, blocked)]), theirs)
+        finally:
+            for number in theirs:
+                os.close(number)
+        if found is None:
+            for file in ours:
+                file.close()
+            return None
+        return Forked(*found, *ours)
+
+    def ask(self, request: Request, files: Sequence[int]) -> tuple[int, int] | None:
+        """Fork; return number and handle of the new process, None if the server has ended.
+
+        Args:
+            request: what the process is to be.
+            files: its standard files, and one to which the server writes its exit code.
+        """
+        text = json.dumps(asdict(request)).encode()
+        try:
+            with self._lock:
+                self._ready = self._ready or self._socket.recv(len(_READY)) == _READY
+                socket.send_fds(self._socket, [text], files)
+                pid, handles, _, _ = socket.recv_fds(self._socket, _REQUEST_BYTES, 1)
+                return (int(pid), handles[0]) if pid else None
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """End the server; its copies go on."""
+        atexit.unregister(self.close)
+        self._socket.close()
+        self._end()
+
+
+def _started(requests: socket.socket, modules: Sequence[str]) -> Callable[[], None]:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "satrap.launchers.fork_server",
+            str(requests.fileno()),
+            *modules,
+            " " * _TITLE_BYTES,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=[requests.fileno()],
+    )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+
+    return end
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that a library may read at import; pytest sets one for each test."""
+    return {name: value for name, value in variables().items() if name != "PYTEST_CURRENT_TEST"}
+
+
+class _Server:
+    """The loop of the server's process."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(requests, selectors.EVENT_READ)
+        self._copies: dict[
+            int, tuple[int, int]
+        ] = {}  # handle of a process -> its number, file for its exit code
+
+    def run(self) -> None:
+        """Serve until the other end closes."""
+        self._requests.send(_READY)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is not self._requests:
+                    self._reap(key.fd)
+                    continue
+                text, files, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 4)
+                if not text:
+                    return
+                pid, handle = self._fork(Request(**json.loads(text)), files)
+                socket.send_fds(self._requests, [b"%d" % pid], [handle])
+
+    def _reap(self, handle: int) -> None:
+        self._selector.unregister(handle)
+        pid, file = self._copies.pop(handle)
+        os.close(handle)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(BrokenPipeError), os.fdopen(file, "w") as ended:
+            ended.write(f"{code}\n")
+
+    def _fork(self, request: Request, files: Sequence[int]) -> tuple[int, int]:
+        *standard, ended = files
+        pid = os.fork()
+        if pid == 0:
+            for opened in (*self._copies, *(file for _, file in self._copies.values()), ended):
+                os.close(opened)
+            self._selector.close()
+            self._requests.close()
+            _become(request, standard)
+        for file in standard:
+            os.close(file)
+        handle = os.pidfd_open(pid)
+        self._copies[handle] = pid, ended
+        self._selector.register(handle, selectors.EVENT_READ)
+        return pid, handle
+
+
+def _become(request: Request, standard: Sequence[int]) -> None:
+    """Be the process that was asked for, to its end."""
+    code = 1
+    try:
+        if request.own_session:
+            os.setsid()
+        for number, file in enumerate(standard):
+            os.dup2(file, number)
+            os.close(file)
+        signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+        os.chdir(request.folder)
+        variables().update(request.variables)
+        _set_title([sys.executable, "-m", __name__])
+        if request.server:
+            global inherited
+            inherited = ForkServer(None)
+        sys.path[0], sys.argv[1:] = request.folder, request.arguments
+        _set_title([sys.executable, "-m", request.module, *request.arguments])
+        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        if code and not isinstance(ending.code, int):
+            print(ending.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - as an interpreter ends
+        traceback.print_exc()
+    finally:
+        _end(code)
+
+
+def _end(code: int) -> None:
+    """End as an interpreter does: after its threads, with what libraries do at exit."""
+    python: Any = threading
+    python._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _set_title(words: Sequence[str]) -> None:
+    """Write the command line that `ps` shows over the server's own."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    title = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
+    ctypes.memmove(begin, title.ljust(end - begin, b"\0"), end - begin)
+
+
+def main() -> None:
+    """Import the modules, then fork."""
+    _, number, *modules, _ = sys.argv
+    for name in modules:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # else a collection in a copy writes to all pages
+    with socket.socket(fileno=int(number)) as requests:
+        _Server(requests).run()
+
+
+if __name__ == "__main__":
+    import_module("satrap.launchers.fork_server").main()  # as copies import it, not a second time

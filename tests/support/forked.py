@@ -1,0 +1,117 @@
+"""`subprocess.Popen` that forks satrap's programs from a process that has imported all they need.
+
+A test of several processes would else spend most of its time on the imports of each. `install()` is for whole
+programs: from then on every `Popen` of `python -m MODULE` or of the `satrap` command is such a copy, unless
+it asks for what a copy cannot have (another interpreter, other variables, files that it passes on).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from satrap.launchers.fork_server import ForkServer, Request
+
+IMPORTS = ["satrap.cli.role_imports", "pandas"]
+HARMLESS = {"COLUMNS", "PYTEST_CURRENT_TEST"}
+"""Variables that no library reads at import."""
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_SATRAP = str(Path(sys.executable).with_name("satrap"))
+_Popen: Any = subprocess.Popen
+
+
+@cache
+def _server() -> ForkServer:
+    return ForkServer(IMPORTS)
+
+
+_BEGAN = dict(os.environ)
+
+
+class Popen(_Popen):
+    """A process that is forked where it can be."""
+
+    _ended = -1
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        names = _Popen._execute_child.__code__.co_varnames[2 : 2 + len(rest)]
+        given = dict(zip(names, rest, strict=True))
+        request = _request(args, given)
+        if request is None or not self._fork(request, given):
+            super()._execute_child(args, *rest)
+
+    def _fork(self, request: Request, given: dict[str, Any]) -> bool:
+        ended, theirs = os.pipe()
+        files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        files = [number if file == -1 else file for number, file in enumerate(files)]
+        found = _server().ask(request, [*files, theirs])
+        os.close(theirs)
+        if found is None:
+            os.close(ended)
+            return False
+        pid, handle = found
+        os.close(handle)
+        self.pid, self._child_created, self._ended = pid, True, ended
+        self._close_pipe_fds(
+            *(given[n] for n in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+        )
+        return True
+
+    def _internal_poll(self, *rest: Any, **others: Any) -> int | None:
+        if self._ended < 0:
+            return super()._internal_poll(*rest, **others)
+        return self._heard(0)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self._ended < 0:
+            return super()._wait(timeout=timeout)
+        if self._heard(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def _heard(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._ended, selectors.EVENT_READ)
+                selector.select(timeout)
+                with self._waitpid_lock:
+                    if self.returncode is None and selector.select(0):
+                        self.returncode = int(os.read(self._ended, 32) or -9)
+        return self.returncode
+
+    def __del__(self, *rest: Any) -> None:
+        if self._ended >= 0:
+            os.close(self._ended)
+        super().__del__(*rest)
+
+
+def _request(args: Any, given: dict[str, Any]) -> Request | None:
+    """Return what a copy would be, None if it cannot be one."""
+    words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
+    if words[:1] == [_SATRAP]:
+        words[:1] = [sys.executable, "-m", "satrap.cli"]
+    if words[:2] != [sys.executable, "-m"] or given["pass_fds"] or given["preexec_fn"] or given["shell"]:
+        return None
+    env = dict(given["env"] or os.environ)
+    changed = {k for k in env.keys() | _BEGAN.keys() if env.get(k) != _BEGAN.get(k)}
+    if not changed <= HARMLESS or not changed <= env.keys() | HARMLESS:
+        return None
+    return Request(
+        words[2],
+        words[3:],
+        os.fspath(given["cwd"] or Path.cwd()),
+        own_session=given["start_new_session"],
+        variables={name: env[name] for name in changed if name in env},
+        server=words[2:4] == ["satrap.cli", "train"],
+    )
+
+
+def install() -> None:
+    """Let all processes that this one starts be copies, where they can."""
+    subprocess.Popen = Popen  # type: ignore[misc]
