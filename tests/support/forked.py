@@ -18,8 +18,6 @@ from typing import Any
 from satrap.launchers.fork_server import ForkServer, Request
 
 IMPORTS = ["satrap.cli.role_imports", "pandas"]
-HARMLESS = {"COLUMNS", "PYTEST_CURRENT_TEST"}
-"""Variables that no library reads at import."""
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _SATRAP = str(Path(sys.executable).with_name("satrap"))
@@ -29,9 +27,6 @@ _Popen: Any = subprocess.Popen
 @cache
 def _server() -> ForkServer:
     return ForkServer(IMPORTS)
-
-
-_BEGAN = dict(os.environ)
 
 
 class Popen(_Popen):
@@ -98,16 +93,15 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         words[:1] = [sys.executable, "-m", "satrap.cli"]
     if words[:2] != [sys.executable, "-m"] or given["pass_fds"] or given["preexec_fn"] or given["shell"]:
         return None
-    env = dict(given["env"] or os.environ)
-    changed = {k for k in env.keys() | _BEGAN.keys() if env.get(k) != _BEGAN.get(k)}
-    if not changed <= HARMLESS or not changed <= env.keys() | HARMLESS:
+    changes = _server().changes(given["env"] or os.environ)
+    if changes is None:
         return None
     return Request(
         words[2],
         words[3:],
         os.fspath(given["cwd"] or Path.cwd()),
         own_session=given["start_new_session"],
-        variables={name: env[name] for name in changed if name in env},
+        changes=changes,
         server=words[2:4] == ["satrap.cli", "train"],
     )
 

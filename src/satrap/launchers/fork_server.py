@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import re
 import runpy
 import selectors
 import signal
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
@@ -35,6 +36,10 @@ _READY = b"ready"
 _REQUEST_BYTES = 1 << 16
 _TITLE_BYTES = 4096
 """Room for the command lines of the copies, as `ps` shows them."""
+_READ_EARLY = re.compile(
+    "ARROW|CUDA|GLOO|GOMP|JE_|KMP|LD_|MALLOC|MKL|NCCL|NUMBA|OMP|OPENBLAS|PYTHON|PYTORCH|SATRAP|TORCH_"
+).match
+"""Names of environment variables that libraries read while they are imported."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Request:
     folder: str
     blocked: list[int] = field(default_factory=list)  # signals
     own_session: bool = True
-    variables: dict[str, str] = field(default_factory=dict)  # that are other than the server's
+    changes: Mapping[str, str | None] = field(default_factory=dict)  # of environment variables; None: gone
     server: bool = False  # has a fork server of its own from the start, another copy
 
 
@@ -108,7 +113,7 @@ class ForkServer:
     """
 
     def __init__(self, modules: Sequence[str] | None) -> None:
-        self._environment = _environment()
+        self._environment = dict(variables())
         self._lock = threading.Lock()
         self._ready = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -133,21 +138,23 @@ class ForkServer:
         """Start `python -m MODULE ARGUMENTS...` in a session of its own, with pipes as standard files.
 
         Wait for the imports of the server first. Return None if it has ended, or if an environment variable
-        has changed since it began: a library may have read it.
+        has changed since it began that libraries read while they are imported.
 
         Args:
             module: to run.
             arguments: of the command line.
             blocked: signals that are blocked when it begins.
         """
-        if self._environment != _environment():
+        changes = self.changes(variables())
+        if changes is None:
             return None
         (stdin, to), *pipes = [os.pipe() for _ in range(4)]
         ours = [os.fdopen(to, "w", errors="replace")]
         ours += [os.fdopen(read, errors="replace") for read, _ in pipes]
         theirs = [stdin, *(write for _, write in pipes)]
         try:
-            found = self.ask(Request(module, [*arguments], str(Path.cwd()), [*map(int, blocked)]), theirs)
+            blocks, folder = [*map(int, blocked)], str(Path.cwd())
+            found = self.ask(Request(module, [*arguments], folder, blocks, changes=changes), theirs)
         finally:
             for number in theirs:
                 os.close(number)
@@ -156,6 +163,14 @@ class ForkServer:
                 file.close()
             return None
         return Forked(*found, *ours)
+
+    def changes(self, environment: Mapping[str, str]) -> dict[str, str | None] | None:
+        """Return the variables in which an environment differs from the server's, None for one that is gone.
+
+        Return None if they include one that libraries read while they are imported.
+        """
+        names = {name for name, _ in environment.items() ^ self._environment.items()}
+        return None if any(map(_READ_EARLY, names)) else {name: environment.get(name) for name in names}
 
     def ask(self, request: Request, files: Sequence[int]) -> tuple[int, int] | None:
         """Fork; return number and handle of the new process, None if the server has ended.
@@ -208,11 +223,6 @@ def _started(requests: socket.socket, modules: Sequence[str]) -> Callable[[], No
 def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-
-
-def _environment() -> dict[str, str]:
-    """Return the variables that a library may read at import; pytest sets one for each test."""
-    return {name: value for name, value in variables().items() if name != "PYTEST_CURRENT_TEST"}
 
 
 class _Server:
@@ -276,7 +286,8 @@ def _become(request: Request, standard: Sequence[int]) -> None:
             os.close(file)
         signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
         os.chdir(request.folder)
-        variables().update(request.variables)
+        for name, value in request.changes.items():
+            variables().pop(name, None) if value is None else variables().update({name: value})
         _set_title([sys.executable, "-m", __name__])
         if request.server:
             global inherited
