@@ -39,6 +39,7 @@ from tests.chaos.drawing import (
 from tests.chaos.oracle import Looked, Oracle
 from tests.chaos.process_kills import ProcessRun
 from tests.chaos.tables import TablesOracle
+from tests.support import forked
 
 
 @dataclass
@@ -208,6 +209,7 @@ def main() -> int:
     parser.add_argument("--configuration", type=int, action="append", default=None)
     parser.add_argument("--changes", action="store_true", help="other processes go on after a kill")
     given = parser.parse_args()
+    forked.install()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}\n{HEAD}", flush=True)
     verdicts = loop(
