@@ -16,11 +16,11 @@ POINT, PLACE = "SATRAP_TESTS_POINT", "SATRAP_TESTS_PLACE"
 
 
 def listen() -> None:
-    """Wait at the point that the environment names, in shards and workers; each calls it as it starts.
+    """Wait at the point that the environment names, in shards and workers; they or their fork server call it.
 
     In workers a move has many portions, one after each step, the first as soon as its order is seen.
     """
-    if "satrap.launch" in sys.orig_argv:
+    if {"satrap.launch", "satrap.launchers.fork_server"} & {*sys.orig_argv}:
         _move_in_small_portions()
     elif "shard" not in sys.orig_argv:
         return
@@ -28,6 +28,8 @@ def listen() -> None:
 
     def wait(reached: str) -> None:
         if reached != point or not place.exists() or _rehearsing():
+            return
+        if not {"satrap.launch", "shard"} & {*sys.orig_argv}:
             return
         file = place / str(os.getpid())
         try:

@@ -19,7 +19,7 @@ from tests.cluster.test_moves import Run, shards
 
 pytestmark = pytest.mark.cluster
 
-SETTINGS = ["training.epochs=40", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
+SETTINGS = ["training.epochs=80", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
 JOURNAL = "checkpoint.durability=journal"
 AGAIN = "all workers start again from"
 

@@ -55,6 +55,7 @@ def test_a_copy_is_as_a_new_interpreter(server: ForkServer, begin: Begin) -> Non
         "input": "a line",
         "title": ["-m", PROGRAM, "tell", "ü b"],
         "files": [0, 1, 2],
+        "thread": True,
         "server": False,
     }
     assert (copy.stderr.read(), copy.wait(9), copy.poll()) == ("", 0, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -100,6 +101,7 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         words[2],
         words[3:],
         os.fspath(given["cwd"] or Path.cwd()),
+        blocked=[int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         own_session=given["start_new_session"],
         changes=changes,
         server=words[2:4] == ["satrap.cli", "train"],

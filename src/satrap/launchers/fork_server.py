@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from satrap.environment import variables
 
@@ -279,6 +279,7 @@ def _become(request: Request, standard: Sequence[int]) -> None:
     """Be the process that was asked for, to its end."""
     code = 1
     try:
+        cast(Any, threading.main_thread())._set_native_id()
         if request.own_session:
             os.setsid()
         for number, file in enumerate(standard):
@@ -293,7 +294,8 @@ def _become(request: Request, standard: Sequence[int]) -> None:
             global inherited
             inherited = ForkServer(None)
         sys.path[0], sys.argv[1:] = request.folder, request.arguments
-        _set_title([sys.executable, "-m", request.module, *request.arguments])
+        sys.orig_argv[1:] = ["-m", request.module, *request.arguments]
+        _set_title(sys.orig_argv)
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as ending:
@@ -311,8 +313,7 @@ def _become(request: Request, standard: Sequence[int]) -> None:
 
 def _end(code: int) -> None:
     """End as an interpreter does: after its threads, with what libraries do at exit."""
-    python: Any = threading
-    python._shutdown()
+    cast(Any, threading)._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
