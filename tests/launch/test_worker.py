@@ -11,12 +11,13 @@ from satrap.launch.worker import INTERRUPTED
 from satrap.launchers.launcher import Ended, Logged, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
 from tests.launchers.test_launcher import hear
+from tests.support import forked
 
 
 @pytest.mark.cluster
 def test_a_worker_that_is_interrupted_while_it_imports_says_nothing_but_that() -> None:
     pauses = {"worker 0": 0.0, "worker 1": 0.3}
-    with closing(LocalLauncher()) as launcher:
+    with forked.interpreters(), closing(LocalLauncher()) as launcher:
         for name, seconds in pauses.items():
             launcher.start(Role(name, ["-m", "satrap.launch"], "{}"))
             time.sleep(seconds)

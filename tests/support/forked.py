@@ -12,6 +12,8 @@ import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,16 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         changes=changes,
         server=words[2:4] == ["satrap.cli", "train"],
     )
+
+
+@contextmanager
+def interpreters() -> Iterator[None]:
+    """For tests of the start itself: every process begins with its own imports."""
+    before, subprocess.Popen = subprocess.Popen, _Popen
+    try:
+        yield
+    finally:
+        subprocess.Popen = before  # type: ignore[misc]
 
 
 def install() -> None:

@@ -22,7 +22,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -277,7 +276,6 @@ class _Server:
 
 def _become(request: Request, standard: Sequence[int]) -> None:
     """Be the process that was asked for, to its end."""
-    code = 1
     try:
         cast(Any, threading.main_thread())._set_native_id()
         if request.own_session:
@@ -297,22 +295,22 @@ def _become(request: Request, standard: Sequence[int]) -> None:
         sys.orig_argv[1:] = ["-m", request.module, *request.arguments]
         _set_title(sys.orig_argv)
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-        if code and not isinstance(ending.code, int):
-            print(ending.code, file=sys.stderr)
-    except KeyboardInterrupt:
+    finally:
+        _end(sys.exception())
+
+
+def _end(error: BaseException | None) -> None:
+    """End as an interpreter does: after its threads, with what libraries do at exit."""
+    code = int(error is not None)
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - as an interpreter ends
-        traceback.print_exc()
-    finally:
-        _end(code)
-
-
-def _end(code: int) -> None:
-    """End as an interpreter does: after its threads, with what libraries do at exit."""
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
     cast(Any, threading)._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
