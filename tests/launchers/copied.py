@@ -47,7 +47,7 @@ match sys.argv[1]:
         print("here", flush=True)
         time.sleep(300)
     case "nested":
-        copy = fork_server.inherited.start("tests.launchers.copied", ["tell"])
+        copy = fork_server.inherited().start("tests.launchers.copied", ["tell"])
         copy.stdin.close()
         print(copy.stdout.read(), end="")
         sys.exit(copy.wait())

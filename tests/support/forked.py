@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from satrap.launchers import fork_server
 from satrap.launchers.fork_server import ForkServer, Request
 
 IMPORTS = ["satrap.cli.role_imports", "pandas"]
@@ -121,5 +122,6 @@ def interpreters() -> Iterator[None]:
 
 
 def install() -> None:
-    """Let all processes that this one starts be copies, where they can."""
+    """Let all processes that this one starts be copies, where they can; runs have one server together."""
+    fork_server.inherited = _server
     subprocess.Popen = Popen  # type: ignore[misc]

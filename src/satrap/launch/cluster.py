@@ -6,9 +6,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from satrap.launch.actions import (
     StopRole,
     Tell,
 )
+from satrap.launch.beginning import prepared
 from satrap.launch.described import described_mesh
 from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
@@ -50,30 +50,19 @@ from satrap.launch.supervisor import Supervisor
 from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
 from satrap.launch.worker_requests import begun_with, keep_workers, with_workers
-from satrap.launchers import fork_server as fork_servers
-from satrap.launchers.fork_server import ForkServer
+from satrap.launchers.fork_server import ForkServer, fork_server
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
 from satrap.schema import Schema
-from satrap.train import Checkpointing, Observer
+from satrap.train import Observer
 
 _TICK = 0.1
 
 
-@cache
-def fork_server() -> ForkServer | None:
-    """Return what starts the processes of all runs of this program; None unless the system is Linux."""
-    if sys.platform != "linux":
-        return None
-    return fork_servers.inherited or ForkServer(["satrap.cli.role_imports"])
-
-
 def run(
     recipe: Recipe,
-    schema: Schema,
     folder: RunFolder,
-    plan: Checkpointing,
     resume: bool,
     *,
     trial: bool = False,
@@ -89,26 +78,42 @@ def run(
     Errors are as for `satrap.launch.train`, but Ctrl-C before the first step raises KeyboardInterrupt.
     InterruptedRunError: after Ctrl-C the workers could not save in time, or a second one killed them.
     """
-    if said := described_mesh(recipe, schema):
-        notice(said)
-    dry_run(recipe, schema)
-    keys = recipe.sections.cluster
-    journal = recipe.sections.checkpoint.durability == "journal"
-    requests, maps = _requests(recipe, folder, resume, notice)
-    snapshots = plan.every_steps is not None
-    supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
-    shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
-    identity = Identity.of(folder.identity_file)
-    assignment = assigned(recipe, schema, folder, identity, notice)
-    assignment = replace(assignment, resume=resume, trial=trial)
-    interrupts: list[int] = []
-    launcher, mailbox = _launcher(recipe, identity.run, folder, maps, notice), Mailbox(folder.requests)
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = signal_handlers(dict.fromkeys(signals, lambda number, _: interrupts.append(number)))
-    with handlers, closing(launcher), mailbox.open(), closing(Targets(folder)) as targets:
+    with _server(recipe) as server:
+        schema, plan = prepared(recipe, folder, resume, notice)
+        if said := described_mesh(recipe, schema):
+            notice(said)
+        dry_run(recipe, schema)
+        keys = recipe.sections.cluster
+        journal = recipe.sections.checkpoint.durability == "journal"
+        requests, maps = _requests(recipe, folder, resume, notice)
+        snapshots = plan.every_steps is not None
+        supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
+        shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
+        identity = Identity.of(folder.identity_file)
+        assignment = assigned(recipe, schema, folder, identity, notice)
+        assignment = replace(assignment, resume=resume, trial=trial)
+        launcher = _launcher(recipe, identity.run, folder, maps, notice, server)
+        mailbox = Mailbox(folder.requests)
         cluster = _Cluster(
             recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps, keys
         )
+        _lead(cluster)
+        assert supervisor.trained is not None
+        outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
+        if supervisor.restarts:
+            again = {"restarts": supervisor.restarts, "repeated_steps": supervisor.repeated}
+            folder.write_metrics({**outcome.metrics, **again})
+        shutil.rmtree(folder.journals, ignore_errors=True)
+        return outcome
+
+
+def _lead(cluster: "_Cluster") -> None:
+    """Carry out what the supervisor decides until the run has ended."""
+    supervisor, launcher, mailbox = cluster.supervisor, cluster.launcher, cluster.mailbox
+    interrupts: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = signal_handlers(dict.fromkeys(signals, lambda number, _: interrupts.append(number)))
+    with handlers, closing(launcher), mailbox.open(), closing(Targets(cluster.folder)) as targets:
         while not supervisor.finished:
             for request in mailbox.requests():
                 cluster.do(supervisor.asked(request))
@@ -119,13 +124,13 @@ def run(
             targets.keep_workers(cluster.assignment.world)
             targets.remove(supervisor.gone)
             cluster.give_back()
-    assert supervisor.trained is not None
-    outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
-    if supervisor.restarts:
-        again = {"restarts": supervisor.restarts, "repeated_steps": supervisor.repeated}
-        folder.write_metrics({**outcome.metrics, **again})
-    shutil.rmtree(folder.journals, ignore_errors=True)
-    return outcome
+
+
+def _server(recipe: Recipe) -> AbstractContextManager[ForkServer | None]:
+    """Return what starts the roles on this machine; it imports while this process reads the data."""
+    if recipe.sections.cluster.launcher != "local" or sys.platform != "linux":
+        return nullcontext()
+    return fork_server(["satrap.cli.role_imports"])
 
 
 def assigned(
@@ -153,12 +158,17 @@ def _requests(
 
 
 def _launcher(
-    recipe: Recipe, run: str, folder: RunFolder, maps: MapLog, notice: Callable[[str], None]
+    recipe: Recipe,
+    run: str,
+    folder: RunFolder,
+    maps: MapLog,
+    notice: Callable[[str], None],
+    server: ForkServer | None,
 ) -> Launcher:
     """Return what the recipe calls `cluster.launcher`; that of Ray connects, and reserves resources."""
     keys = recipe.sections.cluster
     if keys.launcher == "local":
-        return LocalLauncher(server=fork_server())
+        return LocalLauncher(server=server)
     key = [str(Path(keys.key).absolute())] if keys.key else []
     path = folder.path.absolute()
     needs = [str(path), *key]

@@ -85,13 +85,9 @@ def _trained(
     notice: Callable[[str], None],
 ) -> Outcome:
     """Train in this process, or in others; for the arguments see `train`."""
-    if recipe.sections.cluster.exchange != "local" and recipe.sections.cluster.launcher == "local":
-        cluster.fork_server()  # it imports while this process reads the data
-    schema, plan = prepared(recipe, folder, resume, notice)
     if recipe.sections.cluster.exchange != "local":
-        return cluster.run(
-            recipe, schema, folder, plan, resume, trial=trial, observers=observers, notice=notice
-        )
+        return cluster.run(recipe, folder, resume, trial=trial, observers=observers, notice=notice)
+    schema, _ = prepared(recipe, folder, resume, notice)
     with stop_at_signals() as watch, closing(Targets(folder)) as targets:
         return fit(
             recipe,

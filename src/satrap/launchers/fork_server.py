@@ -22,7 +22,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
@@ -54,8 +55,8 @@ class Request:
     server: bool = False  # has a fork server of its own from the start, another copy
 
 
-inherited: ForkServer | None = None
-"""The server that this process was given when another forked it."""
+inherited: Callable[[], ForkServer] | None = None
+"""Returns the server that this process was given, and does not end."""
 
 
 class Forked:
@@ -195,6 +196,23 @@ class ForkServer:
         self._end()
 
 
+@contextmanager
+def fork_server(modules: Sequence[str]) -> Iterator[ForkServer]:
+    """Give a server that has imported modules, or soon will have, until the end of the block."""
+    if inherited is not None:
+        yield inherited()
+        return
+    server = ForkServer(modules)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _itself(server: ForkServer) -> ForkServer:
+    return server
+
+
 def _started(requests: socket.socket, modules: Sequence[str]) -> Callable[[], None]:
     process = subprocess.Popen(
         [
@@ -290,7 +308,7 @@ def _become(request: Request, standard: Sequence[int]) -> None:
         _set_title([sys.executable, "-m", __name__])
         if request.server:
             global inherited
-            inherited = ForkServer(None)
+            inherited = partial(_itself, ForkServer(None))
         sys.path[0], sys.argv[1:] = request.folder, request.arguments
         sys.orig_argv[1:] = ["-m", request.module, *request.arguments]
         _set_title(sys.orig_argv)

@@ -613,7 +613,7 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
             write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=cut.write))
         work(exchange, 2), work(here, 2)
         assert_equal_contents(exchange, here)
-        first.popen.kill()
+        first.end()
         with Process(first.address, "--journal", str(folder)) as again:
             assert "recovering from snapshot step-1" in again.before
             if full:
