@@ -123,7 +123,7 @@ class Changes:
         c, admits = self._configuration, self._configuration["admission"] == "none"
         durability = c["durability"] if exchange_of(layout.shards) == "servers" else "snapshot"
         evicts = c["eviction"] != "none" and not c["lookahead"]
-        room, extra = ROOM + (0 if admits else MOST_HOLDERS * COUNTS), 4 << 20
+        room, extra = ROOM + (0 if admits else MOST_HOLDERS * COUNTS), 64 << 20
         own = f"memory: {room}" if evicts else "dtype: float32"
         limits = [] if admits else [f"admission: {_admission(c)}"]
         if evicts:

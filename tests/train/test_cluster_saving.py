@@ -347,13 +347,14 @@ def test_async_workers_meet_for_a_cut_only(stop: int | None, tmp_path: Path) -> 
     assert left[0].result.traffic["snapshots"] >= 2
 
 
-def test_async_goes_on_after_a_kill(tmp_path: Path) -> None:
-    plan = killed(Cluster(2, 2, mode="async", staleness=2), tmp_path, 5, 8)
+@pytest.mark.parametrize(("before", "after", "shards"), [(2, 3, 1), (2, 1, 1), (2, 1, 0), (1, 2, 1)])
+def test_async_goes_on_after_a_kill(tmp_path: Path, before: int, after: int, shards: int) -> None:
+    """All samples of the run are counted, also those of workers that are gone."""
+    plan = killed(Cluster(before, 2, mode="async", staleness=2), tmp_path, 5, 8)
     step, saved = Series(plan.url).read()
     assert step == 5
-    before = {table for table, _ in saved.chunks}
-    assert "satrap.dense" in before
-    left = Cluster(3, 1, mode="async", staleness=2).fit(plan, resume=True)
+    assert "satrap.dense" in {table for table, _ in saved.chunks}
+    left = Cluster(after, shards, mode="async", staleness=2).fit(plan, resume=True)
     assert left[0].result.samples == 2 * ROWS
 
 

@@ -183,8 +183,10 @@ def resuming(plan: Checkpointing) -> str:
     step = series.latest()
     assert step is not None
     with reading_settings(series.place(step)):
-        run = series.manifest(step).settings["run"]
-        samples, evaluations = run["progress"]["samples"], len(run["history"])
+        settings = series.manifest(step).settings
+        run, others = settings["run"], settings["peers"] if settings["mode"] == "async" else ()
+        samples = sum(one["progress"]["samples"] for one in (run, *others))
+        evaluations = len(run["history"])
         return (
             f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {counted(samples, 'sample')}, "
             f"{counted(evaluations, 'evaluation')}; snapshot: {series.place(step)}"

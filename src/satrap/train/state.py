@@ -248,7 +248,7 @@ class TrainingState:
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the account of a worker after the number of workers changed, from one run per share."""
         run = {**runs[0], "progress": dict(runs[0]["progress"])}
-        if self.apart:  # each counts its own
+        if self.schedule.mode == "async":  # each has counted its own
             samples = sum(one["progress"]["samples"] for one in runs)
             run["progress"]["samples"] = 0 if self.workers.data.rank else samples
         return run
