@@ -12,13 +12,48 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from satrap import Categorical, Schema
-from satrap.data import hash_ids, read
-from satrap.data.columns import as_array, bytes_of, is_text, to_floats
+from satrap.data import RowSplit, hash_ids, read
+from satrap.data.columns import as_array, bytes_of, is_text, taken, to_floats
 from satrap.errors import DataError
+
+VIEWS = {
+    "text": pa.array(["a", None, "c" * 20], pa.string_view()),
+    "bytes": pa.array([b"a", None, b"c" * 20], pa.binary_view()),
+    "runs": pc.run_end_encode(pa.array(["a", "a", "b"])),
+    "lists": pa.array([["a"], None, ["b", "c"]], pa.list_(pa.string_view())),
+    "large": pa.array([[b"a"], None, []], pa.large_list(pa.binary_view())),
+    "fixed": pa.array([["a", "b"], None, ["c", None]], pa.list_(pa.string_view(), 2)),
+    "struct": pa.array([{"a": "x"}, None, {"a": None}], pa.struct([("a", pa.string_view())])),
+    "number": pa.array([1, None, 3]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_rows_are_taken_of_columns_of_which_pyarrow_takes_none(name: str) -> None:
+    table = pa.table({"x": pa.chunked_array([VIEWS[name], VIEWS[name].slice(1)])})
+    found = taken(table, np.array([4, 0, 1]))
+    values = table["x"].to_pylist()
+    assert found["x"].to_pylist() == [values[4], values[0], values[1]]
+    assert taken(table.slice(0, 0), np.array([], np.int64)).num_rows == 0
+
+
+def test_rows_of_a_split_have_views_of_text(tmp_path: Path) -> None:
+    """A split by place leaves rows that are no neighbours."""
+    table = pa.table({"y": [0, 1] * 20, "t": pa.array([f"v{i % 7}" for i in range(40)], pa.string_view())})
+    pq.write_table(table, tmp_path / "views.parquet", store_schema=True)
+    pq.write_table(table.set_column(1, "t", table["t"].cast(pa.string())), tmp_path / "plain.parquet")
+    schema, rows = Schema(["y"], {"t": Categorical(dim=2)}), RowSplit(3, (0, 1))
+    views, plain = (
+        list(read(str(tmp_path / f"{name}.parquet"), schema, batch_size=7, rows=rows).batches(0))
+        for name in ("views", "plain")
+    )
+    assert len(views) == len(plain) > 1
+    assert all((a.ids["t"].values == b.ids["t"].values).all() for a, b in zip(views, plain, strict=True))
 
 
 def test_values_of_all_kinds_become_one_array() -> None:

@@ -62,6 +62,39 @@ def _usual(array: pa.Array) -> pa.Array:
     return array.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else array
 
 
+def taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Return some rows of a table; pyarrow takes none of views and runs, so these become what they show."""
+    names = table.column_names
+    return pa.Table.from_arrays([_without_views(column) for column in table.columns], names).take(rows)
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_run_end_encoded(column.type):
+        chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
+        return _without_views(pa.chunked_array(chunks, column.type.value_type))
+    kind = _shown(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _shown(kind: pa.DataType) -> pa.DataType:
+    """Return a type without views, whatever it consists of."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_shown(field.type)) for field in kind])
+    for is_list, make in _LISTS.items():
+        if is_list(kind):
+            return make(kind.value_field.with_type(_shown(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_shown(kind.value_type)), kind.list_size)
+    return kind
+
+
+_LISTS = {pa.types.is_list: pa.list_, pa.types.is_large_list: pa.large_list}
+
+
 def is_uuid(kind: pa.DataType) -> bool:
     """Tell whether values are UUIDs, which Arrow keeps as 16 bytes."""
     return getattr(kind, "extension_name", "") == "arrow.uuid"

@@ -16,6 +16,7 @@ import pyarrow as pa
 from satrap.arguments import checked
 from satrap.batch import Batch
 from satrap.data.balance import balanced
+from satrap.data.columns import taken
 from satrap.data.csv import CsvOptions, CsvSource
 from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
 from satrap.data.files import FORMATS, find_files, guess_format
@@ -298,8 +299,8 @@ class Dataset:
         chunk = Chunk(piece.table, piece.origin, self.schema.salt, missing, {})
         kept = np.flatnonzero(rows.keeps(chunk.seconds(rows.column)))
         origin = Origin(piece.origin.file, piece.origin.rows[kept])
-        raw = None if piece.raw is None else piece.raw.take(kept)
-        return replace(piece, table=piece.table.take(kept), origin=origin, raw=raw)
+        raw = None if piece.raw is None else taken(piece.raw, kept)
+        return replace(piece, table=taken(piece.table, kept), origin=origin, raw=raw)
 
     def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
         facts = self._facts(epoch)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.data.columns import taken
 from satrap.data.files import File
 from satrap.data.source import Cursor, Origin, Piece, Scan, permutation
 
@@ -78,7 +79,7 @@ class IndexedSource(ABC):
                 rows = kept[max(low - before, 0) : high - before]
                 if len(rows):
                     origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
-                    table = table.slice(rows[0], len(rows)) if scan.rows is None else table.take(rows)
+                    table = table.slice(rows[0], len(rows)) if scan.rows is None else taken(table, rows)
                     raw = None if scan.raw is None else table.select(kept_raw)
                     yield Piece(table.select(scan.names), origin, [place, offset], raw)
                 if before + len(kept) >= high:

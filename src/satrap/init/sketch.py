@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.data.columns import concatenated
+from satrap.data.columns import concatenated, taken
 from satrap.data.hashing import hash_ids
 from satrap.errors import DataError
 
@@ -87,7 +87,7 @@ class RowSample:
     def _keep(self, table: pa.Table, hashes: Hashes) -> None:
         small = hashes <= self._limit
         if not small.all():
-            table, hashes = table.filter(pa.array(small)), hashes[small]
+            table, hashes = taken(table, np.flatnonzero(small)), hashes[small]
         if len(hashes) or not self._parts:  # without any rows, there are still columns
             self._parts.append(table)
             self._hashes.append(hashes)
