@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.launchers.fork_server import Forked, ForkServer, Request
+from satrap.launchers.fork_server import Forked, ForkServer, Request, works
 from tests.cluster.runs import alive, eventually
 
 Begin = Callable[..., Forked]
@@ -109,15 +110,24 @@ def test_variables_that_changed_need_a_new_interpreter(
     assert begin(server, "0").wait() == 0
 
 
-def test_a_server_that_was_killed_starts_nothing_and_its_copies_go_on(begin: Begin) -> None:
+def test_a_server_that_was_killed_starts_nothing_and_its_copies_end(begin: Begin) -> None:
     server = ForkServer([])
     copy = begin(server, "wait")
     assert copy.stdout.readline() == "here\n"
     server.close()
     assert server.start(PROGRAM, ["0"]) is None
-    assert alive(copy.pid)
-    os.kill(copy.pid, signal.SIGKILL)
     assert copy.wait(9) == -signal.SIGKILL
+    assert eventually(lambda: not alive(copy.pid))
+
+
+def test_a_system_without_handles_of_processes_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert works()
+
+    def missing(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "not there")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    assert not works()
 
 
 def test_modules_that_cannot_be_imported_start_nothing() -> None:

@@ -3,7 +3,6 @@
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -50,7 +49,7 @@ from satrap.launch.supervisor import Supervisor
 from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
 from satrap.launch.worker_requests import begun_with, keep_workers, with_workers
-from satrap.launchers.fork_server import ForkServer, fork_server
+from satrap.launchers.fork_server import ForkServer, fork_server, works
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
@@ -128,7 +127,7 @@ def _lead(cluster: "_Cluster") -> None:
 
 def _server(recipe: Recipe) -> AbstractContextManager[ForkServer | None]:
     """Return what starts the roles on this machine; it imports while this process reads the data."""
-    if recipe.sections.cluster.launcher != "local" or sys.platform != "linux":
+    if recipe.sections.cluster.launcher != "local" or not works():
         return nullcontext()
     return fork_server(["satrap.cli.role_imports"])
 

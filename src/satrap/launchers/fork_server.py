@@ -62,6 +62,8 @@ inherited: Callable[[], ForkServer] | None = None
 class Forked:
     """A process of a fork server, with the attributes and methods of `subprocess.Popen`.
 
+    It is killed once the server has ended.
+
     Args:
         pid: its number.
         handle: of `os.pidfd_open`.
@@ -89,7 +91,11 @@ class Forked:
                 selector.register(self._ended, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            self.returncode = int(self._ended.readline() or -signal.SIGKILL)  # with a server that was killed
+            code = self._ended.readline()
+            if not code:  # the server was killed, and nobody else would tell when this process ends
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            self.returncode = int(code or -signal.SIGKILL)
             self._ended.close()
             os.close(self._handle)
         return self.returncode
@@ -190,10 +196,19 @@ class ForkServer:
             return None
 
     def close(self) -> None:
-        """End the server; its copies go on."""
+        """End the server."""
         atexit.unregister(self.close)
         self._socket.close()
         self._end()
+
+
+def works() -> bool:
+    """Return whether the system has what it takes: Linux 5.3 or newer."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 @contextmanager
