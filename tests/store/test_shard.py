@@ -1,3 +1,4 @@
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
+from satrap.retention import Eviction
 from satrap.schema import Table
 from satrap.store import Chunk, Shard, bucket_of
 from satrap.store.shard import check_lookups
@@ -299,6 +301,20 @@ def test_a_chunk_with_an_id_twice_or_another_width_is_refused():
     chunk.ids[1] = chunk.ids[0]
     with pytest.raises(StoreError, match="an id twice"):
         wide.load("a", chunk)
+
+
+def test_a_table_that_evicts_takes_more_rows_in_a_chunk_than_it_has_room_for():
+    count, eviction = 6000, Eviction(policy="lru")
+    weights = np.arange(count * 2, dtype=np.float32).reshape(count, 2)
+    chunk = Chunk("a", np.arange(1, count + 1, dtype=np.uint64), weights, np.zeros((count, 0), np.float32))
+    with closing(Shard([Table("a", dim=2, optimizer=SGD(lr=1))], memory=200_000, eviction=eviction)) as shard:
+        shard.load("a", chunk)
+        counts = shard.statistics().tables["a"]
+        assert 500 < counts.rows < count
+        assert counts.evicted + counts.rows >= count
+        for kept in shard.snapshot():
+            np.testing.assert_array_equal(kept.weights, weights[kept.ids.astype(int) - 1])
+            assert count in kept.ids
 
 
 def test_a_store_without_tables_stays_empty_until_it_is_closed():

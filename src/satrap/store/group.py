@@ -145,17 +145,14 @@ class Group:
         """Return slots of the rows that are here now; None if the store has been cleared since."""
         return slots if slots is not None and slots.epoch == self._epoch else None
 
-    def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
+    def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
         """Insert or overwrite rows, ignoring admission; ids are distinct inside each table.
 
-        Overwriting a row does not count as a use. Raises `StoreError` if there is no room for all.
+        Overwriting a row does not count as a use. Return for how many there is no room beside the others,
+        where rows are evicted; else raise `StoreError` if there is no room for all.
         """
         check_room(self, ids, splits)
-        if lost := self.backend.write(ids, splits, weights, state):
-            raise StoreError(
-                f"no room for {lost} of {len(ids)} rows that are loaded together",
-                fix="give the store more memory, or load smaller chunks",
-            )
+        return self.backend.write(ids, splits, weights, state)
 
     def has(self, t: int, ids: Ids) -> Found:
         """Return which ids of table t have a row, bool[n]."""

@@ -116,12 +116,20 @@ class GroupRequests:
         Raises:
             StoreError: wrong dtype or shape, unknown group, or no room for a new row.
         """
+        if lost := self._write(group, ids, splits, weights, state):
+            raise StoreError(
+                f"no room for {lost} of {len(ids)} rows that are loaded together",
+                fix="give the store more memory, or load smaller chunks",
+            )
+
+    def _write(self, group: int, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
+        """Do that; return how many rows did not fit beside the others."""
         g, ids, splits = self._request(group, ids, splits)
         weights = check_rows(weights, len(ids), g.dim, "weights")
         state = check_rows(state, len(ids), g.plan.width, "state")
         with self._lock:
             g.wait_for_readers(len(ids), len(ids), self._lock)
-            g.write(ids, splits, weights, state)
+            return g.write(ids, splits, weights, state)
 
     def peek_group(
         self,

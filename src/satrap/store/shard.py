@@ -222,13 +222,20 @@ class Shard(GroupRequests):
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite the rows of a chunk, with their optimizer state.
 
+        A table that evicts and has no room for all of them keeps those that come last.
+
         Raises:
             StoreError: wrong dtype or shape, a repeated id, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, chunk.ids)
         if len(distinct(ids, splits)[0]) != len(ids):
             raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
-        self.load_group(g, ids, splits, chunk.weights, chunk.state)
+        if len(ids) < 2:
+            self.load_group(g, ids, splits, chunk.weights, chunk.state)
+        elif self._write(g, ids, splits, chunk.weights, chunk.state):
+            middle = len(ids) // 2  # rows of one request are not evicted for each other
+            self.load(table, chunk.pick(slice(middle)))
+            self.load(table, chunk.pick(slice(middle, None)))
 
     def statistics(self) -> Statistics:
         """Return its counters; rows of the tier count as rows, and as hits."""
