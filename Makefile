@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants check docs format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -66,8 +66,13 @@ mutants: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types house
+
+types: setup
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
+
+house: setup
 	$(BIN)/python -m pytest tests/house
 
 # The site: opens as files, `make docs` prints where; needs a network once, for MkDocs.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
@@ -43,6 +45,23 @@ class Report:
     environment: set[str] = field(default_factory=set)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, for all tests that look at it."""
+    gc.disable()  # half a million nodes that all stay: each collection would look at them
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of that tree."""
+    return list(ast.walk(parsed(path)))
+
+
 def measure(source: Path = SOURCE) -> Report:
     """Return the report over all Python files under `source`."""
     report = Report()
@@ -51,7 +70,7 @@ def measure(source: Path = SOURCE) -> Report:
         name = path.relative_to(source).as_posix()
         if text.strip():
             report.files.append((text.count("\n"), name))
-            _module(ast.parse(text), name, report)
+            _module(parsed(path), name, report)
     return report
 
 

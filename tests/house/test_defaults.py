@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.house.measure import nodes
+
 ROOT = Path(__file__).resolve().parents[2] / "src" / "satrap"
 TRUTH = {"on": True, "off": False, "True": True, "False": False}
 TOLD = re.compile(
@@ -58,7 +60,7 @@ def of_field(value: ast.expr | None) -> ast.expr | None:
 def told() -> Iterator[tuple[str, Any, Any]]:
     """Yield (place, default that is documented, default of the code)."""
     for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or not (text := ast.get_docstring(node)):
                 continue
             own = defaults(node)

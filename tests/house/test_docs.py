@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import pytest
 from satrap.cli.commands import satrap
 from satrap.config.explain import walk
 from satrap.config.source import dotted
+from tests.house.measure import nodes, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "satrap"
@@ -59,12 +61,13 @@ def diagram() -> str:
     return drawn[1]
 
 
+@cache
 def imports() -> set[tuple[str, str]]:
     """Pairs of folders under src/satrap of which the first imports the second, also inside functions."""
     found = set()
     for path in SOURCE.rglob("*.py"):
         importer = path.relative_to(SOURCE).parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
@@ -142,7 +145,7 @@ def test_the_way_of_a_batch_names_functions_that_exist() -> None:
     for name, link, function in steps:
         path = (page.parent / link).resolve()
         assert path == SOURCE / name
-        scope: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+        scope: ast.AST = parsed(path)
         for part in function.split("."):
             inner = {getattr(node, "name", None): node for node in ast.iter_child_nodes(scope)}
             assert part in inner, f"{name} has no {function}"

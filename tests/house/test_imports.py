@@ -6,6 +6,8 @@ import ast
 from collections.abc import Container
 from pathlib import Path
 
+from tests.house.measure import nodes
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -17,12 +19,7 @@ def imports() -> dict[str, set[str]]:
     """Return the modules that each module names in an import statement, wherever it stands."""
     paths = {name_of(path): path for path in (SOURCE / "satrap").rglob("*.py")}
     return {
-        name: {
-            wanted
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            for wanted in named(node, paths)
-            if wanted != name
-        }
+        name: {wanted for node in nodes(path) for wanted in named(node, paths) if wanted != name}
         for name, path in paths.items()
     }
 
