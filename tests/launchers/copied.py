@@ -23,7 +23,6 @@ def tell() -> None:
         "title": Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")[1:],
         "files": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
         "thread": threading.main_thread().native_id == os.getpid(),
-        "server": fork_server.inherited is not None,
     }))  # fmt: skip
 
 
@@ -46,11 +45,6 @@ match sys.argv[1]:
     case "wait":
         print("here", flush=True)
         time.sleep(300)
-    case "nested":
-        copy = fork_server.inherited().start("tests.launchers.copied", ["tell"])
-        copy.stdin.close()
-        print(copy.stdout.read(), end="")
-        sys.exit(copy.wait())
     case "server":
         copy = fork_server.ForkServer([]).start("tests.launchers.copied", ["wait"])
         print(copy.pid, flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.launchers.fork_server import Forked, ForkServer, Request, works
+from satrap.launchers.fork_server import Forked, ForkServer, works
 from tests.cluster.runs import alive, eventually
 
 Begin = Callable[..., Forked]
@@ -57,7 +57,6 @@ def test_a_copy_is_as_a_new_interpreter(server: ForkServer, begin: Begin) -> Non
         "title": ["-m", PROGRAM, "tell", "ü b"],
         "files": [0, 1, 2],
         "thread": True,
-        "server": False,
     }
     assert (copy.stderr.read(), copy.wait(9), copy.poll()) == ("", 0, 0)
 
@@ -145,16 +144,3 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
     process.communicate()
     assert eventually(lambda: not alive(server))
     os.kill(copy, signal.SIGKILL)
-
-
-def test_a_copy_may_have_a_server_of_its_own(server: ForkServer) -> None:
-    read, write = os.pipe()
-    ended, code = os.pipe()
-    found = server.ask(Request(PROGRAM, ["nested"], os.getcwd(), server=True), [0, write, write, code])
-    assert found is not None
-    os.close(found[1])
-    os.close(write)
-    os.close(code)
-    with os.fdopen(read) as said, os.fdopen(ended) as last:
-        assert json.loads(said.read())["argv"] == ["tell"]
-        assert last.read() == "0\n"

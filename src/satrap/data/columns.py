@@ -52,28 +52,22 @@ def as_array(values: Any) -> pa.Array:
 
 
 def _usual(array: pa.Array) -> pa.Array:
-    kind = array.type
-    if is_uuid(kind):
-        return _uuid_text(array.storage)
-    if pa.types.is_run_end_encoded(kind):
-        return as_array(pc.run_end_decode(array))
-    if pa.types.is_string_view(kind):
-        return array.cast(pa.large_string())
-    return array.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else array
+    array = without_views(array)
+    return _uuid_text(array.storage) if is_uuid(array.type) else array
 
 
 def taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
     """Return some rows of a table; pyarrow takes none of views and runs, so these become what they show."""
     names = table.column_names
-    return pa.Table.from_arrays([_without_views(column) for column in table.columns], names).take(rows)
+    return pa.Table.from_arrays([without_views(column) for column in table.columns], names).take(rows)
 
 
-def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_run_end_encoded(column.type):
-        chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
-        return _without_views(pa.chunked_array(chunks, column.type.value_type))
-    kind = _shown(column.type)
-    return column if kind == column.type else column.cast(kind)
+def without_views(values: Any) -> Any:
+    """Return an array, or one of chunks, with views and runs, also in lists, as what they show."""
+    if pa.types.is_run_end_encoded(values.type):
+        return without_views(pc.run_end_decode(values))
+    kind = _shown(values.type)
+    return values if kind == values.type else values.cast(kind)
 
 
 def _shown(kind: pa.DataType) -> pa.DataType:

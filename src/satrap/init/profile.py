@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from satrap.data.columns import as_array, is_text, to_floats
+from satrap.data.columns import as_array, is_text, to_floats, without_views
 from satrap.data.encode import MISSING, Missing
 from satrap.data.hashing import hash_ids
 from satrap.data.source import Scan, Source
@@ -207,10 +207,7 @@ def profile(
 
 def flat(array: pa.Array) -> pa.Array:
     """Return an array without a dictionary, and views of text and bytes as these."""
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
-        return array.cast(pa.string() if pa.types.is_string_view(array.type) else pa.binary())
-    return array
+    return without_views(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -25,7 +25,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, cast
@@ -52,11 +51,10 @@ class Request:
     blocked: list[int] = field(default_factory=list)  # signals
     own_session: bool = True
     changes: Mapping[str, str | None] = field(default_factory=dict)  # of environment variables; None: gone
-    server: bool = False  # has a fork server of its own from the start, another copy
 
 
-inherited: Callable[[], ForkServer] | None = None
-"""Returns the server that this process was given, and does not end."""
+shared: Callable[[], ForkServer] | None = None
+"""Returns the server that all runs of this process use; None: each has its own."""
 
 
 class Forked:
@@ -115,28 +113,17 @@ class ForkServer:
     """Starts Python modules, as `python -m` does, in processes that have imported others already.
 
     Args:
-        modules: to import; None: it is a copy of this process, which must be one of another server.
+        modules: to import.
     """
 
-    def __init__(self, modules: Sequence[str] | None) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._environment = dict(variables())
         self._lock = threading.Lock()
         self._ready = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._end = self._copy(theirs) if modules is None else _started(theirs, modules)
+            self._process = _begun(theirs, modules)
         atexit.register(self.close)
-
-    def _copy(self, requests: socket.socket) -> Callable[[], None]:
-        if pid := os.fork():
-            return partial(_kill, pid)
-        self._socket.close()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):
-            os.dup2(nothing, number)
-        os.close(nothing)
-        _Server(requests).run()
-        os._exit(0)
 
     def start(
         self, module: str, arguments: Sequence[str] = (), blocked: Collection[signal.Signals] = ()
@@ -199,7 +186,8 @@ class ForkServer:
         """End the server."""
         atexit.unregister(self.close)
         self._socket.close()
-        self._end()
+        self._process.kill()
+        self._process.wait()
 
 
 def works() -> bool:
@@ -214,8 +202,8 @@ def works() -> bool:
 @contextmanager
 def fork_server(modules: Sequence[str]) -> Iterator[ForkServer]:
     """Give a server that has imported modules, or soon will have, until the end of the block."""
-    if inherited is not None:
-        yield inherited()
+    if shared is not None:
+        yield shared()
         return
     server = ForkServer(modules)
     try:
@@ -224,37 +212,16 @@ def fork_server(modules: Sequence[str]) -> Iterator[ForkServer]:
         server.close()
 
 
-def _itself(server: ForkServer) -> ForkServer:
-    return server
-
-
-def _started(requests: socket.socket, modules: Sequence[str]) -> Callable[[], None]:
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "satrap.launchers.fork_server",
-            str(requests.fileno()),
-            *modules,
-            " " * _TITLE_BYTES,
-        ],
+def _begun(requests: socket.socket, modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    number, room = str(requests.fileno()), " " * _TITLE_BYTES
+    return subprocess.Popen(
+        [sys.executable, "-m", "satrap.launchers.fork_server", number, *modules, room],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=[requests.fileno()],
     )
-
-    def end() -> None:
-        process.kill()
-        process.wait()
-
-    return end
-
-
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 class _Server:
@@ -320,10 +287,6 @@ def _become(request: Request, standard: Sequence[int]) -> None:
         os.chdir(request.folder)
         for name, value in request.changes.items():
             variables().pop(name, None) if value is None else variables().update({name: value})
-        _set_title([sys.executable, "-m", __name__])
-        if request.server:
-            global inherited
-            inherited = partial(_itself, ForkServer(None))
         sys.path[0], sys.argv[1:] = request.folder, request.arguments
         sys.orig_argv[1:] = ["-m", request.module, *request.arguments]
         _set_title(sys.orig_argv)
