@@ -15,7 +15,7 @@ from tests.chaos.digests import differences, digest
 from tests.cli.command import SATRAP, Answer
 from tests.cluster.points import Point
 from tests.cluster.runs import children, eventually
-from tests.cluster.test_moves import Run, shards
+from tests.support.asked_runs import Run, shards
 
 pytestmark = pytest.mark.cluster
 

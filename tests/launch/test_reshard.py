@@ -15,7 +15,7 @@ from tests import faults
 from tests.chaos.digests import digest
 from tests.cli.command import satrap
 from tests.contract.parties import assert_equal_contents, connect, local, threads, train
-from tests.exchange.servers.test_snapshots import write
+from tests.support.snapshots import write
 
 
 def saved(place: Path) -> str:
