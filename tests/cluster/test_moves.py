@@ -13,11 +13,11 @@ import pytest
 
 from satrap.data.hashing import hash_ids
 from satrap.store import BUCKETS, bucket_of
-from tests.chaos.digests import differences, digest
 from tests.cli.command import satrap
 from tests.cluster.runs import alive, children, eventually
 from tests.launch.runs import frame
 from tests.support.asked_runs import Run, shards, targets
+from tools_dev.chaos.digests import differences, digest
 
 
 @pytest.mark.cluster

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.house.measure import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tests", "benchmarks")
+FOLDERS = ("tests", "tools_dev", "benchmarks")
 
 
 def from_tests(root: Path) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Shards are killed at random moments of a run, again and again; training goes on, and ends right.
 
-`python -m tests.chaos.shard_kills --kills 20 --train TRAIN.csv.gz --test TEST.csv.gz` runs Census-Income
+`python -m tools_dev.chaos.shard_kills --kills 20 --train TRAIN.csv.gz --test TEST.csv.gz` runs Census-Income
 and prints the test metrics beside those of an undisturbed run; `run` is the same for a test.
 """
 
@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.runs import alive, children
+
 from satrap import launch
 from satrap.config import load
 from satrap.train import Observer, Progress
-from tests.cluster.runs import alive, children
 
 CENSUS = Path(__file__).parents[2] / "examples" / "recipes" / "census_income.yaml"
 BASE = ["cluster.exchange=servers", "cluster.shards=2"]

@@ -26,7 +26,7 @@ from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, Worker
 from satrap.launch.datasets import measured, open_part
 from satrap.rpc import Key, read_key
 from satrap.store import StoreConfig
-from tests.chaos.hostile.targets import OPTIMIZER, RUN, SCHEMA, SEED, TABLES, WORLD
+from tools_dev.hostile.targets import OPTIMIZER, RUN, SCHEMA, SEED, TABLES, WORLD
 
 IDS, EACH = 3000, 40
 WARM = 5

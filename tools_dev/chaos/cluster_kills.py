@@ -14,13 +14,14 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.cli.command import SATRAP
+from tests.cluster.runs import alive, children
+
 from satrap.config import load
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import complete
 from satrap.launch.supervisor import LOADER_RESTARTS
-from tests.chaos.process_kills import WAIT, tail
-from tests.cli.command import SATRAP
-from tests.cluster.runs import alive, children
+from tools_dev.chaos.process_kills import WAIT, tail
 
 LEFT_SECONDS = 60.0
 """In which the processes of a run end after their launcher was killed, also on a busy machine."""

@@ -1,6 +1,6 @@
 """Real processes under attack, beside honest clients that check every row.
 
-`python -m tests.chaos.hostile --messages 10_000_000 --minutes 20` attacks a shard, a shard with a journal, a
+`python -m tools_dev.hostile --messages 10_000_000 --minutes 20` attacks a shard, a shard with a journal, a
 loader, an embedding worker and the shard behind that, each with its metrics endpoint, one after another:
 first without a key, then with one, by attackers without it, with a wrong one, and with the right one. It ends
 with exit code 1 if an honest client saw a wrong row or waited too long, or if a process ended, grew or talked
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from satrap.rpc import create_key
-from tests.chaos.hostile.attacks import attack, attack_endpoint
-from tests.chaos.hostile.honest import Experience, live
-from tests.chaos.hostile.targets import Target, targets
+from tools_dev.hostile.attacks import attack, attack_endpoint
+from tools_dev.hostile.honest import Experience, live
+from tools_dev.hostile.targets import Target, targets
 
 P99 = 0.25
 """Seconds that 99 of 100 requests of an honest client may take at most."""
@@ -39,7 +39,7 @@ START_SECONDS = 300.0
 """In which the honest clients get to work, also on a busy machine."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.chaos.hostile.attacks", "tests.chaos.hostile.honest"])
+CONTEXT.set_forkserver_preload(["tools_dev.hostile.attacks", "tools_dev.hostile.honest"])
 
 
 @dataclass

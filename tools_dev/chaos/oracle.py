@@ -13,8 +13,8 @@ from typing import Any
 
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.dense.remote import DENSE_TABLE
-from tests.chaos.digests import differences, digest
-from tests.chaos.drawing import (
+from tools_dev.chaos.digests import differences, digest
+from tools_dev.chaos.drawing import (
     BATCH,
     STALENESS,
     TRAINED,

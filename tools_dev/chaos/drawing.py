@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.launch.runs import make_recipe
 
 from satrap.store.directory import OVERHEAD, plain_budget
-from tests.launch.runs import make_recipe
 
 Value = str | int
 Pair = tuple[tuple[str, Value], tuple[str, Value]]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
+from tests.xxh64 import xxh64
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
@@ -20,10 +21,20 @@ from satrap.checkpoint.storage import Storage
 from satrap.exchange.states import COUNTS
 from satrap.store import BUCKETS, bucket_of
 from satrap.store.kernels import layout
-from tests.chaos.changes import BOUND, EPOCHS, FROZEN, KEPT, KINDS, MOST_HOLDERS, ROOM, TRAINED, ids, vectors
-from tests.chaos.drawing import LEAST_MEMORY, Configuration
-from tests.chaos.oracle import LEAST_AUC, Looked
-from tests.xxh64 import xxh64
+from tools_dev.chaos.changes import (
+    BOUND,
+    EPOCHS,
+    FROZEN,
+    KEPT,
+    KINDS,
+    MOST_HOLDERS,
+    ROOM,
+    TRAINED,
+    ids,
+    vectors,
+)
+from tools_dev.chaos.drawing import LEAST_MEMORY, Configuration
+from tools_dev.chaos.oracle import LEAST_AUC, Looked
 
 ROW_BYTES = 64
 """Most that a row of the tables that evict takes."""

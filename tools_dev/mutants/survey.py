@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.operators import Function, Mutant
+from tools_dev.mutants.operators import Function, Mutant
 
 MARKS = "not slow and not chaos and not gpu"
 READ_SOURCE = "tests/house/test_defaults.py"
@@ -48,7 +48,7 @@ def survey(root: Path, kept: Path, *, marks: str = MARKS, jobs: int) -> Survey:
             path = os.pathsep.join([str(TRACED), str(root / "src"), str(root)])
             environment = os.environ | {"SATRAP_SURVEY": folder, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             environment["NUMBA_CACHE_DIR"] = str(root / ".numba")
-            command = [sys.executable, "-m", "pytest", "-p", "tests.mutants.plugin", "-m", marks]
+            command = [sys.executable, "-m", "pytest", "-p", "tools_dev.mutants.plugin", "-m", marks]
             options = ["-n", str(jobs), "--timeout", "600", "-o", "addopts=-q --dist worksteal"]
             subprocess.run([*command, *options], cwd=root, env=environment, check=False)
             found = _collected(Path(folder))

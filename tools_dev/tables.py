@@ -7,7 +7,7 @@ The oracle knows what was written. An answer is 0, or one error of at most four 
 `predict` writes has each row's own marker and values under their names, and the scores that the row gets when
 its file is scored alone.
 
-    python -m tests.cli.tables --minutes 30 --seed 1
+    python -m tools_dev.tables --minutes 30 --seed 1
 
 Each round of `ROUND` cases prints its seed; Hypothesis makes a case that fails smaller.
 """
@@ -36,7 +36,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.cli.command import satrap
 
 ROUND = 50

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from satrap.optim import Adagrad
-from satrap.rpc import create_key
-from satrap.schema import Categorical, Schema, Table
 from tests.cli.command import SATRAP
 from tests.cluster.runs import alive
 from tests.launch.runs import RECIPE, make_recipe
+
+from satrap.optim import Adagrad
+from satrap.rpc import create_key
+from satrap.schema import Categorical, Schema, Table
 
 OPTIMIZER = Adagrad(lr=0.1)
 TABLES = [

@@ -1,7 +1,7 @@
 """Ranks that hold the rows together, without a launcher: one is killed, the others must say so and end.
 
-`python -m tests.chaos.rank_kills --runs 30 --seed 1` starts three processes, kills one at a random time, and
-checks that each survivor ends within the deadline with an error that names its rank. Then the run goes on
+`python -m tools_dev.chaos.rank_kills --runs 30 --seed 1` starts three processes, kills one at a random time,
+and checks that each survivor ends within the deadline with an error that names its rank. Then the run goes on
 from its newest snapshot, and must end with the bytes of an undisturbed one.
 """
 
@@ -18,10 +18,10 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from tests.launch.runs import frame
 from torch.distributed import TCPStore
 
-from tests.chaos.digests import differences, digest
-from tests.launch.runs import frame
+from tools_dev.chaos.digests import differences, digest
 
 RANKS, DEADLINE = 3, 10.0
 LEFT_SECONDS = 5.0

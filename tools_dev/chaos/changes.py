@@ -11,12 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from tests.launch.runs import make_recipe
+from tests.xxh64 import xxh64
 
 from satrap.config import load
 from satrap.errors import ConfigError
-from tests.chaos.drawing import COUNTS, LEAST_MEMORY, STALENESS, Configuration, cluster, exchange_of, saved
-from tests.launch.runs import make_recipe
-from tests.xxh64 import xxh64
+from tools_dev.chaos.drawing import (
+    COUNTS,
+    LEAST_MEMORY,
+    STALENESS,
+    Configuration,
+    cluster,
+    exchange_of,
+    saved,
+)
 
 BATCH = 100
 ROWS, USERS, SELLERS, ITEMS, KINDS = 4000, 4000, 3000, 20, 8

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.exchange.servers.requests import opening
 
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to_dicts
@@ -28,9 +29,8 @@ from satrap.rpc import Key, read_key
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text
 from satrap.store import StoreConfig
-from tests.chaos.hostile.link import SECONDS, Link, frame, message
-from tests.chaos.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
-from tests.exchange.servers.requests import opening
+from tools_dev.hostile.link import SECONDS, Link, frame, message
+from tools_dev.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
 
 MANY = 1000
 """Messages of one send."""

@@ -10,15 +10,16 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tests import faults
+
 from satrap import launch
 from satrap.config import load
-from tests import faults
 
 HITS = 600
 """About how many fault points a run passes."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.chaos.process_kills"])
+CONTEXT.set_forkserver_preload(["tools_dev.chaos.process_kills"])
 WAIT = 1500.0
 """Seconds in which a run ends, also where a hundred processes share two cores; beyond that it hangs."""
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.operators import Mutant, mutants
-from tests.mutants.survey import MARKS, Choice, survey
+from tools_dev.mutants.operators import Mutant, mutants
+from tools_dev.mutants.survey import MARKS, Choice, survey
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / ".mutants"

@@ -1,8 +1,8 @@
 """The kill loop: processes of training runs are killed again and again, at random instants and inside saves.
 
-`python -m tests.chaos.kills --kills 200 --seed 1` draws configurations in which every legal pair of settings
-occurs (`drawing.py`), kills in each of them (`process_kills.py`, `cluster_kills.py`), checks what is left
-(`oracle.py`) and prints a table. What fails is kept, with the command that repeats it.
+`python -m tools_dev.chaos.kills --kills 200 --seed 1` draws configurations in which every legal pair of
+settings occurs (`drawing.py`), kills in each of them (`process_kills.py`, `cluster_kills.py`), checks what is
+left (`oracle.py`) and prints a table. What fails is kept, with the command that repeats it.
 
 With `--changes`, other processes go on each time a launcher is killed: other numbers of shards and workers,
 other tables at all workers (`changes.py`). What is left is checked table by table (`tables.py`).
@@ -23,9 +23,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.changes import Changes
-from tests.chaos.cluster_kills import ClusterRun
-from tests.chaos.drawing import (
+from tests.support import forked
+
+from tools_dev.chaos.changes import Changes
+from tools_dev.chaos.cluster_kills import ClusterRun
+from tools_dev.chaos.drawing import (
     BATCH,
     EVERY,
     TRAINED,
@@ -36,10 +38,9 @@ from tests.chaos.drawing import (
     pairs,
     write_recipe,
 )
-from tests.chaos.oracle import Looked, Oracle
-from tests.chaos.process_kills import ProcessRun
-from tests.chaos.tables import TablesOracle
-from tests.support import forked
+from tools_dev.chaos.oracle import Looked, Oracle
+from tools_dev.chaos.process_kills import ProcessRun
+from tools_dev.chaos.tables import TablesOracle
 
 
 @dataclass
@@ -93,7 +94,7 @@ def walk(
                 break
         shutil.rmtree(place)
     except Exception:  # noqa: BLE001 - whatever one configuration brings to light, the others are still tried
-        again = f"python -m tests.chaos.kills --seed {seed} --configuration {number} --kills {kills}"
+        again = f"python -m tools_dev.chaos.kills --seed {seed} --configuration {number} --kills {kills}"
         again += " --changes" * changes
         verdict.error = f"{traceback.format_exc()}kept in {place}; again: {again}"
     verdict.inside, verdict.seconds = killer.inside, time.monotonic() - begun
