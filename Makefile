@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test golden test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants check types house docs format bench clean
+.PHONY: setup quickstart test golden test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -65,7 +65,19 @@ test-floor:
 
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup
-	$(BIN)/python -m tests.mutants $(MUTANTS)
+	$(BIN)/python -m tools_dev.mutants $(MUTANTS)
+
+# Processes of training runs killed at random, and what they leave checked; for example `make kills KILLS="--kills 40 --changes"`.
+kills: setup
+	$(BIN)/python -m tools_dev.chaos.kills $(KILLS)
+
+# Attacks on all roles beside honest clients; for example `make hostile HOSTILE="--minutes 2 --messages 100000"`.
+hostile: setup
+	$(BIN)/python -m tools_dev.hostile $(HOSTILE)
+
+# Random tables from `satrap init` to predictions; for example `make tables TABLES="--minutes 5 --seed 1"`.
+tables: setup
+	$(BIN)/python -m tools_dev.tables $(TABLES)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -13,6 +13,18 @@ from tests.support import forked
 
 forked.install()
 
+# pytest shows the two sides of a failed `assert` in test files, elsewhere only if it is told so.
+pytest.register_assert_rewrite(
+    "tests.cluster.mesh_runs",
+    "tests.store.requests",
+    "tests.store.shards",
+    "tests.support.batches",
+    "tests.support.exact_runs",
+    "tests.support.strangers",
+    "tests.support.trainers",
+    "tests.train.ranks",
+)
+
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Nodes]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, pretended_alone
+from tests.cluster.dense_memory import CASES, PROGRAM, SETTINGS, predicted, pretended_alone
 from tests.dense.processes import Process, answers, started
 
 from benchmarks.dense.device import measure as on_device

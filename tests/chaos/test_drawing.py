@@ -9,8 +9,8 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import ConfigError
-from tests.chaos.changes import Changes
-from tests.chaos.drawing import (
+from tools_dev.chaos.changes import Changes
+from tools_dev.chaos.drawing import (
     DIMENSIONS,
     REFUSED,
     Configuration,

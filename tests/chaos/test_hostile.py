@@ -1,10 +1,10 @@
-"""Processes under attack for a short time; all of it is `python -m tests.chaos.hostile`."""
+"""Processes under attack for a short time; all of it is `python -m tools_dev.hostile`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.hostile.__main__ import phase
+from tools_dev.hostile.__main__ import phase
 
 
 @pytest.mark.chaos

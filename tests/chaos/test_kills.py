@@ -1,10 +1,10 @@
-"""Some of the kill loop; all of it is `python -m tests.chaos.kills --kills 200`."""
+"""Some of the kill loop; all of it is `python -m tools_dev.chaos.kills --kills 200`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.kills import line, loop
+from tools_dev.chaos.kills import line, loop
 
 SEED = 1
 """Of the configurations, so that they are the same each time; the kills come when they come."""

@@ -1,10 +1,10 @@
-"""Some of the kills of ranks; all of them are `python -m tests.chaos.rank_kills --runs 30`."""
+"""Some of the kills of ranks; all of them are `python -m tools_dev.chaos.rank_kills --runs 30`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.rank_kills import loop
+from tools_dev.chaos.rank_kills import loop
 
 
 @pytest.mark.chaos

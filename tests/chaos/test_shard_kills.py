@@ -1,4 +1,4 @@
-"""Shards that die come back; the long version is `python -m tests.chaos.shard_kills`."""
+"""Shards that die come back; the long version is `python -m tools_dev.chaos.shard_kills`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.shard_kills import run
 from tests.launch.runs import RECIPE, make_recipe
+from tools_dev.chaos.shard_kills import run
 
 EXACT = ["training.mode=sync", "cluster.workers=2", "checkpoint.durability=journal"]
 

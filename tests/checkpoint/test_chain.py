@@ -4,69 +4,19 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import satrap
-from satrap.checkpoint import Checkpoint, Series, read_checkpoint, verify
+from satrap.checkpoint import Series, read_checkpoint, verify
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.rewrite import compact, forget
 from satrap.errors import CheckpointError
-from satrap.store import Chunk, Delta, Eviction, Shard
 from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
-
-Bytes = list[tuple[str, bytes, bytes, bytes]]
-
-
-def content(chunks: Iterator[tuple[str, Chunk]]) -> Bytes:
-    """Rows in order, whatever the chunks."""
-    return [
-        (table, c.ids[i].tobytes(), c.weights[i].tobytes(), c.state[i].tobytes())
-        for table, c in chunks
-        for i in range(len(c.ids))
-    ]
-
-
-class Trained:
-    """A small store that evicts, saved in deltas."""
-
-    def __init__(self, root: Path, seed: int = 0, keep: int = 2) -> None:
-        tables = [satrap.Table("a", dim=3), satrap.Table("b", dim=3), satrap.Table("c", dim=3)]
-        self.shard = Shard(
-            tables, optimizer=satrap.optim.Adagrad(lr=0.1), seed=1, memory=190_000, eviction=Eviction()
-        )
-        self.rng = np.random.default_rng(seed)
-        self.series = Series(str(root), keep=keep)
-        self.step = 0
-
-    def train(self, rows: int = 400) -> None:
-        self.step += 1
-        for table in "abc":
-            ids = self.rng.integers(0, 5000, rows).astype(np.uint64)
-            self.shard.lookup(table, ids)
-            self.shard.update(table, ids, self.rng.standard_normal((rows, 3)).astype(np.float32))
-
-    def take(self, *, full: bool = False) -> tuple[Checkpoint, Delta]:
-        full = full or not self.series.followable(self.step)
-        delta = self.shard.changes.take(full=full, chunk_rows=64)
-        chunks = ((chunk.table, chunk) for chunk in delta.chunks)
-        deleted = None if delta.full else delta.deleted
-        return Checkpoint({"steps": self.step}, {"w": torch.zeros(2)}, {}, chunks, deleted=deleted), delta
-
-    def save(self, *, full: bool = False) -> Bytes:
-        """Save, and return what the store holds."""
-        self.series.write(self.step, self.take(full=full)[0])
-        return self.rows()
-
-    def rows(self) -> Bytes:
-        return content((c.table, c) for c in self.shard.snapshot())
+from tests.checkpoint.states import Bytes, Trained, content
 
 
 def read(root: Path, step: int) -> Bytes:

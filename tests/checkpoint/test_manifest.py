@@ -33,6 +33,7 @@ from satrap.launch.checkpoint_rows import export, forget_everywhere
 from satrap.launch.reshard import reshard_everywhere
 from tests.checkpoint.forged import body_of, forge, signed
 from tests.checkpoint.states import make_checkpoint
+from tests.support.manifests import json_values, places
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -291,19 +292,6 @@ def test_a_large_manifest_takes_little_memory(text: str, tmp_path: Path) -> None
         )
     done = limited(READ, tmp_path)
     assert done.stdout.strip() == "the manifest is damaged", done.stderr
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all values in nested JSON."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -22,9 +22,7 @@ from satrap.errors import CheckpointError
 from satrap.store import Chunk
 from tests import faults
 from tests.checkpoint.s3 import Line, server
-from tests.checkpoint.states import equal, make_checkpoint
-from tests.checkpoint.test_chain import Trained, content
-from tests.checkpoint.test_series import committed
+from tests.checkpoint.states import Trained, committed, content, equal, make_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("default")  # warnings of the S3 client are not ours
 

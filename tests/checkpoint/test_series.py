@@ -16,19 +16,7 @@ from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError
 from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
-from tests.checkpoint.states import equal, make_checkpoint, make_chunk
-
-
-def committed(root: Path) -> dict[int, float]:
-    """Step -> value of every snapshot a reader finds, each read whole."""
-    series = Series(str(root))
-    found = {}
-    for step in series.steps():
-        _, checkpoint = series.read(step)
-        value = checkpoint.settings["steps"]
-        equal(make_checkpoint(value), checkpoint)
-        found[step] = value
-    return found
+from tests.checkpoint.states import committed, equal, make_checkpoint, make_chunk
 
 
 def leftovers(root: Path) -> list[str]:

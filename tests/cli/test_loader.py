@@ -13,7 +13,7 @@ from satrap.data.remote import RemoteData
 from satrap.launch.datasets import measured, open_part
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import make_recipe
-from tests.rpc.wire.test_batches import assert_same
+from tests.support.batches import assert_same
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
-from satrap.errors import SatrapError, StoreError
+from satrap.errors import StoreError
 from satrap.launch import mailbox
-from satrap.launch.mailbox import Mailbox, Request
-from tests.cli.command import Answer, satrap
+from tests.cli.answering import asked
+from tests.cli.command import satrap
 
 SHARDS = [
     {
@@ -24,25 +23,6 @@ SHARDS = [
     },
     {"shard": 2, "address": "127.0.0.1:40002", "buckets": 2048, "rows": 1, "bytes": 2, "traffic": None},
 ]
-
-
-def asked(
-    run: Path, answer: dict[str, object] | SatrapError, *arguments: object, command: str = "shards"
-) -> tuple[Answer, Request]:
-    """Answer one request; return what the command printed, and the request."""
-    box, found = Mailbox(run / "requests"), list[Request]()
-
-    def reply() -> None:
-        while not found:
-            found.extend(box.requests())
-        box.reply(found[0].id, answer)
-
-    with box.open():
-        thread = threading.Thread(target=reply)
-        thread.start()
-        printed = satrap(command, *arguments)
-        thread.join()
-    return printed, found[0]
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ from collections import Counter
 
 import hypothesis
 
-from tests.cli.tables import cases_test
+from tools_dev.tables import cases_test
 
 
 def test_random_tables_are_scored_right_or_refused_in_one_clear_error() -> None:

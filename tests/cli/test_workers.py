@@ -9,8 +9,8 @@ import pytest
 
 from satrap.errors import ConfigError
 from satrap.launch import mailbox
+from tests.cli.answering import asked
 from tests.cli.command import satrap
-from tests.cli.test_shards import asked
 
 SAID = {"said": "3 workers from step 40 on", "before": 2, "workers": 3, "step": 40, "seconds": 2.5}
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 import satrap
 from satrap.dense import ConnectedGroup, ConnectedWorkers, Group
 from satrap.train import Checkpointing, Trainer
+from tests.support.watched import Watched, data
 from tests.train.plain import Batches, grouped, make_batches, make_schema
-from tests.train.test_cluster_saving import Watched, data
 
 SIZE, COPIES, KILLED = 4, 2, 8
 HELD = [make_batches(3, seed=50 + share) for share in range(COPIES)]

@@ -6,7 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from tests.cli.command import SATRAP
+
+WORKERS, ROWS = 0, 1
+"""Machines."""
 
 _NUMBERS = itertools.count()
 
@@ -102,3 +109,21 @@ class Machines:
 
 def _do(command: str) -> None:
     subprocess.run(command.split(), check=True)
+
+
+@contextmanager
+def shards(machines: Machines, key: Path, count: int = 2) -> Iterator[list[str]]:
+    """Shards on the second machine; yields their addresses."""
+    with ExitStack() as stack:
+        addresses = []
+        for number in range(count):
+            listen = ["shard", "--listen", f"{machines.addresses[ROWS]}:{7000 + number}", "--key", str(key)]
+            shard = stack.enter_context(
+                subprocess.Popen(
+                    [*machines.command(ROWS), str(SATRAP), *listen], stdout=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(shard.terminate)
+            assert shard.stdout is not None
+            addresses.append(shard.stdout.readline().split()[4])
+        yield addresses

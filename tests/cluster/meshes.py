@@ -33,8 +33,8 @@ from satrap.train import Checkpointing, Trainer, dense_files, merge, snapshots
 from satrap.train.dense_stream import DenseStream
 from satrap.train.microbatches import MicroBatches
 from satrap.train.place import torch_ranks
+from tests.support.trainers import joined
 from tests.train.plain import Batches, grouped, make_batches, make_schema
-from tests.train.test_workers import joined
 
 STEPS, SHORT, SHARES = 50, 2, 4
 """Steps, batches that the last share has less, and the largest number of shares."""

@@ -12,9 +12,9 @@ from satrap.checkpoint import Series
 from satrap.train import Checkpointing
 from tests.cluster.copies import COPIES, HELD, SIZE, make_trainer, weights
 from tests.dense.processes import answers as in_processes
+from tests.support.trainers import joined
+from tests.support.watched import ROWS, Watched, data
 from tests.train.plain import Batches
-from tests.train.test_cluster_saving import ROWS, Watched, data
-from tests.train.test_workers import joined
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

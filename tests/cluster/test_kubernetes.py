@@ -18,7 +18,7 @@ from tests.cluster.machines import Machines
 from tests.cluster.pods import Cluster, machine_code
 from tests.cluster.runs import PATIENCE, eventually
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import saved
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
 SETTINGS = ["embedding.memory=64MiB", "checkpoint.every_steps=5", "training.mode=sync"]

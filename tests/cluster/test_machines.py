@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.machines import Machines
-from tests.cluster.test_torchrun import PROGRAM
+from tests.cluster.torchrun_program import PROGRAM
 from tests.launch.runs import frame
 
 pytestmark = pytest.mark.cluster

@@ -17,8 +17,8 @@ import pytest
 from satrap.checkpoint import Series
 from satrap.dense import Mesh
 from satrap.dense.mesh import PipelineSchedule
+from tests.cluster.mesh_runs import run, saved
 from tests.cluster.runs import eventually
-from tests.cluster.test_meshes import run, saved
 from tests.dense.processes import started
 
 DEADLINE = 60.0

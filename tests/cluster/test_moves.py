@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,67 +13,11 @@ import pytest
 
 from satrap.data.hashing import hash_ids
 from satrap.store import BUCKETS, bucket_of
-from tests.chaos.digests import differences, digest
-from tests.cli.command import SATRAP, satrap
+from tests.cli.command import satrap
 from tests.cluster.runs import alive, children, eventually
-from tests.launch.runs import RECIPE, frame, make_recipe
-
-SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 400")
-SETTINGS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=2", "training.patience=null"]
-
-
-def shards(command: str, *arguments: object) -> dict[str, Any]:
-    """Ask a run and return its answer; ask again if its workers have to start again meanwhile."""
-    for _ in range(20):
-        answer = satrap("shards", command, *arguments, "--json")
-        if "not all rows were moved: all workers start again" not in answer.err:
-            assert answer.code == 0, answer.err
-            found: dict[str, Any] = json.loads(answer.out)
-            return found
-        time.sleep(0.5)
-    raise AssertionError(answer.err)
-
-
-class Run:
-    """A run of a fixed number of steps; `sets` are settings beside `base`, `variables` its environment."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *sets: str,
-        resume: bool = False,
-        base: Sequence[str] = SETTINGS,
-        text: str = SYNC,
-        rows: pd.DataFrame | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.folder = folder / "run"
-        options = [part for each in [*base, *sets] for part in ("--set", each)]
-        command = [SATRAP, "train", make_recipe(folder, text, rows), "--output", self.folder, *options]
-        command += ["--resume"] if resume else []
-        self.log = folder / "log"
-        with self.log.open("w") as log:
-            self.popen = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.popen.kill()
-        self.popen.wait()
-
-    def training(self) -> bool:
-        history = self.folder / "metrics.jsonl"
-        return eventually(lambda: history.exists() or self.popen.poll() is not None)
-
-    def ended(self) -> None:
-        assert self.popen.wait(300) == 0, self.log.read_text()
-
-
-def targets(run: Run) -> list[str]:
-    """What Prometheus is told to follow."""
-    listed = json.loads((run.folder / "targets.json").read_text())
-    return sorted(one["labels"]["instance"] for one in listed)
+from tests.launch.runs import frame
+from tests.support.asked_runs import Run, shards, targets
+from tools_dev.chaos.digests import differences, digest
 
 
 @pytest.mark.cluster

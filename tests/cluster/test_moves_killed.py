@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.digests import differences, digest
 from tests.cli.command import SATRAP, Answer
 from tests.cluster.points import Point
 from tests.cluster.runs import children, eventually
-from tests.cluster.test_moves import Run, shards
+from tests.support.asked_runs import Run, shards
+from tools_dev.chaos.digests import differences, digest
 
 pytestmark = pytest.mark.cluster
 

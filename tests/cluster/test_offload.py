@@ -13,10 +13,10 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
-from tests.dense.test_offload import container
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import saved
-from tests.launch.test_collective import COLLECTIVE, KillWorker
+from tests.support.clusters import COLLECTIVE, KillWorker
+from tests.support.containers import container
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
 

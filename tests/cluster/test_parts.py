@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from satrap.dense import Mesh
-from tests.cluster.test_meshes import run, saved
+from tests.cluster.mesh_runs import run, saved
 from tests.dense.processes import answers, started
-from tests.dense.test_offload import container
+from tests.support.containers import container
 
 MESHES = [Mesh(2, sharded=True), Mesh(1, 2), Mesh(1, pipeline=2)]
 LONG = [Mesh(4, sharded=True, shard_size=2), Mesh(2, 2, True), Mesh(2, 2), Mesh(2, 1, "optimizer")]

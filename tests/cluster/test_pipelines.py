@@ -12,8 +12,8 @@ import pytest
 from satrap.dense import Mesh
 from satrap.dense.mesh import INTERLEAVED
 from satrap.train import Checkpointing
+from tests.cluster.mesh_runs import EVERY, Numbers, assert_near, dense_files, run, saved
 from tests.cluster.meshes import MODELS, make_trainer, whole
-from tests.cluster.test_meshes import EVERY, Numbers, assert_near, dense_files, run, saved
 from tests.train.plain import Batches
 
 LONG = [

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from satrap.checkpoint import Series
-from tests.chaos.cluster_kills import start
-from tests.chaos.digests import digest
 from tests.cli.command import process as run_command
 from tests.cluster.runs import PATIENCE, children, eventually
 from tests.launch.runs import RECIPE, frame, make_recipe
+from tools_dev.chaos.cluster_kills import start
+from tools_dev.chaos.digests import digest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 

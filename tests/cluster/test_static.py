@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,34 +13,15 @@ from satrap import launch
 from satrap.config import load
 from satrap.rpc import create_key
 from tests.cli.command import SATRAP, Answer
-from tests.cluster.machines import Machines
+from tests.cluster.machines import ROWS, WORKERS, Machines, shards
 from tests.cluster.runs import PATIENCE, eventually
 from tests.launch.runs import lines_of, make_recipe
-from tests.launch.test_cluster import SERVERS, saved
+from tests.support.clusters import SERVERS
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
-WORKERS, ROWS = 0, 1
-"""Machines."""
 PARTITION, DELAY = 10.0, 0.001
 """Seconds."""
-
-
-@contextmanager
-def shards(machines: Machines, key: Path, count: int = 2) -> Iterator[list[str]]:
-    """Shards on the second machine; yields their addresses."""
-    with ExitStack() as stack:
-        addresses = []
-        for number in range(count):
-            listen = ["shard", "--listen", f"{machines.addresses[ROWS]}:{7000 + number}", "--key", str(key)]
-            shard = stack.enter_context(
-                subprocess.Popen(
-                    [*machines.command(ROWS), str(SATRAP), *listen], stdout=subprocess.PIPE, text=True
-                )
-            )
-            stack.callback(shard.terminate)
-            assert shard.stdout is not None
-            addresses.append(shard.stdout.readline().split()[4])
-        yield addresses
 
 
 def training(machines: Machines, recipe: Path, run: Path, *settings: str) -> subprocess.Popen[str]:

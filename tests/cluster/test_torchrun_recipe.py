@@ -14,11 +14,10 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.rpc import create_key
-from tests.chaos.digests import differences, digest
-from tests.cluster.machines import Machines
+from tests.cluster.machines import Machines, shards
 from tests.cluster.runs import PATIENCE, eventually
-from tests.cluster.test_static import shards
 from tests.launch.runs import RECIPE, lines_of, make_recipe
+from tools_dev.chaos.digests import differences, digest
 
 pytestmark = pytest.mark.cluster
 

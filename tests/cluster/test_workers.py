@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,25 +11,11 @@ from satrap import launch
 from satrap.config import load
 from tests.cli.command import process, satrap
 from tests.cluster.runs import children, eventually
-from tests.cluster.test_moves import Run
 from tests.launch.runs import RECIPE, frame, make_recipe
+from tests.support.asked_runs import ALIKE, SERVERS, TEXT, WIRE, Run, asked
 
 pytestmark = pytest.mark.cluster
-TEXT = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 3")
-ALIKE = ["data.global_batch=true", "training.patience=null"]
-SERVERS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=1"]
-WIRE = ["cluster.wire.forward=float32", "cluster.wire.backward=float32"]
 PARTS = ("shard", "loader")
-
-
-def asked(run: Run, number: int) -> dict[str, Any]:
-    """Ask for another number of workers, as soon as the run takes requests; return the answer."""
-    lock = run.folder / "requests" / "lock"
-    assert eventually(lambda: run.popen.poll() is not None or lock.exists()), run.log.read_text()
-    answer = satrap("workers", run.folder, number, "--json")
-    assert answer.code == 0, answer.err + run.log.read_text()
-    found: dict[str, Any] = json.loads(answer.out)
-    return found
 
 
 def of(run: Run, *kinds: str) -> dict[str, int]:

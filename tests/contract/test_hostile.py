@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import socket
 import ssl
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer
-from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import create_key, read_key
@@ -32,7 +31,6 @@ from satrap.rpc.wire.frames import (
     Code,
     Header,
     Kind,
-    decode,
     digest,
     encode,
 )
@@ -40,44 +38,9 @@ from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Eviction, StoreConfig, Tier
 from tests.contract.parties import SEED, TABLES, Process, connect, request, threads
 from tests.rpc import plain
+from tests.support.strangers import stranger
 
 MEMORY = 1 << 20
-
-
-class Stranger:
-    """A bare socket that sends what it likes."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-
-    def send(self, *parts: bytes) -> None:
-        plain.send(self.socket, parts)
-
-    def ask(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[Header, list[bytes]]:
-        """Send a well-formed message; return the answer."""
-        self.send(encode(header, digest(parts)), *(bytes(memoryview(p)) for p in parts))
-        return self.receive()
-
-    def receive(self) -> tuple[Header, list[bytes]]:
-        header, *parts = plain.receive(self.socket)
-        return decode(header, parts), parts
-
-    def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
-        config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
-        config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN} | changes
-        return self.ask(Header(Kind.HELLO, epoch=1, client=77), [pack_text(config)])
-
-    def refusal(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[int, str]:
-        answer, text = self.ask(header, parts)
-        assert answer.kind == FAILURE
-        content = unpack_text(text[0])
-        return content["code"], content["what"]
-
-
-@contextmanager
-def stranger(server: ShardServer) -> Iterator[Stranger]:
-    with plain.connect(server.address) as sock:
-        yield Stranger(sock)
 
 
 def serves(server: ShardServer) -> bool:

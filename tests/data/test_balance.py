@@ -19,7 +19,7 @@ from satrap.data.balance import balanced
 from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError
 from tests.data.helpers_data import numbers, same
-from tests.data.test_remote import loader
+from tests.data.loaders import loader
 
 SCHEMA = Schema(
     [],

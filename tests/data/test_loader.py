@@ -18,7 +18,7 @@ from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute
 from satrap.rpc.wire.frames import FAILURE, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
-from tests.data.test_remote import SCHEMA, columns, loader, remote
+from tests.data.loaders import SCHEMA, columns, loader, remote
 from tests.exchange.servers.requests import misplace, opening
 
 HUGE = 10**400

@@ -5,61 +5,22 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from satrap import data
 from satrap.data import loader as module
-from satrap.data.loader import AHEAD, LoaderService
-from satrap.data.remote import RemoteData
+from satrap.data.loader import AHEAD
 from satrap.errors import ConfigError, DataError, ExchangeError
-from satrap.exchange.servers import ClientOptions, ServersExchange
+from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
-from satrap.rpc.server.server import Server
-from satrap.schema import Categorical, Numeric, Schema, Table
-from tests.rpc.wire.test_batches import assert_same
-
-SCHEMA = Schema(
-    labels=["clicked"],
-    features={
-        "user": Categorical(dim=4),
-        "tags": Categorical(dim=4, multi=True, separator="|"),
-        "price": Numeric(transform="log1p"),
-    },
-)
-ROWS = 997
-
-
-def columns(rows: int = ROWS) -> dict[str, Any]:
-    rng = np.random.default_rng(3)
-    return {
-        "user": rng.integers(0, 50, rows),
-        "tags": ["|".join(map(str, rng.integers(0, 9, rng.integers(0, 4)))) for _ in range(rows)],
-        "price": rng.exponential(3, rows),
-        "clicked": rng.integers(0, 2, rows),
-    }
-
-
-@contextmanager
-def loader(
-    parts: Mapping[str, data.Dataset], listen: str = "127.0.0.1:0"
-) -> Iterator[tuple[Server, LoaderService]]:
-    service = LoaderService(
-        lambda part, schema: parts[part].with_options(schema=schema) if part in parts else None
-    )
-    with Server(listen, service) as server:
-        yield server, service
-
-
-def remote(server: Server, part: str = "train", *, deadline: float = 20.0, **share: int) -> RemoteData:
-    options = ClientOptions(deadline=deadline)
-    return RemoteData("loader 3", server.address, part, SCHEMA, **share, options=options)
+from satrap.schema import Table
+from tests.data.loaders import ROWS, SCHEMA, columns, loader, remote
+from tests.support.batches import assert_same
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense import compiled
 from satrap.errors import ConfigError
 from satrap.train import TrainingOptions
+from tests.support.trainers import alone, assert_same, make_trainer
 from tests.train.plain import Batches, make_batches
-from tests.train.test_workers import alone, assert_same, make_trainer
 
 
 class Blocks(nn.Module):

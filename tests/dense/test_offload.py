@@ -7,8 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,8 @@ from torch import Tensor, nn
 
 from satrap.dense.offload import offloaded
 from satrap.errors import ConfigError
-
-Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-OPTIMIZERS: dict[str, Make] = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
-    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
-    "adamw": lambda p: torch.optim.AdamW([{"params": p[:1]}, {"params": p[1:], "lr": 0.1}], lr=0.01),
-}
+from tests.dense.networks import OPTIMIZERS
+from tests.support.containers import container
 
 
 def parameters() -> list[nn.Parameter]:
@@ -135,25 +127,6 @@ for step in range(3):
     optimizer.zero_grad()
 print([p.double().sum().item() for p in model.parameters()])
 """
-
-
-@contextmanager
-def container(limit: int) -> Iterator[str]:
-    """Give the file through which a process enters a group with so many bytes of memory, or skip the test."""
-    lines = [
-        line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    ]
-    own = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
-    group = Path(f"/sys/fs/cgroup/memory{own[0] if own else ''}/satrap-offload-{os.getpid()}")
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("memory cgroups cannot be made here")
-    try:
-        (group / "memory.limit_in_bytes").write_text(str(limit))
-        yield str(group / "cgroup.procs")
-    finally:
-        group.rmdir()
 
 
 @pytest.mark.cluster

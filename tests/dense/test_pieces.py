@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from satrap.dense import Mesh
 from satrap.dense.pieces import UNIT, Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.models.experts import Experts
-
-
-@contextmanager
-def playing(rank: int, size: int) -> Iterator[None]:
-    """This process is one of several; collectives do nothing."""
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+from tests.dense.fake_group import playing
 
 
 class Network(nn.Module):

@@ -15,7 +15,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh
 from satrap.dense.pipelined import Pipelined
 from satrap.errors import ConfigError
-from tests.dense.test_pieces import playing
+from tests.dense.fake_group import playing
 
 MESH = Mesh(pipeline=3)
 

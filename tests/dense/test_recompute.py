@@ -14,8 +14,8 @@ from satrap import models
 from satrap.dense.recompute import _segments, checkpoint_activations
 from satrap.errors import ConfigError
 from satrap.models.experts import Experts
+from tests.support.trainers import alone, assert_same, make_trainer
 from tests.train.plain import Batches, Tower, make_batches, make_schema
-from tests.train.test_workers import alone, assert_same, make_trainer
 
 
 def stack(layers: int) -> nn.Sequential:

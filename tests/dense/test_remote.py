@@ -15,8 +15,8 @@ from satrap.errors import ConfigError
 from satrap.exchange import TableGroup
 from satrap.schema import Table
 from satrap.store import Admission
+from tests.support.trainers import alone, assert_same, distributed
 from tests.train.plain import Batches, Tower, make_batches
-from tests.train.test_workers import alone, assert_same, distributed
 
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {

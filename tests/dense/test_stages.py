@@ -14,7 +14,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
 from satrap.dense.stages import compute, described, links_of, stage_cuts, stages_of, tensors
 from satrap.errors import ConfigError
-from tests.dense.test_tensor_plan import schema
+from tests.dense.networks import schema
 
 pytestmark = pytest.mark.pytorch("2.13")
 

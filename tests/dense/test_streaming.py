@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense.streaming import stream_weights
-from tests.dense.test_offload import OPTIMIZERS
-from tests.dense.test_weights import WIDTH, net, train
+from tests.dense.networks import OPTIMIZERS, WIDTH, net, train
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -9,17 +9,11 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-import satrap
 from satrap import models
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models.experts import Experts
-
-
-def schema() -> satrap.Schema:
-    features: dict[str, Any] = {name: satrap.Categorical(dim=8) for name in ("user", "item")}
-    return satrap.Schema(labels=["clicked"], features={**features, "price": satrap.Numeric()})
-
+from tests.dense.networks import schema
 
 TOWER = {"towers.towers.0.0": "column", "towers.towers.0.2": "row"}
 PAIR = {"deep.0": "column", "deep.2": "row"}

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from satrap.config import load
-from satrap.deploy import Request, kubernetes
 from satrap.deploy.manifests import quantity
+from tests.deploy.manifests import NEEDED, RECIPES, Object, objects
 from tests.deploy.schemas import problems
 from tests.launch.runs import make_recipe
 
-ROOT = Path(__file__).parents[2]
-RECIPES = [
-    ROOT / "src/satrap/quickstart/goodbooks.yaml",  # that of the examples names files outside of its folder
-    *sorted(path for path in (ROOT / "examples/recipes").glob("*.yaml") if path.stem != "goodbooks"),
-]
-NEEDED = ["embedding.memory=1GiB", "checkpoint.every_steps=1000"]
 SERVERS = [*NEEDED, "checkpoint.url=s3://bucket/run", "cluster.exchange=servers", "cluster.shards=3"]
-Object = dict[str, Any]
-
-
-def objects(recipe: Path, *settings: str, **asked: Any) -> dict[str, Object]:
-    """The objects by kind, as a reader of the YAML sees them."""
-    request = Request(**({"name": "run", "image": "satrap:1", "data_claim": "data"} | asked))
-    text = kubernetes(load(recipe, settings), request)
-    return {one["kind"]: one for one in YAML(typ="safe", pure=True).load_all(text)}
 
 
 def pod(one: Object) -> Object:

@@ -15,8 +15,8 @@ from satrap.deploy.sizes import held_bytes
 from satrap.errors import ConfigError
 from satrap.launchers.room import asked
 from tests.deploy import kuberay
+from tests.deploy.manifests import NEEDED, RECIPES, Object, objects
 from tests.deploy.schemas import problems
-from tests.deploy.test_manifests import NEEDED, RECIPES, Object, objects
 from tests.launch.runs import make_recipe
 
 SERVERS = [

@@ -17,8 +17,8 @@ from satrap.exchange.servers import ShardServer
 from satrap.train import Trainer, TrainingOptions
 from tests.cli.command import process
 from tests.launch.runs import make_recipe
+from tests.support.trainers import Answer, assert_same, connecting, contents, make_trainer
 from tests.train.plain import Batches, make_batches
-from tests.train.test_workers import Answer, assert_same, connecting, contents, make_trainer
 
 DEVICE = "cuda"
 TOLERANCE = 2e-5

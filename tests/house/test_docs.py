@@ -168,7 +168,7 @@ def test_the_documents_name_commands_and_keys_that_exist() -> None:
 
 
 def test_the_documents_name_files_of_the_repository_that_exist() -> None:
-    ours = r"`((?:src|tests|docs|benchmarks|examples)/[\w./-]*|(?:\w+/)+\w+\.py)`"
+    ours = r"`((?:src|tests|tools_dev|docs|benchmarks|examples)/[\w./-]*|(?:\w+/)+\w+\.py)`"
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     for document in documents:
         if document.name != "CHANGELOG.md":  # it also names files that have gone since

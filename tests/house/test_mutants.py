@@ -6,9 +6,9 @@ import ast
 import tomllib
 from pathlib import Path
 
-from tests.mutants.__main__ import REVIEWED, ROOT, draw, equivalent
-from tests.mutants.operators import Mutant, mutants
-from tests.mutants.survey import READ_SOURCE, Choice, Survey
+from tools_dev.mutants.__main__ import REVIEWED, ROOT, draw, equivalent
+from tools_dev.mutants.operators import Mutant, mutants
+from tools_dev.mutants.survey import READ_SOURCE, Choice, Survey
 
 SOURCE = b'''"""Text."""
 import os

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.ipc
 import pytest
-from safetensors.numpy import load_file
 
 from satrap import launch
 from satrap.config import load
@@ -29,23 +27,9 @@ from satrap.train import Observer, Progress
 from tests.cli.command import SATRAP
 from tests.cluster.runs import children, eventually
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
-from tests.openmetrics.test_endpoint import scrape
-
-SERVERS = [
-    "cluster.exchange=servers",
-    "cluster.wire.forward=float32",
-    "cluster.wire.backward=float32",
-]
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    """Every weight and row of a run."""
-    (data,) = (folder / "model").glob("data-*")
-    content: dict[str, Any] = {k: v.tobytes() for k, v in load_file(data / "model.safetensors").items()}
-    for name in sorted({path.name.split(".")[0] for path in data.glob("table-*.arrow")}):
-        parts = [pyarrow.ipc.open_stream(path).read_all() for path in data.glob(f"{name}.*arrow")]
-        content[name] = pyarrow.concat_tables(parts).sort_by("ids").to_pydict()  # shards write their own
-    return content
+from tests.support.clusters import SERVERS
+from tests.support.scraping import scrape
+from tests.support.snapshots import saved
 
 
 class Scrape(Observer):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,11 @@ import pytest
 
 from satrap import launch
 from satrap.config import load
-from satrap.train import Observer, Progress
-from tests.cluster.runs import children
 from tests.launch.runs import RECIPE, frame, make_recipe
-from tests.launch.test_cluster import SERVERS, saved
+from tests.support.clusters import COLLECTIVE, SERVERS, KillWorker
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
-COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
 
 
 @pytest.mark.parametrize(
@@ -85,19 +81,6 @@ def test_gradients_of_the_network_travel_in_8_bits(tmp_path: Path, exchange: lis
             assert 0.001 < rounding < 0.02 if folder.name in ("int8-sync", "int8-hybrid") else rounding == 0
     assert len(set(found.values())) == len(found)
     assert max(found.values()) - min(found.values()) < 0.05
-
-
-class KillWorker(Observer):
-    """Kills a worker after the first epoch, once."""
-
-    def __init__(self) -> None:
-        self.killed = 0
-
-    def evaluated(self, metrics: Any, progress: Progress) -> None:
-        if self.killed:
-            return
-        self.killed = children(os.getpid())["worker 1"]
-        os.kill(self.killed, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from satrap.openmetrics import Endpoint
 from satrap.optim import SGD
 from satrap.train import Place
 from tests.launch.runs import make_recipe
-from tests.openmetrics.test_endpoint import scrape
+from tests.support.scraping import scrape
 
 
 @pytest.mark.parametrize(

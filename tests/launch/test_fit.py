@@ -10,19 +10,8 @@ from satrap.config import load
 from satrap.errors import DataError
 from satrap.launch.beginning import _beginning
 from satrap.launch.fit import one_class
-from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
-
-
-class Stop(Observer):
-    """Presses Ctrl-C at a step."""
-
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, progress: Progress) -> None:
-        if progress.step == self.at:
-            raise KeyboardInterrupt
+from tests.support.interruptions import Stop
 
 
 def test_interrupted_run_keeps_the_model(tmp_path: Path) -> None:

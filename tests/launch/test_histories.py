@@ -14,7 +14,8 @@ from satrap.launch.datasets import open_part
 from satrap.launch.dense_plan import plan_network
 from satrap.launch.planning import plan_size
 from tests.launch.histories import RECIPE, frame, make_recipe
-from tests.launch.test_resume import KillAt, KilledError, history
+from tests.launch.killed import history
+from tests.support.interruptions import KillAt, KilledError
 
 
 def test_a_history_that_decides_the_label_is_learnt(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from satrap.config import load
 from satrap.train import Observer, Progress
 from tests.cluster.runs import children
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import SERVERS
+from tests.support.clusters import SERVERS
 
 pytestmark = pytest.mark.cluster
 REPLICATED = "cluster.placements={item: replicated}"

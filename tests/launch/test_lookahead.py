@@ -15,7 +15,7 @@ from satrap.config import load
 from satrap.train import Observer, Progress
 from tests.cluster.runs import children
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import saved
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
 SYNC = ["cluster.exchange=servers", "cluster.shards=2", "training.mode=sync"]

@@ -13,8 +13,8 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import SERVERS, saved
-from tests.launch.test_collective import COLLECTIVE, KillWorker
+from tests.support.clusters import COLLECTIVE, SERVERS, KillWorker
+from tests.support.snapshots import saved
 
 DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
 

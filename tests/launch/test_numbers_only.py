@@ -12,8 +12,9 @@ import torch
 from satrap import launch
 from satrap.config import load
 from tests.launch.runs import make_recipe
-from tests.launch.test_cluster import SERVERS, saved
-from tests.launch.test_fit import Stop
+from tests.support.clusters import SERVERS
+from tests.support.interruptions import Stop
+from tests.support.snapshots import saved
 
 COLLECTIVE = ["cluster.exchange=collective", "cluster.workers=2", "cluster.wire.dense=float32"]
 RECIPE = """\

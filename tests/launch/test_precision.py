@@ -9,7 +9,8 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from tests.launch.runs import frame, make_recipe
-from tests.launch.test_cluster import SERVERS, saved
+from tests.support.clusters import SERVERS
+from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
 PLACES = [

@@ -11,8 +11,8 @@ from satrap.checkpoint.storage import Storage
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.reporting import report
+from tests.launch.killed import killed
 from tests.launch.runs import RECIPE, make_recipe
-from tests.launch.test_resume import killed
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError
 from satrap.launch.reshard import reshard_everywhere
 from tests import faults
-from tests.chaos.digests import digest
 from tests.cli.command import satrap
 from tests.contract.parties import assert_equal_contents, connect, local, threads, train
-from tests.exchange.servers.test_snapshots import write
+from tests.support.snapshots import write
+from tools_dev.chaos.digests import digest
 
 
 def saved(place: Path) -> str:

@@ -19,37 +19,9 @@ from satrap.errors import ConfigError, DataError
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import begun, checkpointing
 from satrap.train import Observer, Progress
-from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
-
-STEPPED = RECIPE + "checkpoint: {every_steps: 7}\n"
-
-
-class KilledError(Exception):
-    pass
-
-
-class KillAt(Observer):
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, progress: Progress) -> None:
-        if progress.step == self.at:
-            raise KilledError
-
-
-def killed(folder: Path, *overrides: str, at: int = 25) -> Path:
-    path = make_recipe(folder, STEPPED)
-    with pytest.raises(KilledError):
-        launch.train(load(path, overrides), str(folder / "run"), observers=[KillAt(at)])
-    return path
-
-
-def history(folder: Path) -> list[dict[str, object]]:
-    timed = ("seconds", "per_second", "eta", "rows", "memory", "waiting")
-    return [
-        {k: v for k, v in line.items() if not any(word in k for word in timed)}
-        for line in lines_of(folder / "metrics.jsonl")
-    ]
+from tests.launch.killed import STEPPED, history, killed
+from tests.launch.runs import RECIPE, frame, make_recipe
+from tests.support.interruptions import KillAt, KilledError
 
 
 @pytest.mark.parametrize("at", [10, 16, 25, 31])

@@ -22,7 +22,7 @@ from tests import faults
 from tests.cli.command import satrap
 from tests.disks import fill, small_disk
 from tests.launch.runs import RECIPE, make_recipe
-from tests.train.test_snapshots import make_trainer, train_data
+from tests.support.exact_runs import make_trainer, train_data
 
 FULL = faults.fail(lambda: OSError(28, "No space left on device"))
 

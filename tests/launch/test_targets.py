@@ -15,7 +15,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.targets import Targets
 from satrap.train import Observer, Progress
 from tests.launch.runs import make_recipe
-from tests.openmetrics.test_endpoint import scrape
+from tests.support.scraping import scrape
 
 
 def test_each_process_is_a_target_and_one_that_comes_back_takes_its_place(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from satrap.launch.worker import INTERRUPTED
 from satrap.launchers.launcher import Ended, Logged, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
-from tests.launchers.test_launcher import hear
 from tests.support import forked
+from tests.support.roles import hear
 
 
 @pytest.mark.cluster

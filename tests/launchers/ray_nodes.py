@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from satrap.config.cluster import Cluster
+from satrap.launchers.ray_launcher import RayLauncher
 from tests.cluster.runs import ROLES
 
 SMALL = 80 << 20
@@ -125,3 +127,7 @@ def _words(pid: int) -> list[str]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return [""]
+
+
+def launcher(keys: Cluster, said: list[str]) -> RayLauncher:
+    return RayLauncher(keys, run="a", folder="/", needs=(), notice=said.append)

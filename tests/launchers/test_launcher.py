@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from secrets import token_hex
 
@@ -16,6 +15,7 @@ from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Launcher, Logged, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
+from tests.support.roles import SERVER, hear
 
 LITTLE = RoleResources(shard=Resources(cpu=0.1), worker=Resources(cpu=0.1))
 
@@ -30,15 +30,6 @@ print("end of input", file=sys.stderr, flush=True)
 sys.exit(4)
 """
 
-SERVER = """
-import signal, sys
-from satrap.events import Notice, Ready, encode
-signal.signal(signal.SIGINT, lambda *_: print(encode(Notice("saves")), flush=True))
-print("no event")
-print(encode(Ready(" ".join(sys.argv[1:]))), flush=True)
-sys.stdin.read()
-"""
-
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
@@ -50,16 +41,6 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
         made = RayLauncher(keys, run=token_hex(8), folder="/", needs=(), notice=print)
     with closing(made):
         yield made
-
-
-def hear(launcher: Launcher, until: Callable[[list[tuple[str, Event]]], bool]) -> list[tuple[str, Event]]:
-    """Return what roles report until a condition is true."""
-    heard: list[tuple[str, Event]] = []
-    limit = time.monotonic() + 60
-    while not until(heard) and time.monotonic() < limit:
-        heard += launcher.events(0.1)
-    assert until(heard), heard
-    return heard
 
 
 def state_of(heard: list[tuple[str, Event]]) -> RoleState:

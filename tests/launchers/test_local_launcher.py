@@ -10,7 +10,7 @@ from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
 from tests.cluster.runs import alive
-from tests.launchers.test_launcher import SERVER, hear
+from tests.support.roles import SERVER, hear
 
 DEAF = """
 import time

@@ -21,7 +21,7 @@ from satrap.events import Event, Failed, Notice, Ready, decode
 from satrap.launchers.launcher import Ended, Launched, Logged, Role
 from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority, yielding
 from tests.cluster.runs import alive, eventually
-from tests.launchers.test_launcher import SERVER
+from tests.support.roles import MEASURED, SERVER
 
 # Sets its own handler: what a shell starts in the background ignores SIGINT, and so do its children.
 SLEEPER = """
@@ -180,17 +180,6 @@ def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert last[-1] == Ended(-signal.SIGINT)
     assert any("KeyboardInterrupt" in event.line for event in last if isinstance(event, Logged))
-
-
-MEASURED = """
-import sys
-from satrap.events import MetricsServed, encode
-from satrap.openmetrics import Endpoint
-values = {"satrap_shard_rows": 7, "satrap_shard_requests": {"lookup": 3}}
-endpoint = Endpoint("127.0.0.1", 0, lambda: values)
-print(encode(MetricsServed(endpoint.reached)), flush=True)
-sys.stdin.read()
-"""
 
 
 def test_metrics_of_a_role_become_gauges() -> None:

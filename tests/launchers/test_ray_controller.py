@@ -20,8 +20,8 @@ from satrap.launchers.ray_controller import Controller
 from tests.cli.command import SATRAP, process
 from tests.cluster.runs import alive, eventually
 from tests.launch.runs import RECIPE, make_recipe
-from tests.launch.test_cluster import saved
 from tests.launchers.ray_nodes import Nodes
+from tests.support.snapshots import saved
 
 
 def begin(program: str, folder: Path, *, restarts: int = 3, patience: float = 5.0) -> Controller:

@@ -13,7 +13,7 @@ from satrap.launchers.launcher import Role, Stop
 from satrap.launchers.ray_launcher import RayLauncher
 from tests.cluster.runs import eventually
 from tests.launchers.ray_nodes import Nodes
-from tests.launchers.test_ray_agent import MEASURED
+from tests.support.roles import MEASURED
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 

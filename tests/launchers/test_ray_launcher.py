@@ -19,12 +19,11 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.config.cluster import Cluster
 from satrap.errors import ConfigError
-from satrap.launchers.ray_launcher import RayLauncher
 from tests.cli.command import SATRAP, process
 from tests.cluster.runs import alive, eventually
 from tests.launch.runs import RECIPE, frame, make_recipe
-from tests.launch.test_cluster import saved
-from tests.launchers.ray_nodes import Nodes
+from tests.launchers.ray_nodes import Nodes, launcher
+from tests.support.snapshots import saved
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -48,10 +47,6 @@ def test_bytes_are_those_of_processes_of_this_machine(nodes: Nodes, tmp_path: Pa
         assert any(line.startswith(f"[{name}] satrap shard ready on 127.0.0.1:") for line in said)
     assert not any("warning" in line for line in said)
     assert nodes.free() == 8
-
-
-def launcher(keys: Cluster, said: list[str]) -> RayLauncher:
-    return RayLauncher(keys, run="a", folder="/", needs=(), notice=said.append)
 
 
 def test_a_cluster_that_is_too_small_is_told_role_by_role(nodes: Nodes) -> None:

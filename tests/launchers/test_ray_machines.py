@@ -23,8 +23,9 @@ from tests.cluster.conftest import machines
 from tests.cluster.machines import Machines
 from tests.cluster.runs import PATIENCE, eventually
 from tests.launch.runs import lines_of, make_recipe
-from tests.launch.test_cluster import SERVERS, saved
 from tests.launchers.ray_nodes import SMALL
+from tests.support.clusters import SERVERS
+from tests.support.snapshots import saved
 
 __all__ = ["machines"]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]

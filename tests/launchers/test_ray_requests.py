@@ -12,14 +12,12 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.config.cluster import Cluster
-from tests.chaos.digests import differences, digest
 from tests.cli.command import satrap
 from tests.cluster.runs import eventually
-from tests.cluster.test_moves import Run, shards, targets
-from tests.cluster.test_workers import ALIKE, SERVERS, TEXT, WIRE, asked
 from tests.launch.runs import frame, make_recipe
-from tests.launchers.ray_nodes import Nodes
-from tests.launchers.test_ray_launcher import launcher
+from tests.launchers.ray_nodes import Nodes, launcher
+from tests.support.asked_runs import ALIKE, SERVERS, TEXT, WIRE, Run, asked, shards, targets
+from tools_dev.chaos.digests import differences, digest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 

@@ -4,7 +4,7 @@ import torch
 
 from satrap.models import FM, DeepFM
 from tests.models.helpers import make_batch, make_schema
-from tests.models.test_fm import randomise
+from tests.models.plain import randomise
 
 
 def test_it_is_a_factorization_machine_plus_an_mlp():

@@ -4,7 +4,7 @@ import torch
 
 from satrap.models import DLRM
 from tests.models.helpers import make_batch, make_schema
-from tests.models.test_interaction import explicit_pairs
+from tests.models.plain import explicit_pairs
 
 
 def test_model_equals_its_formula():

@@ -6,6 +6,7 @@ import torch
 
 from satrap.models import FM
 from tests.models.helpers import make_batch, make_schema
+from tests.models.plain import randomise
 
 
 def vectors_of(model, batch):
@@ -19,12 +20,6 @@ def linear_of(model, batch):
     weights = sum(rows[:, model.dim :] for rows in batch.embeddings.values())
     numbers = batch.numeric @ model.first.weight if model.first.weight is not None else 0
     return weights + numbers + model.first.bias
-
-
-def randomise(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape))
 
 
 def test_equals_the_sum_over_all_pairs():

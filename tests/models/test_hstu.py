@@ -18,22 +18,8 @@ from satrap.dense.stages import links_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models import HSTU
-from satrap.schema import Categorical, Feature, Label, Numeric, Schema
-
-
-def event(**changes: Any) -> Categorical:
-    return Categorical(**{"dim": 6, "multi": True, "pooling": "none", "sequence": "past", **changes})
-
-
-FEATURES: dict[str, Feature] = {
-    "user": Categorical(dim=4),
-    "item": Categorical(dim=6, table="items"),
-    "seen": event(table="items", max_values=8, keep="last"),
-    "genre": event(dim=3),
-    "rating": Numeric(sequence="past"),
-    "price": Numeric(),
-}
-SCHEMA = Schema(["y"], FEATURES)
+from satrap.schema import Categorical, Feature, Label, Schema
+from tests.models.histories import FEATURES, SCHEMA, event
 
 
 def make_batch(lengths: list[int], seed: int = 0, schema: Schema = SCHEMA) -> EmbeddedBatch:

@@ -3,12 +3,7 @@
 import torch
 
 from satrap.models.interaction import DotInteraction
-
-
-def explicit_pairs(vectors):
-    return torch.stack(
-        [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(vectors.shape[1]) for j in range(i)], dim=1
-    )
+from tests.models.plain import explicit_pairs
 
 
 def test_dot_interaction_is_every_pair_once():

@@ -16,12 +16,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from satrap.errors import ConfigError
 from satrap.openmetrics import METRICS, Endpoint
 from satrap.openmetrics import endpoint as served
 from satrap.openmetrics.endpoint import CONNECTIONS
+from tests.support.scraping import answer, everything, scrape
 
 VALUES: dict[str, Any] = {
     "info": {"role": "worker", "index": "3"},
@@ -30,23 +30,6 @@ VALUES: dict[str, Any] = {
     "summary": (4, 2.5),
     "histogram": Counter({0: 1, 4: 10, 500: 2}),
 }
-
-
-def scrape(address: str) -> dict[str, Any]:
-    """Name of a sample with its labels -> value."""
-    request = urllib.request.Request(
-        f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-        text = answer.read().decode()
-    assert text.endswith("# EOF\n")
-    return {
-        sample.name
-        + "".join(f" {v}" for k, v in sorted(sample.labels.items()) if k != "version"): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def values() -> dict[str, Any]:
@@ -102,24 +85,6 @@ def test_a_port_in_use_is_the_users_error() -> None:
             Endpoint("127.0.0.1", port, dict)
     with pytest.raises(ConfigError, match="port 0 for a free port"):
         Endpoint("127.0.0.1", 65536, dict)
-
-
-def answer(address: str, *pieces: bytes) -> bytes:
-    """What comes back for some bytes, until the connection ends."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        for piece in pieces:
-            client.sendall(piece)
-        return everything(client)
-
-
-def everything(client: socket.socket) -> bytes:
-    """What comes until the connection ends."""
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while data := client.recv(65536):
-            found += data
-    return found
 
 
 @pytest.mark.parametrize(

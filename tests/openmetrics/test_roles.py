@@ -26,7 +26,7 @@ from satrap.rpc.server.server import Server
 from satrap.store import Eviction, Tier
 from satrap.train import Progress
 from tests.contract.parties import connect, request, threads, train
-from tests.openmetrics.test_endpoint import answer, scrape
+from tests.support.scraping import answer, scrape
 
 
 def served(shard: ShardServer) -> Endpoint:

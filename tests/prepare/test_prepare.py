@@ -16,6 +16,7 @@ from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import PARTS, measured, open_part
 from satrap.prepare import prepare
 from tests.data.helpers_data import same
+from tests.prepare.raw_rows import contents, make
 
 RECIPE = """\
 data:
@@ -142,29 +143,6 @@ def small_blocks(monkeypatch):
     """Bytes of text that are read at once; no part is smaller."""
     monkeypatch.setattr("satrap.data.csv.BLOCK_BYTES", 1 << 14)
     return 1 << 14
-
-
-def make(folder, count=20_000, text="", seed=0):
-    """Write a recipe and 18 bytes or so for each row; the last bits of their mean depend on the order."""
-    random = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "y": random.integers(0, 2, count),
-            "n": random.normal(1e6, 3, count).round(3),
-            "a": random.integers(0, 1000, count),
-        }
-    )
-    frame.to_csv(folder / "rows.csv", index=False)
-    (folder / "raw.yaml").write_text(
-        "data: {train: rows.csv, shuffle: false, split: {modulo: 10, validation: [8], test: [9]}}\n"
-        "labels: [y]\nfeatures:\n  n: {numeric: true, transform: standardize}\n  a: {dim: 4}\n"
-        "model: {name: dnn, hidden: [8]}\n" + text
-    )
-    return load(folder / "raw.yaml")
-
-
-def contents(folder):
-    return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.glob("*/*.parquet"))}
 
 
 def test_statistics_are_the_same_bits_from_other_pieces(tmp_path):

@@ -21,7 +21,7 @@ from satrap.prepare.ray_pool import DEATHS, results
 from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, eventually
 from tests.launchers.ray_nodes import Nodes
-from tests.prepare.test_prepare import contents, make
+from tests.prepare.raw_rows import contents, make
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 ROWS = 600_000

@@ -20,7 +20,7 @@ from satrap.rpc.server.turns import execute
 from satrap.rpc.wire.frames import Kind
 from satrap.store import Shard
 from tests.sim.invariants import INVARIANTS
-from tests.sim.test_moves import Story
+from tests.sim.stories import Story
 
 Patch = pytest.MonkeyPatch
 QUIET, SYNC = Story(1), Story(1, staleness=None)

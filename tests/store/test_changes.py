@@ -9,10 +9,9 @@ from satrap.errors import StoreError
 from satrap.optim import Adam
 from satrap.schema import Table
 from satrap.store import Admission, Eviction, Shard
-from tests.store.test_cut import assert_same, content
+from tests.store.shards import DIMS, Copy, assert_same, content
 
 U = np.uint64
-DIMS = {"a": 3, "b": 3, "c": 5}
 STORES = {
     "plain": {},
     "admission": {"admission": Admission(min_count=2)},
@@ -33,35 +32,6 @@ def change(store, rng, rounds=1, ids=20_000):
             keys = rng.integers(0, ids, 800).astype(U)
             store.lookup(table, keys)
             store.update(table, keys, rng.standard_normal((800, dim)).astype(np.float32))
-
-
-class Copy:
-    """Rows by table and id, changed by deltas alone."""
-
-    def __init__(self):
-        self.tables = {name: {} for name in DIMS}
-
-    def apply(self, delta, between=lambda: None):
-        if delta.full:
-            self.__init__()
-        for table, ids in delta.deleted.items():
-            for key in ids.tolist():
-                del self.tables[table][key]  # each of them was there
-        rows = 0
-        for chunk in delta.chunks:
-            between()
-            rows += len(chunk.ids)
-            for i, key in enumerate(chunk.ids.tolist()):
-                self.tables[chunk.table][key] = chunk.weights[i], chunk.state[i]
-        return rows
-
-    def assert_equal(self, expected):
-        for table, (ids, weights, state) in expected.items():
-            assert set(ids.tolist()) == self.tables[table].keys()
-            rows = [self.tables[table][key] for key in ids.tolist()]
-            for i, column in enumerate((weights, state)):
-                found = np.array([row[i] for row in rows], column.dtype).reshape(column.shape)
-                np.testing.assert_array_equal(found, column)
 
 
 @pytest.mark.parametrize("kind", STORES)

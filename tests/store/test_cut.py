@@ -7,43 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import StoreError
-from satrap.optim import SGD, Adam
+from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import BUCKETS, Chunk, Eviction, Shard, Tier, bucket_of
-
-U = np.uint64
-
-
-def shard(**arguments):
-    tables = [Table("a", dim=3), Table("b", dim=3), Table("c", dim=5)]
-    return Shard(tables, optimizer=Adam(lr=0.1), seed=3, **arguments)
-
-
-def content(chunks):
-    """Return {table: (ids, weights, state)} with the chunks of a table joined."""
-    joined = {}
-    for chunk in chunks:
-        joined.setdefault(chunk.table, []).append(chunk)
-    return {
-        table: tuple(np.concatenate([getattr(c, f) for c in parts]) for f in ("ids", "weights", "state"))
-        for table, parts in joined.items()
-    }
-
-
-def assert_same(one, other):
-    assert one.keys() == other.keys()
-    for table in one:
-        for mine, its in zip(one[table], other[table], strict=True):
-            np.testing.assert_array_equal(mine, its)
-
-
-def change(store, rng, rounds=1, ids=6000):
-    for _ in range(rounds):
-        for table in "abc":
-            keys = rng.integers(0, ids, 800).astype(U)
-            store.lookup(table, keys)
-            dim = 5 if table == "c" else 3
-            store.update(table, keys, rng.standard_normal((800, dim)).astype(np.float32))
+from tests.store.shards import U, assert_same, change, content, shard
 
 
 @pytest.mark.parametrize(

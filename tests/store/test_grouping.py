@@ -13,8 +13,7 @@ from satrap.schema import Table
 from satrap.store import Admission, Eviction, Shard, Tier
 from satrap.store.grouping import shares
 from tests.store.model import Model
-from tests.store.test_cut import assert_same, content
-from tests.store.test_image import moved
+from tests.store.shards import assert_same, content, moved
 
 U, DIM = np.uint64, 5
 STRICT = Admission(min_count=2, probability=0.7, memory=1 << 16)

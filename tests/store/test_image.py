@@ -7,7 +7,7 @@ from satrap.errors import StoreError
 from satrap.optim import SGD, Adam
 from satrap.schema import Table
 from satrap.store import Admission, Eviction, Shard
-from tests.store.test_cut import assert_same, content
+from tests.store.shards import assert_same, content, moved
 
 U = np.uint64
 POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=30)]
@@ -25,14 +25,6 @@ def change(store, rng, rounds):
             keys = (rng.zipf(1.2, 700) % 60_000).astype(U)
             store.lookup(table, keys)
             store.update(table, keys, rng.standard_normal((700, dim)).astype(np.float32))
-
-
-def moved(store, into):
-    """Give another store the state, then the rows."""
-    for mine, its in zip(store.groups, into.groups, strict=True):
-        its.restore(mine.state())
-    for chunk in store.snapshot(chunk_rows=1000):
-        into.load(chunk.table, chunk)
 
 
 @pytest.mark.parametrize("admission", [None, Admission(min_count=2, probability=0.9, memory=1 << 14)])

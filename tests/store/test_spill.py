@@ -19,8 +19,7 @@ from satrap.store.aside import Aside
 from satrap.store.hashes import canonical_order
 from satrap.store.spill import Spill
 from satrap.store.steps import RowKind
-
-from .test_cut import assert_same, change, content, shard
+from tests.store.shards import assert_same, change, content, shard
 
 U = np.uint64
 KIND = RowKind([Table("a", dim=2), Table("b", dim=2)], RowWiseAdagrad(lr=1), 3)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from typing import Any
 from satrap.launchers import fork_server
 from satrap.launchers.fork_server import ForkServer, Request
 
-IMPORTS = ["satrap.cli.role_imports", "pandas"]
+IMPORTS = ["satrap.cli.role_imports", "pandas", "tests.support"]
+_ROOT = Path(__file__).parents[2]
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _SATRAP = str(Path(sys.executable).with_name("satrap"))
@@ -30,7 +31,8 @@ _Popen: Any = subprocess.Popen
 
 @cache
 def _server() -> ForkServer:
-    return ForkServer(IMPORTS)
+    with chdir(_ROOT):  # where it finds `tests`
+        return ForkServer(IMPORTS)
 
 
 class Popen(_Popen):

@@ -15,8 +15,7 @@ from satrap.checkpoint import Series, write_checkpoint
 from satrap.errors import CheckpointError
 from satrap.train import Checkpointing, Result, Trainer, window
 from satrap.train.best import Best, Save
-from tests.train.test_snapshots import (
-    StopAt,
+from tests.support.exact_runs import (
     assert_same,
     everything,
     make_trainer,
@@ -24,7 +23,9 @@ from tests.train.test_snapshots import (
     undisturbed,
     validation_data,
 )
-from tests.train.test_workers import Batches, distributed, make_batches
+from tests.support.interruptions import StopAt
+from tests.support.trainers import distributed
+from tests.train.plain import Batches, make_batches
 
 BESIDE, ANYWHERE = "/best-", "/best"
 """What the places of best weights have in them: those beside the snapshots, and all."""

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import satrap
-from satrap.batch import Batch, EmbeddedBatch
+from satrap.batch import Batch
 from satrap.checkpoint import Background, Series, read_checkpoint, verify
 from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
@@ -26,12 +25,12 @@ from satrap.exchange.servers.durability import ServersDurability
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests import faults
 from tests.dense.threads import together
-from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
-from tests.train.test_workers import connecting, contents, dense
+from tests.support.trainers import connecting, contents, dense
+from tests.support.watched import ROWS, Watched, data
+from tests.train.plain import Batches, grouped, make_batches, make_schema
 
 pytestmark = pytest.mark.cluster
 
-ROWS, BATCH = 411, 16
 EXACT = Wire("float32", "float32")
 
 
@@ -40,37 +39,6 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Snapshots are complete before the next step, so that the steps they are of do not depend on time."""
     if "while_writing" not in request.node.name:
         monkeypatch.setattr(Background, "start", lambda self, job: self._run(job))
-
-
-def columns() -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    return {
-        "user": random.integers(0, 60, ROWS),
-        "item": random.integers(0, 40, ROWS),
-        "tags": [random.integers(0, 20, 2).tolist() for _ in range(ROWS)],
-        "price": np.arange(ROWS, dtype=np.float32) / ROWS,
-        "clicked": random.integers(0, 2, ROWS),
-    }
-
-
-def data(rank: int, world: int, one_user: bool = False) -> Any:
-    rows = columns() | ({"user": np.zeros(ROWS, np.int64)} if one_user else {})
-    found = satrap.data.read(rows, make_schema(), batch_size=BATCH, shuffle=True)
-    return found.with_options(seed=3, buffer_rows=64, worker=rank, workers=world)
-
-
-class Watched(Tower):
-    """Remembers the samples it was trained on, batch by batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[list[int]] = []
-
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        if self.training:
-            assert batch.numeric is not None
-            self.seen.append((batch.numeric.numpy()[:, 0] * ROWS).round().astype(int).tolist())
-        return super().forward(batch)
 
 
 class KilledError(Exception):

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import satrap
 from satrap.batch import Jagged
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.store_part import StorePart
-from satrap.dense import Workers
 from satrap.embedding import pooled
 from satrap.errors import ConfigError
-from satrap.exchange.collective import CollectiveExchange, Placement
+from satrap.exchange.collective import Placement
 from satrap.exchange.servers import Wire
-from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
-from tests.dense.threads import together
-from tests.exchange.collective.parties import EXACT, Meeting, ThreadRanks
-from tests.train.plain import Batches, Tower, make_batches, make_schema
-from tests.train.test_snapshots import KillAt, KilledError
-from tests.train.test_workers import (
+from tests.exchange.collective.parties import EXACT
+from tests.support.interruptions import KillAt, KilledError
+from tests.support.trainers import (
     Answer,
     Rows,
     alone,
@@ -35,74 +29,11 @@ from tests.train.test_workers import (
     contents,
     distributed,
     joined,
-    make_trainer,
 )
-
-
-def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> list[Any]:
-    """Do something with the trainer of each rank; return what it returned on each."""
-    main, aside, towers = Meeting(world), Meeting(world), []
-    for _ in range(world):
-        torch.manual_seed(3)
-        towers.append(Tower())
-    store = StoreConfig(initial_scale=0.5)
-    held = {key: arguments.pop(key) for key in ("placement", "pools", "wire") if key in arguments}
-    dense = arguments.pop("dense", "float32")
-
-    def run(workers: Workers) -> Any:
-        rank = workers.rank
-
-        def exchange(tables: Any) -> CollectiveExchange:
-            places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-            return CollectiveExchange(*places, tables, store=store, **{"wire": EXACT, **held})
-
-        trainer = make_trainer(model=towers[rank], exchange=exchange, workers=workers, **arguments)
-        try:
-            return work(trainer, rank)
-        finally:
-            workers.meet("done")
-            trainer.close()
-
-    return together(world, run, dense=dense)
-
-
-def rows_of(parts: list[Rows]) -> Rows:
-    """The rows of all ranks as those of one store."""
-    return {
-        table: tuple(
-            np.concatenate(columns) for columns in zip(*(p[table] for p in parts if table in p), strict=True)
-        )
-        for table in sorted({table for part in parts for table in part})
-    }
-
-
-def trained(world: int, data: Callable[[int], Batches], **arguments: Any) -> Answer:
-    """Train; return what rank 0 ended with, with the rows of all."""
-    fit = {key: arguments.pop(key) for key in ("epochs",) if key in arguments}
-    validation = arguments.pop("validation", lambda _: None)
-
-    def work(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
-        result = trainer.fit(data(rank), validation=validation(rank), **fit)
-        return Answer(trainer, result, {}), contents(trainer)
-
-    answers, parts = zip(*ranks(world, work, **arguments), strict=True)
-    assert len({answer.digest for answer in answers}) == 1
-    answers[0].rows = rows_of(list(parts))
-    return answers[0]
-
+from tests.train.plain import Batches, Tower, make_batches, make_schema
+from tests.train.ranks import PARTS, parts, ranks, rows_of, trained
 
 MIXED = Placement(tables={"user": "replicated", "tags": "table_wise"})
-PARTS = [
-    [*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)],
-    make_batches(5, size=16, seed=1),
-    [],
-    make_batches(9, size=16, seed=2),
-]
-"""Batches of four ranks, of unequal number and size."""
-
-
-def parts(rank: int) -> Batches:
-    return Batches(PARTS[rank])
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

@@ -19,8 +19,8 @@ from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, DensePart
 from satrap.checkpoint.storage import Storage
 from satrap.dense import Workers
 from satrap.train.dense_stream import DenseStream
-from tests.checkpoint.test_saved_dense import GROUPS, TYPES, Cuts, boxes, divisions, numbers, sliced
 from tests.dense.threads import together
+from tests.support.divisions import GROUPS, TYPES, Cuts, boxes, divisions, numbers, sliced
 
 
 @pytest.fixture(params=["folder", "object store"])

@@ -3,70 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from satrap.checkpoint import read_checkpoint
-from satrap.dense import Workers
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers import ShardServer, Wire
-from satrap.store import StoreConfig
+from satrap.exchange.servers import Wire
 from satrap.train import Checkpointing, Observer, Progress, Trainer
 from tests import faults
-from tests.dense.threads import together
-from tests.exchange.joining import connecting
-from tests.train.plain import Batches, Tower
-from tests.train.test_collective import parts, rows_of
-from tests.train.test_snapshots import KillAt, KilledError
-from tests.train.test_workers import EXACT, Answer, Rows, assert_same, contents, distributed, make_trainer
-
-
-def workers(
-    world: int,
-    work: Callable[[Trainer, int], Any],
-    *,
-    shards: int = 2,
-    replicated: Sequence[str] | None = ("user", "tags"),
-    wire: Wire = EXACT,
-    **arguments: Any,
-) -> list[Any]:
-    """Do something with the trainer of each worker; return what it returned for each."""
-    store, towers = StoreConfig(initial_scale=0.5), []
-    for _ in range(world):
-        torch.manual_seed(3)
-        towers.append(Tower())
-    with ExitStack() as stack:
-        servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(shards)]
-        mode = "sync" if arguments["mode"] == "sync" else "hybrid"
-        connect = connecting(
-            [s.address for s in servers], world, store=store, replicated=replicated, wire=wire, mode=mode
-        )
-
-        def run(others: Workers) -> Any:
-            rank = others.rank
-            made = make_trainer(
-                model=towers[rank], exchange=lambda tables: connect(rank, tables), workers=others, **arguments
-            )
-            try:
-                return work(made, rank)
-            finally:
-                others.meet("done")
-                made.close()
-
-        return together(world, run)
-
-
-def fitted(trainer: Trainer, data: Batches, **fit: Any) -> tuple[Answer, Rows]:
-    answer = Answer(trainer, trainer.fit(data, **fit), {})
-    mine = trainer.exchange.collective or trainer.workers.rank == 0
-    rows = contents(trainer) if mine else {}
-    trainer.workers.meet("read")
-    return answer, rows
+from tests.support.interruptions import KillAt, KilledError
+from tests.support.trainers import EXACT, Answer, Rows, assert_same, contents, distributed
+from tests.train.plain import Tower
+from tests.train.ranks import fitted, parts, rows_of, workers
 
 
 def whole(found: list[tuple[Answer, Rows]]) -> Answer:

@@ -10,9 +10,9 @@ from satrap.errors import ConfigError
 from satrap.exchange.states import counts_of
 from satrap.store import Admission, Eviction, TableSettings
 from satrap.train import Checkpointing
+from tests.support.interruptions import KillAt, KilledError, StopAt
+from tests.support.trainers import Answer, alone, assert_same, contents, distributed, make_trainer
 from tests.train.plain import Batches, make_batches
-from tests.train.test_snapshots import KillAt, KilledError, StopAt
-from tests.train.test_workers import Answer, alone, assert_same, contents, distributed, make_trainer
 
 DATA = Batches([*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)])
 

@@ -9,8 +9,8 @@ import torch
 import satrap
 from satrap.errors import TrainingError
 from satrap.train.loss import LabelLoss
+from tests.train.one_trainer import all_rows, make_trainer
 from tests.train.plain import VOCABULARY, Batches, make_batches
-from tests.train.test_trainer import all_rows, make_trainer
 
 
 def test_steps_end_the_run_and_leave_no_unused_rows() -> None:

@@ -20,8 +20,8 @@ from satrap.train.desk import Desk, Moved, Order
 from satrap.train.moves import Course, Mover
 from tests.contract.parties import threads
 from tests.dense.threads import together
+from tests.support.trainers import Answer, connecting, contents, make_trainer
 from tests.train.plain import VOCABULARY, Batches, make_batches
-from tests.train.test_workers import Answer, connecting, contents, make_trainer
 
 STEPS = 70
 

@@ -13,8 +13,8 @@ from satrap.errors import ConfigError
 from satrap.launch.build import make_trainer as trainer_of
 from satrap.train import Trainer
 from tests.config.recipes import loaded, refused
+from tests.train.one_trainer import FEATURES, all_rows, make_trainer
 from tests.train.plain import Batches, make_batches
-from tests.train.test_trainer import FEATURES, all_rows, make_trainer
 
 
 def is_bfloat16(rows: np.ndarray) -> bool:

@@ -15,9 +15,9 @@ from satrap.errors import ConfigError
 from satrap.train import TrainingOptions
 from satrap.train.loss import known_weight
 from satrap.train.parts import parts_of
+from tests.support.trainers import alone, assert_same, make_trainer, sgd
 from tests.train.plain import Batches, Tower, make_batches, make_schema
-from tests.train.test_collective import trained
-from tests.train.test_workers import alone, assert_same, make_trainer, sgd
+from tests.train.ranks import trained
 
 
 def weighted(batches: list[Batch]) -> list[Batch]:

@@ -14,7 +14,7 @@ from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
 from satrap.train import Place
-from tests.train.test_trainer import make_trainer
+from tests.train.one_trainer import make_trainer
 
 
 def test_rows_are_where_the_exchange_puts_them() -> None:

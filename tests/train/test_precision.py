@@ -20,24 +20,14 @@ from satrap.exchange import LocalExchange
 from satrap.launch.build import make_trainer as trainer_of
 from satrap.train import Predictor, Trainer, TrainingOptions
 from tests.config.recipes import loaded
-from tests.train import test_snapshots as snapshots
+from tests.support import exact_runs as snapshots
+from tests.support.trainers import Answer, alone, assert_same, dense, distributed, joined, make_trainer, sgd
+from tests.train.one_trainer import FEATURES, TEST, all_rows, make_zoo_trainer, scores
 from tests.train.plain import Batches, PlainModel, Tower, lazy, make_batches
-from tests.train.test_collective import trained
-from tests.train.test_predictor import TEST, make_zoo_trainer, scores
-from tests.train.test_trainer import FEATURES, all_rows
-from tests.train.test_workers import (
-    Answer,
-    alone,
-    assert_same,
-    dense,
-    distributed,
-    joined,
-    make_trainer,
-    sgd,
-)
+from tests.train.ranks import trained
 
 BFLOAT16 = {"precision": "bfloat16"}
-at_once = snapshots.at_once  # a fixture
+pytestmark = pytest.mark.usefixtures("at_once")
 
 
 class Autocast(nn.Module):

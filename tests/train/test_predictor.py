@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,23 +11,9 @@ import torch
 import satrap
 from satrap.errors import CheckpointError, ConfigError
 from satrap.store import StoreConfig
-from satrap.train import Checkpointing, Predictor, Trainer
-from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
-from tests.train.test_trainer import adam, make_trainer
-
-TEST = Batches(make_batches(9, seed=5))
-
-
-def make_zoo_trainer(**arguments: Any) -> Trainer:
-    schema = make_schema()
-    torch.manual_seed(3)
-    model = satrap.models.DCNv2(schema, hidden=[16])
-    optimizer = satrap.optim.Adagrad(lr=0.1)
-    return Trainer(model, schema, embedding_optimizer=optimizer, dense_optimizer=adam, **grouped(**arguments))
-
-
-def scores(scorer: Trainer | Predictor) -> np.ndarray:
-    return np.concatenate(list(scorer.predict(TEST)))
+from satrap.train import Checkpointing, Predictor
+from tests.train.one_trainer import TEST, make_trainer, make_zoo_trainer, scores
+from tests.train.plain import Batches, Tower, make_batches, make_schema
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

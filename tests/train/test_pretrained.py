@@ -22,12 +22,8 @@ from satrap.train.pretrained import check_rows
 from tests.contract.parties import connect, request, threads
 from tests.embedding.workers import tier
 from tests.exchange.collective.parties import Meeting, ThreadRanks, together
-from tests.train.plain import VOCABULARY, Batches, PlainModel, Tower, lazy, make_batches, make_schema
-from tests.train.test_collective import rows_of, trained
-from tests.train.test_joined import fitted
-from tests.train.test_joined import workers as joined_workers
-from tests.train.test_snapshots import KillAt, KilledError
-from tests.train.test_workers import (
+from tests.support.interruptions import KillAt, KilledError
+from tests.support.trainers import (
     EXACT,
     Answer,
     adam,
@@ -38,6 +34,9 @@ from tests.train.test_workers import (
     distributed,
     make_trainer,
 )
+from tests.train.plain import VOCABULARY, Batches, PlainModel, Tower, lazy, make_batches, make_schema
+from tests.train.ranks import fitted, rows_of, trained
+from tests.train.ranks import workers as joined_workers
 
 KNOWN = np.arange(0, VOCABULARY, 2, dtype=np.uint64)
 """Items that the file has; the others are unknown to it."""

@@ -15,7 +15,7 @@ import satrap
 from satrap.errors import SatrapError
 from satrap.train import Trainer
 from tests.checkpoint.forged import body_of, signed
-from tests.checkpoint.test_manifest import json_values, places
+from tests.support.manifests import json_values, places
 
 
 @pytest.fixture(scope="module")

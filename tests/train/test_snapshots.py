@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 import satrap
-from satrap.batch import Batch, EmbeddedBatch
-from satrap.checkpoint import Background, Series
+from satrap.batch import Batch
+from satrap.checkpoint import Series
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import LocalExchange
 from satrap.store import Changes, Delta
-from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
+from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from satrap.train.snapshots import _check_same
 from tests import faults
-from tests.train.plain import Batches, grouped, make_batches
+from tests.support.exact_runs import (
+    BATCH,
+    EPOCHS,
+    STEPS,
+    assert_same,
+    columns,
+    everything,
+    killed_and_resumed,
+    make_trainer,
+    schema,
+    train_data,
+    undisturbed,
+    validation_data,
+)
+from tests.support.interruptions import KillAt, KilledError, StopAt
+from tests.train.plain import Batches, make_batches
 
-BATCH, STEPS, EPOCHS = 20, 15, 3
-"""A pass has 15 steps, the last one with a smaller batch."""
-
-
-@pytest.fixture(autouse=True)
-def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots are complete before the next step, so that the steps they are of do not depend on time."""
-    monkeypatch.setattr(window, "WINDOW_SAMPLES", 130)
-    if "while_a_snapshot_is_written" not in request.node.name:
-        start = Background.start
-
-        def start_and_wait(self: Background, job: Callable[[], object]) -> None:
-            start(self, job)
-            self.wait()
-
-        monkeypatch.setattr(Background, "start", start_and_wait)
-
-
-class Dropped(nn.Module):
-    """A network that uses random numbers in training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(17, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 1))
-
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        return self.net(batch.flat()).squeeze(1)
-
-
-def schema() -> satrap.Schema:
-    return satrap.Schema(
-        ["y"],
-        {"user": satrap.Categorical(dim=8), "item": satrap.Categorical(dim=8), "price": satrap.Numeric()},
-    )
-
-
-def columns(count: int, seed: int) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
-    user, item = random.integers(0, 60, count), random.integers(0, 40, count)
-    chance = 1 / (1 + np.exp(-np.random.default_rng(5).normal(size=(60, 40))[user, item]))
-    price = random.normal(size=count).astype(np.float32)
-    return {"user": user, "item": item, "price": price, "y": (random.random(count) < chance).astype(int)}
+pytestmark = pytest.mark.usefixtures("at_once")
 
 
 SMALL: dict[str, Any] = {
@@ -74,98 +47,6 @@ SMALL: dict[str, Any] = {
 }
 """Room for some of the rows."""
 EVICTING = SMALL | {"eviction": satrap.store.Eviction("lru")}
-
-
-def train_data() -> Any:
-    rows = columns(BATCH * (STEPS - 1) + 7, 0)
-    found = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True)
-    return found.with_options(seed=3, buffer_rows=100)
-
-
-def validation_data() -> Any:
-    return satrap.data.read(columns(100, 1), schema(), batch_size=50)
-
-
-def make_trainer(**arguments: Any) -> Trainer:
-    torch.manual_seed(11)
-    defaults: dict[str, Any] = {
-        "embedding_optimizer": satrap.optim.Adagrad(lr=0.1),
-        "dense_optimizer": lambda p: torch.optim.Adam(p, lr=0.01),
-        "mode": "hybrid",
-        "staleness": 3,
-        "initial_scale": 0.1,
-    }
-    return Trainer(Dropped(), schema(), **grouped(**defaults | arguments))
-
-
-def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
-    """All that a run leaves: two runs are the same if this is equal, to the bit."""
-    state = trainer.dense.part()
-    rows = [
-        (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
-        for table, chunk in trainer.exchange.durability.snapshot()
-    ]
-    optimizer = {
-        (i, key): torch.as_tensor(value).numpy().tobytes()
-        for i, entry in state.optimizer["state"].items()
-        for key, value in entry.items()
-    }
-    return {
-        "model": {name: tensor.numpy().tobytes() for name, tensor in state.weights.items()},
-        "optimizer": optimizer,
-        "rows": rows,
-        "random": torch.get_rng_state().numpy().tobytes(),
-        "history": result.history,
-        "metrics": result.metrics,
-        "counts": (result.steps, result.samples, result.refused, result.stopped, dict(result.staleness)),
-        "window": trainer.run.progress.auc,
-        "loss": trainer.run.progress.loss,
-        "control": (trainer.control.best, trainer.control.bad, trainer.control.lr_scale),
-        "store": trainer.statistics().tables["user"].rows,
-    }
-
-
-class KilledError(Exception):
-    """Stands for SIGKILL: nothing is cleaned up or saved."""
-
-
-class KillAt(Observer):
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, progress: Progress) -> None:
-        if progress.step == self.at:
-            raise KilledError
-
-
-def undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
-    trainer = make_trainer(**arguments)
-    result = trainer.fit(train_data(), **fit)
-    left = everything(trainer, result)
-    trainer.close()
-    return left
-
-
-def killed_and_resumed(
-    place: Path, every: int, kill: int, fit: Mapping[str, Any], delta: int | None = None, **arguments: Any
-) -> dict[str, Any]:
-    plan = Checkpointing(str(place), every_steps=every, delta_every_steps=delta)
-    trainer = make_trainer(**arguments)
-    with pytest.raises(KilledError):
-        trainer.fit(train_data(), **fit, checkpoint=plan, observers=[KillAt(kill)])
-    trainer.close()
-    trainer = make_trainer(**arguments)
-    torch.manual_seed(999)  # of another process
-    result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
-    left = everything(trainer, result)
-    trainer.close()
-    return left
-
-
-def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    assert first.keys() == second.keys()
-    for key in first:
-        assert first[key] == second[key], key
 
 
 @pytest.mark.parametrize(
@@ -388,7 +269,7 @@ def test_fewer_steps_than_there_are_end_the_run_with_an_evaluation(tmp_path: Pat
 
 
 def test_data_without_positions_is_counted(tmp_path: Path) -> None:
-    from tests.train.test_trainer import make_trainer as make_plain
+    from tests.train.one_trainer import make_trainer as make_plain
 
     lefts = []
     for place in (None, tmp_path):
@@ -429,15 +310,6 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
             result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
             assert_same(expected, everything(trainer, result))
         trainer.close()
-
-
-class StopAt(Observer):
-    def __init__(self, trainer: Trainer, step: int) -> None:
-        self.trainer, self.at = trainer, step
-
-    def step(self, progress: Progress) -> None:
-        if progress.step == self.at:
-            self.trainer.request_stop()
 
 
 @pytest.mark.parametrize("at", [1, 15, 22])

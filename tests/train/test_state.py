@@ -19,9 +19,9 @@ from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
 from satrap.train.state import _shares
 from tests.dense.threads import together
+from tests.support.interruptions import KillAt, KilledError
+from tests.train.one_trainer import all_rows, make_trainer
 from tests.train.plain import Batches, Tower, make_batches
-from tests.train.test_snapshots import KillAt, KilledError
-from tests.train.test_trainer import all_rows, make_trainer
 
 
 def test_it_is_saved_where_there_is_room(tmp_path: Path) -> None:

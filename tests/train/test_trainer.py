@@ -25,44 +25,23 @@ from satrap.store import StoreConfig, TableSettings
 from satrap.train import Observer, Place, Predictor, Trainer, TrainingOptions, lookahead
 from satrap.train.schedule import schedule_of
 from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
+from tests.train.one_trainer import FEATURES, adam, all_rows, make_trainer
 from tests.train.plain import (
-    VOCABULARY,
     Batches,
     PlainModel,
     Tower,
-    grouped,
     lazy,
     make_batches,
     make_schema,
     rowwise_adagrad,
 )
 
-FEATURES = ("user", "item", "tags")
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
     "sgd": (satrap.optim.SGD(lr=0.1), lambda: lazy(lambda p: torch.optim.SGD(p, lr=0.1))),
     "adagrad": (satrap.optim.Adagrad(lr=0.05), lambda: lazy(lambda p: torch.optim.Adagrad(p, lr=0.05))),
     "rowwise": (satrap.optim.RowWiseAdagrad(lr=0.05), lambda: rowwise_adagrad(0.05)),
     "adam": (satrap.optim.Adam(lr=0.01), lambda: lazy(lambda p: torch.optim.Adam(p, lr=0.01))),
 }
-
-
-def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-3)
-
-
-def make_trainer(**arguments: Any) -> Trainer:
-    torch.manual_seed(3)
-    defaults: dict[str, Any] = {
-        "embedding_optimizer": satrap.optim.RowWiseAdagrad(lr=0.05),
-        "dense_optimizer": adam,
-        "initial_scale": 0.5,
-    }
-    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **grouped(**defaults | arguments))
-
-
-def all_rows(trainer: Trainer, table: str) -> np.ndarray:
-    ids = np.arange(VOCABULARY, dtype=np.uint64)
-    return trainer.exchange.shard.peek(table, ids)[0]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -17,10 +17,10 @@ from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import digest, encode
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process
-from tests.contract.test_hostile import stranger
 from tests.dense.threads import Board, ThreadWorkers
 from tests.embedding.workers import tier
 from tests.exchange.servers import journaled
+from tests.support.strangers import stranger
 
 
 def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

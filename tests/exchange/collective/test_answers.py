@@ -13,7 +13,7 @@ from satrap.exchange.collective.asks import Ask
 from satrap.exchange.collective.ranks import joined
 from satrap.exchange.lookup import Request
 from satrap.exchange.traffic import Rounding
-from tests.exchange.collective.test_asks import GROUPS
+from tests.exchange.collective.work import GROUPS
 
 BOUND = {kernels.FLOAT32: 0.0, kernels.FLOAT16: 2**-11, kernels.BFLOAT16: 2**-8, kernels.INT8: 1 / 254}
 

@@ -6,24 +6,7 @@ from hypothesis import strategies as st
 
 from satrap.exchange.collective.asks import Ask, pack, unpack
 from satrap.exchange.lookup import Bags
-from satrap.exchange.protocol import TableGroup
-
-GROUPS = [TableGroup(0, ("a", "b"), 4), TableGroup(1, ("c",), 17)]
-IDS = st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1), unique=True, max_size=20)
-
-
-@st.composite
-def asked(draw: st.DrawFn) -> list[Ask | None]:
-    """What one rank asks one owner for: distinct ids in each table of some groups."""
-    asks: list[Ask | None] = []
-    for group in GROUPS:
-        if draw(st.booleans()):
-            tables = [draw(IDS) for _ in group.tables]
-            ids = np.array([i for table in tables for i in table], np.uint64)
-            asks.append(Ask(ids, np.cumsum([0, *map(len, tables)]).astype(np.int64)))
-        else:
-            asks.append(None)
-    return asks
+from tests.exchange.collective.work import GROUPS, asked
 
 
 @st.composite

@@ -22,44 +22,17 @@ from tests.contract.parties import (
     TABLES,
     assert_equal_contents,
     connect,
-    gradients_for,
     local,
-    random_requests,
     request,
     threads,
 )
 from tests.exchange.collective.parties import Meeting, ThreadRanks, Together, members, together
-
-STEPS = 12
-STORE = StoreConfig(seed=SEED)
-Work = list[tuple[list[Request], list[np.ndarray]]]
-
-
-def batches(seed: int) -> Work:
-    """Steps of a rank; now and then it has no batch."""
-    rng = np.random.default_rng(seed)
-    made = [random_requests(rng) if (step + seed) % 5 else [] for step in range(STEPS)]
-    return [(wanted, gradients_for(rng, wanted)) for wanted in made]
+from tests.exchange.collective.work import STEPS, STORE, batches, run
 
 
 def test_ranks_hold_tables() -> None:
     with pytest.raises(ConfigError, match="there are no tables"):
         CollectiveExchange(Alone(), Alone(), [])
-
-
-def run(exchange: CollectiveExchange, work: Work, ahead: int) -> list[np.ndarray]:
-    pending: list[tuple[Lookup[np.ndarray], list[np.ndarray]]] = []
-    seen: list[np.ndarray] = []
-    for step in range(len(work) + ahead):
-        if step < len(work):
-            pending.append((exchange.lookup(work[step][0], create=True), work[step][1]))
-        if step >= ahead:
-            lookup, gradients = pending[step - ahead]
-            seen += lookup.result()
-            refused = step % 4 == 3  # as a step whose loss is not finite
-            exchange.update(None if refused else lookup, [] if refused else gradients, lr_scale=0.5)
-    exchange.flush()
-    return seen
 
 
 @pytest.mark.parametrize("ahead", [0, 3])

@@ -6,31 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint import Series
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, StoreError
-from satrap.exchange import Cut
 from satrap.store import bucket_of
 from satrap.store.cut import Cut as StoreCut
-from tests.contract.parties import TABLES, assert_equal_contents, local, request
+from tests.contract.parties import TABLES, assert_equal_contents, local
 from tests.exchange.collective.parties import Together, members, together
+from tests.exchange.collective.work import change, write
 
 
 def filled(ranks: int, ids: range) -> Together:
     made = Together(members(ranks, TABLES))
     change(made, ids)
     return made
-
-
-def change(exchange: Together, ids: range) -> None:
-    lookup = exchange.lookup([request(0, list(ids), []), request(1, list(ids))], create=True)
-    exchange.update(lookup, [np.ones((len(ids), dim), np.float32) for dim in (4, 17)], lr_scale=1.0)
-
-
-def write(series: Series, step: int, cut: Cut) -> None:
-    series.write(step, Checkpoint({}, {"w": torch.zeros(1)}, {}, (), rows=cut.write, deleted=cut.deleted))
 
 
 def test_full_cuts_and_deltas_come_back_with_any_number_of_ranks(tmp_path: Path) -> None:

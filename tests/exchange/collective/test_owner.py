@@ -19,7 +19,7 @@ from satrap.exchange.lookup import Bags
 from satrap.store import StoreConfig
 from tests.contract.parties import TABLES, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, members, together
-from tests.exchange.collective.test_asks import GROUPS, asked
+from tests.exchange.collective.work import GROUPS, asked
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from satrap.exchange.servers import Wire
 from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of
 from tests.contract.parties import SEED, TABLES, assert_equal_contents, contents, local, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, Together, members, together
-from tests.exchange.collective.test_client import STORE, batches, run
-from tests.exchange.collective.test_durability import change, write
+from tests.exchange.collective.work import STORE, batches, change, run, write
 
 SIXTEEN, EIGHT = Wire("float16", "bfloat16"), Wire("int8", "int8")
 UNIFORM = [Placement(kind) for kind in PLACEMENTS[1:]]

@@ -10,7 +10,7 @@ from satrap.exchange.collective.pushes import Pushes
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.exchange.traffic import Rounding
 from tests.contract.parties import request
-from tests.exchange.collective.test_asks import GROUPS
+from tests.exchange.collective.work import GROUPS
 
 WANTED: list[Request] = [request(1, [7, 8, 9]), request(0, [1, 2], [3])]  # not in order of groups
 GIVEN = [np.arange(n * dim, dtype=np.float32).reshape(n, dim) for n, dim in ((3, 17), (3, 4))]

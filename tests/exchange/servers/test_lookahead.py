@@ -8,7 +8,7 @@ import pytest
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
 from tests.contract.parties import TABLES, assert_equal_contents, connect, request, threads, train
-from tests.contract.test_lookahead import HALF, ahead, opened
+from tests.support.exchanges import HALF, ahead, opened
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from satrap.checkpoint import Checkpoint, Series
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import LocalExchange, Request
-from satrap.exchange.servers import ServersExchange, ShardMap, ShardServer
+from satrap.exchange.servers import ServersExchange, ShardServer
 from satrap.optim import Adagrad
 from satrap.rpc.wire.frames import Kind
 from satrap.schema import Table
@@ -34,24 +34,7 @@ from tests.contract.parties import (
     threads,
     train,
 )
-
-Owners = np.ndarray
-
-
-def move(exchanges: Sequence[ServersExchange], new: ShardMap, joining: dict[int, str] | None = None) -> int:
-    """Move as the workers of a run do; return the rows that were carried."""
-    for exchange in exchanges:
-        exchange.flush()
-    for exchange in exchanges:
-        exchange.moves.join(new, joining or {})
-    carried = exchanges[0].moves.carry(new)
-    for exchange in exchanges:
-        exchange.moves.adopt(new)
-    return carried.rows
-
-
-def scattered(members: Sequence[int], seed: int) -> Owners:
-    return np.random.default_rng(seed).choice(np.array(members, np.uint16), BUCKETS)
+from tests.exchange.servers.moving import move, scattered
 
 
 def test_training_goes_on_over_two_three_and_two_shards_as_if_no_row_had_moved() -> None:

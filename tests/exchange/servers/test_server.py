@@ -27,8 +27,8 @@ from satrap.store.cut import Cut
 from tests import faults
 from tests.cluster.runs import eventually
 from tests.contract.parties import SEED, TABLES, connect, request, threads
-from tests.contract.test_hostile import stranger
 from tests.exchange.servers import journaled
+from tests.support.strangers import stranger
 
 
 def test_the_update_that_completes_a_step_gets_through_whatever_waits_for_it() -> None:

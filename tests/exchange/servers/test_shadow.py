@@ -7,7 +7,7 @@ from satrap.exchange.servers import shadow as shadow_module
 from satrap.exchange.servers.shadow import Shadow
 from satrap.store import Shard
 from tests.contract.parties import SEED, assert_equal_contents, request, train
-from tests.contract.test_lookahead import HALF, ahead, opened
+from tests.support.exchanges import HALF, ahead, opened
 
 IDS = request(0, [5, 6, 7], [6])
 

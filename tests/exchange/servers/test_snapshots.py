@@ -43,16 +43,11 @@ from tests.contract.parties import (
     threads,
     train,
 )
+from tests.support.snapshots import write
 
 SHARDS = (1, 2, 3, 5, 7)
 SMALL: dict[str, Any] = {"memory": 1_040_000, "eviction": Eviction()}
 """Two shards that evict."""
-
-
-def write(exchange: Exchange, place: Path) -> str:
-    cut = exchange.durability.cut()
-    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=cut.write))
-    return str(place)
 
 
 def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:

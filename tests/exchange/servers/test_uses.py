@@ -16,7 +16,7 @@ from satrap.exchange.servers.uses import HALF_LIFE, Uses
 from satrap.schema import Table
 from satrap.store import BUCKETS, bucket_of
 from tests.contract.parties import connect, gradients_for, random_requests, request, threads
-from tests.exchange.servers.test_moves import move, scattered
+from tests.exchange.servers.moving import move, scattered
 
 GROUPS = (("a", "b"), ("c",))
 

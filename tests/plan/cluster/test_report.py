@@ -7,7 +7,7 @@ import json
 from satrap.plan import Workload
 from satrap.plan.cluster import Demand, plan_cluster
 from satrap.plan.cluster.report import report
-from tests.plan.cluster.test_plan import CATALOG, demand
+from tests.plan.cluster.catalog import CATALOG, demand
 from tests.plan.loads import load
 
 TEXT = """\

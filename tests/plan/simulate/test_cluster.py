@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from satrap.plan.simulate.cluster import Work, simulate
-from satrap.plan.simulate.setup import Setup
+from tests.plan.simulate.setups import SOME, setup
 
 NOTHING = Work(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-SOME = Work(1e-3, 4e-3, 1e-3, 4e-4, 5e-4, 6e-4, lookup=1.5e-3, update=1.2e-3, hop=1e-4, meet=3e-4)
-
-
-def setup(exchange: str = "servers", mode: str = "sync", ahead: int = 0, **more: Any) -> Setup:
-    known = {
-        "workers": 1,
-        "shards": 1,
-        "samples": 100,
-        "rows": 400,
-        "values": 6400,
-        "dense": 1e4,
-        "cores": 64,
-    }
-    return Setup(exchange, mode, ahead, **{**known, **more})
 
 
 def test_a_step_of_one_worker_in_sync_takes_the_sum_of_what_happens_one_after_another() -> None:

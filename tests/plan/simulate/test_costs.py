@@ -16,7 +16,7 @@ from satrap.plan.simulate.costs import Calibration, Costs, Run, _slowdown, nonne
 from satrap.plan.simulate.measured import Measured
 from satrap.plan.simulate.setup import Setup
 from tests.plan.simulate.runs import HOP, SUM, TALK, TURN, calibration, run
-from tests.plan.simulate.test_cluster import setup
+from tests.plan.simulate.setups import setup
 
 
 def test_factors_are_those_of_nonnegative_least_squares() -> None:

@@ -18,8 +18,8 @@ from satrap.plan.simulate.report import AS_ASKED, Simulated, what_if
 from satrap.plan.simulate.setup import Outcome
 from satrap.report.page.element import Html
 from tests.plan.simulate.runs import calibration
-from tests.plan.simulate.test_cluster import setup
-from tests.report.page.test_tables import rows
+from tests.plan.simulate.setups import setup
+from tests.support.pages import rows
 
 
 @pytest.fixture(scope="module")

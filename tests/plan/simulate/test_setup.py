@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from satrap.errors import ConfigError
-from tests.plan.simulate.test_cluster import SOME, setup, simulate
+from satrap.plan.simulate.cluster import simulate
+from tests.plan.simulate.setups import SOME, setup
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,7 @@ from satrap.report.page import tables
 from satrap.report.page.element import Html
 from satrap.report.page.run import RunReport, TableSize
 from tests.report.page.runs import full
-
-
-def rows(found: Sequence[Html]) -> list[list[str]]:
-    """Return the cells of a section's tables, row by row, as text."""
-    texts = []
-    for row in re.findall(r"<tr>(.*?)</tr>", "".join(found)):
-        cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
-        texts.append([re.sub(r"<[^>]+>", "", cell) for cell in cells])
-    return texts
+from tests.support.pages import rows
 
 
 def test_metrics_beside_the_floor_with_differences_to_the_first_run() -> None:

@@ -17,9 +17,9 @@ import pytest
 from satrap.errors import ConfigError
 from satrap.rpc import Bounds, Key, Listener, create_key, read_key
 from tests.contract.parties import Process, connect
-from tests.openmetrics.test_endpoint import scrape
 from tests.rpc import plain
 from tests.rpc.serving import Echo
+from tests.support.scraping import scrape
 
 
 @pytest.fixture(params=[False, True], ids=["open", "key"])

@@ -17,9 +17,8 @@ from satrap.schema import DTYPES, Table
 from satrap.store import Eviction, Shard, Tier
 from satrap.store.directory import plain_budget
 from satrap.store.steps import plan
-from tests.store.test_changes import Copy
-from tests.store.test_cut import assert_same, change, content, shard
-from tests.store.test_model import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
+from tests.store.requests import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
+from tests.store.shards import Copy, assert_same, change, content, shard
 
 U = np.uint64
 RECORDS = 2500

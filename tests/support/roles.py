@@ -1,0 +1,39 @@
+"""Programs that stand in for the roles of a run, and what a launcher hears of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from satrap.events import Event
+from satrap.launchers.launcher import Launcher
+
+SERVER = """
+import signal, sys
+from satrap.events import Notice, Ready, encode
+signal.signal(signal.SIGINT, lambda *_: print(encode(Notice("saves")), flush=True))
+print("no event")
+print(encode(Ready(" ".join(sys.argv[1:]))), flush=True)
+sys.stdin.read()
+"""
+
+
+def hear(launcher: Launcher, until: Callable[[list[tuple[str, Event]]], bool]) -> list[tuple[str, Event]]:
+    """Return what roles report until a condition is true."""
+    heard: list[tuple[str, Event]] = []
+    limit = time.monotonic() + 60
+    while not until(heard) and time.monotonic() < limit:
+        heard += launcher.events(0.1)
+    assert until(heard), heard
+    return heard
+
+
+MEASURED = """
+import sys
+from satrap.events import MetricsServed, encode
+from satrap.openmetrics import Endpoint
+values = {"satrap_shard_rows": 7, "satrap_shard_requests": {"lookup": 3}}
+endpoint = Endpoint("127.0.0.1", 0, lambda: values)
+print(encode(MetricsServed(endpoint.reached)), flush=True)
+sys.stdin.read()
+"""

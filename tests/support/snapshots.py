@@ -1,0 +1,28 @@
+"""Writes the rows of an exchange as a snapshot, and reads the model that a run saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.ipc
+from safetensors.numpy import load_file
+
+from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.exchange import Exchange
+
+
+def write(exchange: Exchange, place: Path) -> str:
+    cut = exchange.durability.cut()
+    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=cut.write))
+    return str(place)
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Every weight and row of a run."""
+    (data,) = (folder / "model").glob("data-*")
+    content: dict[str, Any] = {k: v.tobytes() for k, v in load_file(data / "model.safetensors").items()}
+    for name in sorted({path.name.split(".")[0] for path in data.glob("table-*.arrow")}):
+        parts = [pyarrow.ipc.open_stream(path).read_all() for path in data.glob(f"{name}.*arrow")]
+        content[name] = pyarrow.concat_tables(parts).sort_by("ids").to_pydict()  # shards write their own
+    return content
