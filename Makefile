@@ -9,7 +9,17 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test golden test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
+# Tests of the tools around training, of init, tune, prepare, plan, deploy, doctor and report.
+TOOLS  := $(addprefix tests/,deploy doctor init plan prepare report tune) \
+	$(patsubst %,tests/cli/test_%.py,deploy doctor init plan prepare report tables tune) \
+	$(patsubst %,tests/launch/test_%.py,calibration dense_plan planning simulating) \
+	tests/chaos/test_drawing.py tests/cluster/test_dense_plan.py tests/cluster/test_kubernetes.py
+OTHERS := $(addprefix --ignore ,$(TOOLS))
+
+# Programs that start again and again read compiled files, not the source.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -28,7 +38,7 @@ quickstart: setup
 	@$(BIN)/satrap quickstart
 
 test: setup
-	$(PYTEST)
+	$(PYTEST) $(OTHERS)
 
 # Small seeded runs leave what they left before: first after a change that is to change nothing.
 golden: setup
@@ -38,7 +48,14 @@ test-slow: setup
 	$(PYTEST) -m slow --timeout 900
 
 test-cluster: setup
-	$(PYTEST) -m "cluster and not slow" --timeout 900
+	$(PYTEST) $(OTHERS) -m "cluster and not slow" --timeout 900
+
+test-tools: setup
+	$(PYTEST) -m "not slow and not gpu and not dense and not ray" --timeout 900 $(TOOLS)
+
+# Every test that needs neither a GPU nor a network, with all examples; up to two hours.
+test-all: setup
+	$(PYTHON) tools_dev/stages.py all
 
 # The network over every mesh of up to four workers; minutes each.
 test-dense: setup

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
+from hypothesis import settings
 
 from satrap.doctor.versions import fits
 from tests.launchers.ray_nodes import Nodes
 from tests.support import forked
+from tests.support.examples import examples
 
 forked.install()
+settings.register_profile("tests", max_examples=examples(100))
+settings.load_profile("tests")
 
 # pytest shows the two sides of a failed `assert` in test files, elsewhere only if it is told so.
 pytest.register_assert_rewrite(

@@ -33,6 +33,7 @@ from satrap.launch.checkpoint_rows import export, forget_everywhere
 from satrap.launch.reshard import reshard_everywhere
 from tests.checkpoint.forged import body_of, forge, signed
 from tests.checkpoint.states import make_checkpoint
+from tests.support.examples import examples
 from tests.support.manifests import json_values, places
 
 
@@ -294,7 +295,9 @@ def test_a_large_manifest_takes_little_memory(text: str, tmp_path: Path) -> None
     assert done.stdout.strip() == "the manifest is damaged", done.stderr
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.data())
 def test_any_other_value_is_an_error_or_a_correct_load(valid: Path, data: st.DataObject) -> None:
     """One value of a valid manifest is replaced, removed, or moved to another key."""
@@ -325,7 +328,9 @@ def test_any_other_value_is_an_error_or_a_correct_load(valid: Path, data: st.Dat
         (valid / "manifest.json").write_bytes(whole)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(text=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_any_other_text_is_an_error(valid: Path, text: bytes) -> None:
     whole = (valid / "manifest.json").read_bytes()

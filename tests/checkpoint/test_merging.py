@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from satrap.checkpoint.merging import merge
 from satrap.errors import CheckpointError
 from satrap.store import Chunk, bucket_of
+from tests.support.examples import examples
 
 Table = dict[int, float]
 
@@ -32,7 +33,7 @@ def chunks(rows: Table, size: int) -> Iterator[Chunk]:
         yield Chunk("t", np.array(part, np.uint64), values, -values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     base=st.dictionaries(IDS, st.floats(0, 9, width=32)),
     deltas=st.lists(CHANGES, max_size=4),

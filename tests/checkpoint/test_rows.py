@@ -21,6 +21,7 @@ from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
 from satrap.errors import CheckpointError
 from tests.checkpoint.states import make_checkpoint, make_chunk
+from tests.support.examples import examples
 
 
 class Buffer(io.BytesIO):
@@ -89,7 +90,9 @@ def put(place: Path, name: str, data: bytes) -> None:
     write_manifest(storage, replace(manifest, files={**manifest.files, name: entry}))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.data())
 def test_changed_bytes_with_right_checksums_are_an_error_or_rows(valid: Path, data: st.DataObject) -> None:
     """Some bytes of any file are others, are missing, or are there twice."""

@@ -27,6 +27,7 @@ from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
 from tests.support.divisions import GROUPS, TYPES, Cuts, boxes, divisions, numbers, sliced
+from tests.support.examples import examples
 
 
 def write(place: Path, parts: list[DensePart]) -> SavedDense:
@@ -37,7 +38,7 @@ def write(place: Path, parts: list[DensePart]) -> SavedDense:
     return SavedDense(storage, Manifest("data", {}, files))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(divisions(), st.sampled_from(TYPES), st.sampled_from([1, 40, 1 << 20]))
 def test_any_division_is_read_as_any_other(
     tmp_path_factory: pytest.TempPathFactory,

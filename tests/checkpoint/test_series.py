@@ -158,7 +158,7 @@ def test_no_snapshots(tmp_path: Path) -> None:
     assert raised.value.where == str(tmp_path)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
 def test_every_call_failing_once(code: int, tmp_path: Path) -> None:
     """For each k: the save fails loudly or succeeds, the reader sees old or new, and the next save works."""
     k, failures = 0, 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from satrap.checkpoint import storage
 from satrap.checkpoint.storage import BLOCK, Storage
 from satrap.errors import CheckpointError
+from tests.support.examples import examples
 
 DATA = np.random.default_rng(0).integers(0, 256, 1000, np.uint8).tobytes()
 
@@ -65,7 +66,7 @@ def test_a_place_in_a_folder_is_absolute_for_other_processes(
     assert (tmp_path / "run" / "a" / "b").is_dir()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_no_change_goes_unnoticed(data: st.DataObject) -> None:
     """Flip, truncate, append, or exchange for a piece of the same file; blocks of 64 bytes."""

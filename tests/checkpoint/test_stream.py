@@ -11,6 +11,7 @@ from torch import Tensor
 
 from satrap.checkpoint import stream
 from satrap.checkpoint.stream import DTYPES, Layout, streamed
+from tests.support.examples import examples
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 FILES = st.dictionaries(
@@ -24,7 +25,7 @@ def filled(shape: list[int], dtype: torch.dtype) -> Tensor:
     return numbers.view(dtype).view(shape) if count else torch.empty(shape, dtype=dtype)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(FILES, st.sampled_from([{}, {"kept": 'an "é"'}]), st.sampled_from([1, 40, 1 << 20]))
 def test_any_file_is_that_of_safetensors(
     file: dict[str, tuple[list[int], torch.dtype]], metadata: dict[str, str], read: int

@@ -10,6 +10,7 @@ from satrap.config.show import to_yaml
 from satrap.config.source import read
 from satrap.errors import ConfigError
 from tests.config.recipes import TEXT, write
+from tests.support.examples import examples
 
 
 def test_values_and_places(tmp_path: Path) -> None:
@@ -149,7 +150,9 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.dictionaries(keys, trees, min_size=1, max_size=4))
 @example({"a": "0..."})
 def test_what_is_written_is_read(tmp_path: Path, values: dict[str, object]) -> None:
@@ -165,7 +168,9 @@ SIGNS += ["!!binary ", "!!map ", "!!set {a}", "!!omap [a: 1]", "!!bool x", "!!py
 SIGNS += ["%YAML 9.9\n", "---\n", "...\n", "\t", "\n", "\0", "\ufeff"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_a_changed_recipe_is_one_or_an_error(tmp_path: Path, data: st.DataObject) -> None:
     """Some places of a valid recipe have something else, in the file or on the command line."""

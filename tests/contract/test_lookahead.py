@@ -26,7 +26,11 @@ OTHERS = [
 KINDS = ("local", "servers-1", "servers-3", "collective-1", "mixed-4")
 
 
-@pytest.mark.parametrize("tables", [TABLES, HALF, OTHERS], ids=["adagrad", "16-bit", "others"])
+@pytest.mark.parametrize(
+    "tables",
+    [pytest.param(TABLES, marks=pytest.mark.slow), HALF, OTHERS],
+    ids=["adagrad", "16-bit", "others"],
+)
 @pytest.mark.parametrize("steps_ahead", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_lookups_in_their_turn(kind: str, steps_ahead: int, tables: list[Table]) -> None:

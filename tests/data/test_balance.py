@@ -20,6 +20,7 @@ from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError
 from tests.data.helpers_data import numbers, same
 from tests.data.loaders import loader
+from tests.support.examples import examples
 
 SCHEMA = Schema(
     [],
@@ -117,7 +118,7 @@ def test_a_buffer_is_all_that_is_balanced() -> None:
 
 
 @given(stop=st.integers(0, 49), epoch=st.integers(0, 2), workers=st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_resuming_anywhere_equals_never_stopping(stop: int, epoch: int, workers: int) -> None:
     found = dataset(table(), workers=workers, worker=workers - 1)
     whole = list(found.batches(epoch))

@@ -20,6 +20,7 @@ from satrap.data import read
 from satrap.data.canonical import BUFFER, number
 from satrap.data.hashing import hash_ids
 from satrap.errors import DataError
+from tests.support.examples import examples
 from tests.xxh64 import xxh64
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -80,7 +81,7 @@ def test_long_numbers_stay_in_their_buffer() -> None:
 
 
 @given(floats)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_float_has_the_id_of_every_text_of_it(value: float) -> None:
     expected = int(hash_ids(np.array([value]))[0])
     assert id_of(repr(value)) == expected
@@ -91,7 +92,7 @@ def test_a_float_has_the_id_of_every_text_of_it(value: float) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_narrow_float_has_the_id_of_its_own_text(value: float) -> None:
     narrow = np.float32(value)
     assert id_of(str(narrow)) == int(hash_ids(np.array([narrow]))[0])
@@ -112,7 +113,7 @@ def canonical(digits: int, scale: int) -> str:
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(0, 40), st.integers(0, 5))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_decimals_in_every_notation(digits: int, scale: int, zeros: int) -> None:
     shown = str(abs(digits)).rjust(scale + 1, "0")
     fixed = ("-" if digits < 0 else "") + (f"{shown[:-scale]}.{shown[-scale:]}" if scale else f"{shown}.0")
@@ -127,7 +128,7 @@ def test_decimals_in_every_notation(digits: int, scale: int, zeros: int) -> None
     st.integers(-23 * 60 - 59, 23 * 60 + 59),
     st.sampled_from(["seconds", "milliseconds", "microseconds"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_instant_is_one_value(local: datetime, offset: int, precision: str) -> None:
     zone = timezone(timedelta(minutes=offset))
     aware = datetime.fromisoformat(local.isoformat(timespec=precision)).replace(tzinfo=zone)
@@ -274,7 +275,7 @@ def write_all(table: pa.Table, folder: Path) -> None:
 
 
 @given(tables())
-@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(40), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_a_table_has_the_same_ids_in_every_file_and_frame(table: pa.Table) -> None:
     expected = ids(table)
     with tempfile.TemporaryDirectory() as name:

@@ -12,6 +12,7 @@ from satrap import Categorical, Numeric, Schema
 from satrap.data import Join, RowSplit, prefetch, read
 from satrap.errors import ConfigError
 from tests.data.helpers_data import error_of, numbers, same
+from tests.support.examples import examples
 
 SCHEMA = Schema(
     ["y"],
@@ -71,7 +72,7 @@ SPLITS = st.sampled_from([None, RowSplit(10, (9,)), RowSplit(3, (0, 2)), RowSpli
     stop=st.integers(0, 1000),
     data=st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_resuming_anywhere_equals_never_stopping(
     sources, kind, batch, shuffle, buffer, split, workers, epoch, stop, data
 ):
@@ -90,7 +91,7 @@ def test_resuming_anywhere_equals_never_stopping(
 
 
 @given(kind=KINDS, shuffle=st.booleans(), split=SPLITS, workers=st.integers(1, 9), epoch=st.integers(0, 2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_workers_share_each_row_exactly_once_and_equally(sources, kind, shuffle, split, workers, epoch):
     parts = []
     for worker in range(workers):
@@ -176,7 +177,7 @@ def test_a_small_file_is_shuffled_as_a_whole():
 
 
 def test_memory_is_flat(tmp_path):
-    """Ten times the rows must not take more memory: Python's and Arrow's peaks are compared."""
+    """Five times the rows must not take more memory: Python's and Arrow's peaks are compared."""
     schema = Schema([], {"x": Numeric(), "u": Categorical(dim=2)})
     join = Join(source={"u": np.arange(100), "k": np.arange(100)}, on="u")
 
@@ -192,8 +193,8 @@ def test_memory_is_flat(tmp_path):
         tracemalloc.stop()
         return arrow + python
 
-    peak(20_000)
-    small, large = peak(60_000), peak(400_000)
+    peak(10_000)
+    small, large = peak(40_000), peak(200_000)
     assert large < small * 1.3
 
 

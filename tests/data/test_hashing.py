@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID
+from tests.support.examples import examples
 from tests.xxh64 import xxh64
 
 MASK = 2**64 - 1
@@ -68,7 +69,7 @@ def plain(text: str) -> bool:
 
 
 @given(st.lists(st.text(max_size=80).filter(plain)), st.integers(0, 2**64 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_text_is_xxh64_unless_it_is_an_integer(texts, salt):
     def expected(text: str) -> int:
         if not text:
@@ -88,7 +89,7 @@ def test_text_is_xxh64_unless_it_is_an_integer(texts, salt):
 
 
 @given(st.lists(st.integers(-(2**63), 2**64 - 1)), st.integers(-(2**70), 2**70))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_integers_hash_alike_as_text(values, salt):
     texts = pa.array([str(v) for v in values], pa.string())
     expected = [integer_id(v, salt) for v in values]
@@ -166,7 +167,7 @@ def test_no_value_is_the_missing_id():
     st.sampled_from(["|", ",", "||", "ab"]),
     st.integers(1, 5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_split_equals_python_split(texts, separator, limit):
     ids, offsets = split_ids(pa.array(texts, pa.string()), separator, limit, 3)
     words = [[w for w in (t or "").split(separator) if w][:limit] for t in texts]

@@ -20,6 +20,7 @@ from satrap.rpc.wire.frames import FAILURE, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.data.loaders import SCHEMA, columns, loader, remote
 from tests.exchange.servers.requests import misplace, opening
+from tests.support.examples import examples
 
 HUGE = 10**400
 ASKED = opening(SCHEMA)
@@ -164,7 +165,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_value_in_any_place_of_an_open(rows: data.Dataset, data: st.DataObject) -> None:
     asked = opening(SCHEMA)

@@ -10,6 +10,7 @@ from satrap.data.files import find_files
 from satrap.data.records import blocks, copy_records, find_records
 from satrap.data.stream import TextStream
 from tests.data.helpers_data import error_of
+from tests.support.examples import examples
 
 COMMENT = np.frombuffer(b"#", np.uint8)
 NOTHING = np.empty(0, np.uint8)
@@ -27,7 +28,7 @@ def write(rows, end="\n"):
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_records_are_the_rows_of_the_csv_module(rows, end, last_line_end):
     text = write(rows, end)
     text = text if last_line_end else text.removesuffix(end.encode())
@@ -78,7 +79,7 @@ def test_copy_strips_blanks_around_values_only():
     st.integers(1, 50),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_block_size_does_not_matter_and_any_block_is_a_place_to_go_on(tmp_path_factory, rows, size, zipped):
     folder = tmp_path_factory.mktemp("blocks")
     path = folder / ("a.csv.gz" if zipped else "a.csv")

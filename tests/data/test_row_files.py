@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from satrap.data.hashing import hash_ids
 from satrap.data.row_files import Wanted, is_export, read_rows
 from satrap.errors import DataError
+from tests.support.examples import examples
 
 WANTED = Wanted("item", {2: 3}, salt=5)
 
@@ -283,7 +284,9 @@ def test_damage_that_would_end_the_process_is_an_error(valid: Path) -> None:
     assert any("its metadata is damaged: Repetition level histogram size" in what for what in said), said
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.data())
 def test_changed_bytes_are_an_error_or_rows_that_fit(valid: Path, data: st.DataObject) -> None:
     whole = valid.read_bytes()

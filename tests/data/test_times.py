@@ -14,6 +14,7 @@ from satrap.batch import Batch
 from satrap.data import Dataset, TimeRange
 from satrap.data.times import to_seconds
 from satrap.errors import ConfigError, DataError
+from tests.support.examples import examples
 
 TIMES = st.datetimes(pd.Timestamp("1950-01-01").to_pydatetime(), pd.Timestamp("2150-01-01").to_pydatetime())
 SCHEMA = satrap.Schema(["y"], {"x": satrap.Numeric()})
@@ -26,7 +27,7 @@ def seconds(stamps: Any) -> np.ndarray:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(TIMES, min_size=1, max_size=20),
     st.sampled_from(["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"]),

@@ -14,6 +14,7 @@ from satrap.dense.short_sum import BLOCK, ShortSum
 from satrap.exchange.kernels import BFLOAT16, FLOAT16, INT8
 from satrap.exchange.servers.wire import CODES
 from tests.dense.threads import together
+from tests.support.examples import examples
 
 KINDS = ("bfloat16", "float16", "int8")
 EXACT = 3
@@ -52,7 +53,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sampled_from(KINDS), st.integers(1, 4), st.data())
 def test_a_sum_is_off_by_the_rounding_of_its_terms_and_its_own(
     kind: str, world: int, data: st.DataObject

@@ -18,6 +18,7 @@ from satrap.embedding.pooling import Bag, _torch_pool, is_finite, merge_runs, po
 from satrap.errors import ConfigError
 from satrap.optim import SGD
 from satrap.store import Shard
+from tests.support.examples import examples
 
 MODES = ("sum", "mean", "sqrtn", "max")
 
@@ -69,7 +70,7 @@ def bags(draw: st.DrawFn) -> tuple[np.ndarray, list[Bag], int]:
     return rng.standard_normal((distinct, dim)).astype(np.float32), made, size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(bags())
 def test_pooling_equals_the_loop(case: tuple[np.ndarray, list[Bag], int]) -> None:
     rows, made, size = case
@@ -87,7 +88,7 @@ def test_pooling_equals_the_loop(case: tuple[np.ndarray, list[Bag], int]) -> Non
     np.testing.assert_allclose(leaf.grad.numpy(), gradient, rtol=1e-6, atol=5e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(bags())
 def test_both_implementations_agree(case: tuple[np.ndarray, list[Bag], int]) -> None:
     """Sums in different orders differ the more, the larger the numbers are that cancel."""

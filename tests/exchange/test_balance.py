@@ -13,9 +13,10 @@ from satrap.exchange.balance import balanced, gain, towards
 from satrap.exchange.shard_map import Owners, ShardMap
 from satrap.store import BUCKETS
 from satrap.train.moves import WORTH
+from tests.support.examples import examples
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sets(st.integers(0, 6), min_size=1), st.integers(1, 7), st.integers(0, 99), st.integers(0, 50))
 def test_shards_are_even_and_no_more_moves_than_that_takes(
     members: set[int], before: int, seed: int, most: int
@@ -63,7 +64,7 @@ def skewed(draw: st.DrawFn) -> np.ndarray:
     return weights.astype(np.int64)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(skewed(), st.sets(st.integers(0, 8), min_size=1), st.integers(1, 9), st.booleans(), st.integers(0, 9))
 def test_no_shard_has_more_than_the_share_beside_a_bucket_and_balances_soon_gain_nothing(
     weights: np.ndarray, some: set[int], before: int, scattered: bool, seed: int

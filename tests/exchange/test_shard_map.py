@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers import ShardMap
+from tests.support.examples import examples
 
 
 @settings(deadline=None)
@@ -54,7 +55,7 @@ def test_the_next_map_has_the_next_epoch_or_a_later_one() -> None:
     assert made.to_dict() == {"shards": 2, "epoch": 3}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.sets(st.integers(0, 9), min_size=1), st.integers(0, 999), st.integers(1, 99))
 def test_a_map_of_any_owners_survives_as_plain_data(members: set[int], seed: int, length: int) -> None:
     owners = np.random.default_rng(seed).choice(np.array(sorted(members), np.uint16), 4096 // length + 1)

@@ -19,6 +19,7 @@ from satrap.init.choose import (
     transform_of,
 )
 from satrap.schema import Numeric
+from tests.support.examples import examples
 
 RANDOM = np.random.default_rng(5)
 
@@ -51,7 +52,7 @@ def test_close_numbers_have_bins_too() -> None:
     assert counts.max() / counts.min() < 1.05
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300), st.integers(2, 32))
 def test_boundaries_ascend_and_are_not_too_many(values: list[float], bins: int) -> None:
     cuts = boundaries_of(np.array(values), bins)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from satrap.data.dataset import open_source
 from satrap.init.kinds import Decision, decide
 from satrap.init.profile import profile
+from tests.support.examples import examples
 
 RANDOM = np.random.default_rng(7)
 ROWS = 2000
@@ -95,7 +96,7 @@ def test_separators() -> None:
     assert decided("author", repeated(names)).kind == "category"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.text("abcxyz| ,;.", min_size=1, max_size=12), min_size=2, max_size=60))
 def test_any_text_has_a_kind_and_a_reason(values: list[str]) -> None:
     decision = decided("x", values)
@@ -103,7 +104,7 @@ def test_any_text_has_a_kind_and_a_reason(values: list[str]) -> None:
     assert decision.why
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=5, max_size=60), st.sampled_from(["x", "item_id"]))
 def test_a_column_has_the_same_kind_as_number_and_as_text(values: list[int], name: str) -> None:
     kinds = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from satrap.data.dataset import open_source
 from satrap.errors import DataError
 from satrap.init.profile import Profile, profile
+from tests.support.examples import examples
 
 
 def of(columns: object, label: str = "y", **options: int) -> Profile:
@@ -44,7 +45,7 @@ def test_facts_are_those_of_pandas() -> None:
     assert not found.columns["city"].numbers
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=3, max_size=50))
 def test_a_number_is_the_same_as_integer_float_and_text(values: list[int]) -> None:
     """Files write ids as floats, and CSV has only text."""

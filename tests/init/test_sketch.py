@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from satrap.data.hashing import hash_ids
 from satrap.init.sketch import Distinct, RowSample
+from tests.support.examples import examples
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=6))
 def test_up_to_the_bound_the_count_is_that_of_a_set(parts: list[list[int]]) -> None:
     distinct = Distinct(bound=64)
@@ -40,7 +41,7 @@ def test_beyond_the_bound_the_estimate_is_within_four_deviations(real: int) -> N
     assert distinct.count == pytest.approx(len(np.unique(values)), rel=4 / np.sqrt(1024))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 9))
 def test_neither_order_nor_repetition_matters(random: object, pieces: int) -> None:
     hashes = hash_ids(np.arange(300))
@@ -52,7 +53,7 @@ def test_neither_order_nor_repetition_matters(random: object, pieces: int) -> No
     assert straight.count == mixed.count
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=8), st.integers(1, 300))
 def test_a_sample_is_a_bounded_part_of_the_rows_in_their_order(sizes: list[int], most: int) -> None:
     sample, whole, start = RowSample(most), RowSample(most), 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from satrap.metrics.auc import add_to_histogram, binned_auc, exact_auc, grouped_auc, new_histogram
+from tests.support.examples import examples
 
 
 def draw(seed, size, *, ties=False, weighted=False):
@@ -79,7 +80,7 @@ def test_without_a_mixed_group_grouped_auc_is_undefined():
 probabilities = st.floats(0, 1, width=32).map(abs)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.lists(st.tuples(probabilities, st.booleans(), st.integers(0, 5)), min_size=1, max_size=80),
     st.sampled_from([64, 128, 4096, 2**19]),
@@ -113,7 +114,7 @@ def bin_of(p, bins):
     return int(histogram[1].argmax())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(probabilities, probabilities, st.sampled_from([64, 4096, 2**19]))
 def test_bins_never_fall_as_the_probability_grows(a, b, bins):
     low, high = sorted((a, b))

@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from satrap.errors import ConfigError, DataError
 from satrap.metrics import BinaryMetrics
+from tests.support.examples import examples
 
 
 def draw(seed, size, labels=1):
@@ -90,7 +91,7 @@ def assert_same(a, b):
         assert b[key] == pytest.approx(value, abs=1e-9, nan_ok=True), key
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=examples(250))
 @given(
     seed=st.integers(0, 1000),
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),

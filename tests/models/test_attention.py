@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from satrap.models import attention
 from satrap.models.attention import HSTUBlock, attend, layout, with_last
+from tests.support.examples import examples
 
 CPU = torch.device("cpu")
 
@@ -46,7 +47,7 @@ def drawn(lengths: list[int], n: int, seed: int = 0) -> list[Tensor]:
     st.sampled_from([1, 60, 1 << 18]),
 )
 @example([5, 9, 2], 2, 3, True, 1 << 18)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_values_and_gradients_equal_a_loop(
     lengths: list[int], window: int | None, first: int, last: bool, cells: int
 ) -> None:

@@ -164,7 +164,9 @@ def test_row_widths(name):
             assert extra is None
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("ple", "wukong") else n for n in NAMES]
+)
 def test_an_exclusive_or_needs_more_than_a_linear_model(name):
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, 10, (600, 2), generator=generator)

@@ -13,6 +13,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.plan import Costs, Rates, TableLoad, Workload
 from satrap.store import bucket_of
 from tests.plan.loads import load, topologies, topology, workloads
+from tests.support.examples import examples
 
 RATES = Rates(lookups=1e6, updates=4e5)
 BATCH = 50
@@ -74,7 +75,7 @@ def simulate(
     return sent, held, stepped
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.integers(1, 4), st.booleans())
 def test_costs_are_those_of_a_simulation(data: st.DataObject, workers: int, pooled: bool) -> None:
     tables = [
@@ -108,7 +109,7 @@ def test_real_buckets_spread_ids_as_the_averages_say() -> None:
     assert cost.sent == pytest.approx(away * (8 + 8 * 2 + 8 * 2), rel=0.02)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(workloads(), topologies())
 def test_replicas_hold_all_and_rows_spread_need_least(workload: Workload, place: object) -> None:
     costs = Costs(workload, place)  # type: ignore[arg-type]

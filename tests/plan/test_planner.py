@@ -12,11 +12,12 @@ from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.kernels import FLOAT32
 from satrap.plan import Costs, Rates, Topology, Workload, place
 from tests.plan.loads import load, topologies, topology, workloads
+from tests.support.examples import examples
 
 FAST = dict.fromkeys([4, 64], Rates(1e9, 1e9))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(workloads(), topologies(), st.floats(1, 4))
 def test_a_plan_fits_and_is_never_slower_than_one_placement_for_all(
     workload: Workload, workers: Topology, room: float
@@ -33,7 +34,7 @@ def test_a_plan_fits_and_is_never_slower_than_one_placement_for_all(
     assert (again.placements, again.cost.owners) == (plan.placements, plan.cost.owners)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(workloads(3), topologies(), st.booleans())
 def test_with_few_tables_nothing_is_faster(workload: Workload, workers: Topology, pooled: bool) -> None:
     costs, names = Costs(workload, workers, pooled=pooled), [table.name for table in workload.tables]
@@ -41,7 +42,7 @@ def test_with_few_tables_nothing_is_faster(workload: Workload, workers: Topology
     assert place(workload, workers, pooled=pooled).cost.seconds == min(costs.of(p).seconds for p in every)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(workloads(), topologies(), st.data())
 def test_fixed_tables_stay_where_they_are_and_the_others_are_placed_for_them(
     workload: Workload, workers: Topology, data: st.DataObject

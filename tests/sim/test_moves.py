@@ -14,7 +14,7 @@ SEEDS = 1000
 
 
 @pytest.mark.parametrize("staleness", [2, None])
-@pytest.mark.parametrize("given", [*range(4), None])
+@pytest.mark.parametrize("given", [*(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4)), None])
 def test_two_three_and_two_shards_over_a_bad_network(
     tmp_path: Path, given: int | None, staleness: int | None
 ) -> None:
@@ -24,7 +24,7 @@ def test_two_three_and_two_shards_over_a_bad_network(
     assert len(cluster.history.lookups) == 2 * 3 * STEPS
 
 
-@pytest.mark.parametrize("given", [*range(8), None])
+@pytest.mark.parametrize("given", [*(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8)), None])
 def test_stories_by_chance(tmp_path: Path, given: int | None) -> None:
     story = Story.by_chance(random.SystemRandom().randrange(10**9) if given is None else given)
     print(story)

@@ -38,7 +38,7 @@ def simulate(place: Path, seed: int, case: tuple[int, int, int | None, float], s
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("given", [1, 2, None])
+@pytest.mark.parametrize("given", [*(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2)), None])
 def test_each_update_is_applied_once_and_each_lookup_sees_what_it_must(
     tmp_path: Path, case: tuple[int, int, int | None, float], given: int | None
 ) -> None:

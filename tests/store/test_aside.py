@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from satrap.store import aside
 from satrap.store.aside import Aside
 from satrap.store.hashes import BUCKETS, bucket_of
+from tests.support.examples import examples
 
 U = np.uint64
 TABLES = ("a", "b")
@@ -21,7 +22,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_copies_equal_those_of_a_dict(steps):
     copies, known, done, limit = Aside(TABLES, 3, 2, 400), {}, [0, 0], 400

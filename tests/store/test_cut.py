@@ -11,6 +11,7 @@ from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import BUCKETS, Chunk, Eviction, Shard, Tier, bucket_of
 from tests.store.shards import U, assert_same, change, content, shard
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["plain", "lru", "tier"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(STEPS, st.integers(1, 400), st.booleans())
 def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, chunk_rows, delta):
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ from satrap.store.directory import OVERHEAD, Budget, Directory, budget, plain_bu
 from satrap.store.hashes import bucket_of
 from satrap.store.kernels.layout import PAGE_BYTES
 from satrap.store.workers import Workers
+from tests.support.examples import examples
 
 U = np.uint64
 WORKERS = Workers(1)
@@ -34,7 +35,7 @@ def use(d, *parts):
 KEYS = st.lists(st.integers(0, 400) | st.integers(2**64 - 5, 2**64 - 1) | st.just(2**63), max_size=120)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(KEYS, KEYS), max_size=12))
 def test_slots_equal_those_of_a_dict(requests):
     d, known = directory(), {}

@@ -16,10 +16,11 @@ from satrap.store import (
     segment_sum,
     sum_features,
 )
+from tests.support.examples import examples
 
 MODES = ["sum", "mean", "sqrtn", "max"]
 DIMS = st.sampled_from([1, 2, 15, 16, 17, 33])
-PROFILE = settings(max_examples=60, deadline=None)
+PROFILE = settings(max_examples=examples(60), deadline=None)
 
 
 @PROFILE

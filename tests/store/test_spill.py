@@ -20,12 +20,13 @@ from satrap.store.hashes import canonical_order
 from satrap.store.spill import Spill
 from satrap.store.steps import RowKind
 from tests.store.shards import assert_same, change, content, shard
+from tests.support.examples import examples
 
 U = np.uint64
 KIND = RowKind([Table("a", dim=2), Table("b", dim=2)], RowWiseAdagrad(lr=1), 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 200)), max_size=12),
     st.integers(1, 90),

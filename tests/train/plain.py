@@ -164,19 +164,21 @@ def _touched(batch: Batch, name: str) -> Tensor:
 
 
 def lazy(make: Any) -> Any:
-    """A `torch.optim` optimizer per row, stepped only when the row is touched."""
-    rows: dict[int, tuple[Tensor, Any]] = {}
+    """A `torch.optim` optimizer with a parameter for each row; it leaves rows alone that are not touched."""
+    rows: list[Tensor] = []
+    optimizers: list[Any] = []
 
     def step(weight: Tensor, gradient: Tensor, touched: Tensor) -> None:
-        for index in touched.tolist():
-            if index not in rows:
-                parameter = weight.detach()[index].clone().requires_grad_()
-                rows[index] = (parameter, make([parameter]))
-            parameter, optimizer = rows[index]
-            parameter.grad = gradient[index].clone()
-            optimizer.step()
-            with torch.no_grad():
-                weight[index] = parameter
+        if not rows:
+            rows.extend(row.clone().requires_grad_() for row in weight.detach())
+            optimizers.append(make(rows))
+        indices = touched.tolist()
+        for index in indices:
+            rows[index].grad = gradient[index].clone()
+        optimizers[0].step()
+        with torch.no_grad():
+            for index in indices:
+                weight[index], rows[index].grad = rows[index], None
 
     return step
 

@@ -65,7 +65,7 @@ def weighted(rank: int) -> Batches:
     return Batches(made)
 
 
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("always", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("others", ["table_wise", pytest.param("row_wise", marks=pytest.mark.slow)])
 def test_rows_that_their_owner_pools_give_the_same_to_the_bit(

@@ -21,6 +21,7 @@ from satrap.dense import Workers
 from satrap.train.dense_stream import DenseStream
 from tests.dense.threads import together
 from tests.support.divisions import GROUPS, TYPES, Cuts, boxes, divisions, numbers, sliced
+from tests.support.examples import examples
 
 
 @pytest.fixture(params=["folder", "object store"])
@@ -54,7 +55,7 @@ def file(place: str, name: str) -> bytes:
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(divisions(), st.sampled_from(TYPES), st.sampled_from([1, 40, 1 << 20]))
 def test_any_division_is_written_with_the_bytes_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory,

@@ -97,7 +97,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(1, {"mode": "sync"}, marks=pytest.mark.slow),
         pytest.param(1, {"mode": "sync", "lookahead": 3}, marks=pytest.mark.slow),
-        (1, {"mode": "hybrid", "staleness": 4}),
+        pytest.param(1, {"mode": "hybrid", "staleness": 4}, marks=pytest.mark.slow),
         (2, {"mode": "sync"}),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
             assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_portions: None) -> None:
     orders = [Order("look", survey=True), Order("even", by="traffic"), Order("twice", by="traffic")]
     wishes = Wishes([*orders, Order("size", by="bytes")], after=0 if world > 1 else 10)

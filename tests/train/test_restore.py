@@ -15,6 +15,7 @@ import satrap
 from satrap.errors import SatrapError
 from satrap.train import Trainer
 from tests.checkpoint.forged import body_of, signed
+from tests.support.examples import examples
 from tests.support.manifests import json_values, places
 
 
@@ -54,7 +55,9 @@ def test_each_setting_that_is_missing(saved: Path) -> None:
         assert str(saved) in str(caught.value), name
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.data())
 def test_any_other_setting_is_an_error_or_a_trainer(saved: Path, data: st.DataObject) -> None:
     body = body_of(saved)

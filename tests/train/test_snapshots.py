@@ -50,9 +50,18 @@ EVICTING = SMALL | {"eviction": satrap.store.Eviction("lru")}
 
 
 @pytest.mark.parametrize(
-    ("mode", "staleness", "warmup"), [("sync", 0, 0), ("hybrid", 1, 0), ("hybrid", 4, 0), ("hybrid", 4, 40)]
+    ("mode", "staleness", "warmup"),
+    [
+        ("sync", 0, 0),
+        pytest.param("hybrid", 1, 0, marks=pytest.mark.slow),
+        ("hybrid", 4, 0),
+        pytest.param("hybrid", 4, 40, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize(("every", "kill"), [(7, 9), (15, 16), (14, 15), (16, 17), (30, 44), (1, 38)])
+@pytest.mark.parametrize(
+    ("every", "kill"),
+    [(7, 9), (15, 16), (14, 15), (16, 17), (30, 44), pytest.param(1, 38, marks=pytest.mark.slow)],
+)
 def test_resumed_equals_undisturbed(
     mode: str, staleness: int, warmup: int, every: int, kill: int, tmp_path: Path
 ) -> None:
@@ -66,7 +75,7 @@ def test_resumed_equals_undisturbed(
 
 
 @pytest.mark.parametrize(("every", "delta", "kill"), [(20, 3, 19), (20, 3, 29), (100, 4, 38), (15, 5, 31)])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_resumed_from_deltas_equals_undisturbed(
     every: int, delta: int, kill: int, dtype: str, tmp_path: Path
 ) -> None:

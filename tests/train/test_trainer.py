@@ -37,10 +37,13 @@ from tests.train.plain import (
 )
 
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
-    "sgd": (satrap.optim.SGD(lr=0.1), lambda: lazy(lambda p: torch.optim.SGD(p, lr=0.1))),
-    "adagrad": (satrap.optim.Adagrad(lr=0.05), lambda: lazy(lambda p: torch.optim.Adagrad(p, lr=0.05))),
+    "sgd": (satrap.optim.SGD(lr=0.1), lambda: lazy(lambda p: torch.optim.SGD(p, lr=0.1, foreach=True))),
+    "adagrad": (
+        satrap.optim.Adagrad(lr=0.05),
+        lambda: lazy(lambda p: torch.optim.Adagrad(p, lr=0.05, foreach=True)),
+    ),
     "rowwise": (satrap.optim.RowWiseAdagrad(lr=0.05), lambda: rowwise_adagrad(0.05)),
-    "adam": (satrap.optim.Adam(lr=0.01), lambda: lazy(lambda p: torch.optim.Adam(p, lr=0.01))),
+    "adam": (satrap.optim.Adam(lr=0.01), lambda: lazy(lambda p: torch.optim.Adam(p, lr=0.01, foreach=True))),
 }
 
 

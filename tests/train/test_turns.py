@@ -18,6 +18,7 @@ from satrap.embedding import Ticket
 from satrap.train.loss import known_weight
 from satrap.train.turns import Turn, turns
 from tests.dense.threads import together
+from tests.support.examples import examples
 
 
 def tickets(sizes: list[int]) -> list[Ticket]:
@@ -55,7 +56,7 @@ def test_processes_with_the_same_batches_count_them_once() -> None:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=2, max_size=3))
 def test_all_take_equally_many_turns_and_every_sample_counts_the_same(sizes: list[list[int]]) -> None:
     world = len(sizes)

@@ -24,7 +24,7 @@ from tests.embedding.workers import tier
 STEPS = 12
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3), ("async", 2)])
 def test_one_worker_trains_the_same_model(mode: str, staleness: int, shards: int) -> None:
     data = tier.Listed(tier.batches(STEPS))

@@ -14,12 +14,13 @@ from satrap.exchange.collective.ranks import joined
 from satrap.exchange.lookup import Request
 from satrap.exchange.traffic import Rounding
 from tests.exchange.collective.work import GROUPS
+from tests.support.examples import examples
 
 BOUND = {kernels.FLOAT32: 0.0, kernels.FLOAT16: 2**-11, kernels.BFLOAT16: 2**-8, kernels.INT8: 1 / 254}
 
 
 @pytest.mark.parametrize("code", kernels.FORMATS)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), ranks=st.integers(1, 4), shuffled=st.booleans())
 def test_rows_come_to_their_places(code: int, seed: int, ranks: int, shuffled: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from satrap.errors import CheckpointError, ExchangeError, StoreError
 from satrap.exchange.collective import Alone
 from satrap.exchange.collective.messages import Channel, Operation
 from tests.exchange.collective.parties import Meeting, ThreadRanks, together
+from tests.support.examples import examples
 
 
 def channels(size: int) -> list[Channel]:
@@ -30,7 +31,7 @@ def test_each_rank_gets_what_the_others_sent_to_it() -> None:
     assert [(end.sent, end.received) for end in ends] == [(3, 3), (4, 4), (5, 5)]  # without what stays here
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(2, 4), st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(0, 2**32))
 def test_messages_of_any_length_arrive_whole_in_one_or_two_rounds(
     size: int, lengths: list[int], seed: int

@@ -24,16 +24,17 @@ from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of
 from tests.contract.parties import SEED, TABLES, assert_equal_contents, contents, local, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, Together, members, together
 from tests.exchange.collective.work import STORE, batches, change, run, write
+from tests.support.examples import examples
 
 SIXTEEN, EIGHT = Wire("float16", "bfloat16"), Wire("int8", "int8")
 UNIFORM = [Placement(kind) for kind in PLACEMENTS[1:]]
 GROUPS = [TableGroup(0, ("a", "b"), 4), TableGroup(1, ("c",), 17), TableGroup(2, ("d", "e"), 8)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize("wire", [EXACT, SIXTEEN, EIGHT])
 @pytest.mark.parametrize("placement", [*UNIFORM, MIXED])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_lookups_and_rows_do_not_depend_on_the_placement(
     world: int, placement: Placement, wire: Wire, dtype: str
 ) -> None:
@@ -208,7 +209,7 @@ def best_deal(loads: Mapping[str, float], workers: int) -> float:
     return float(min(s.max() for s in sums))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 3))
 def test_tables_are_dealt_nearly_as_evenly_as_possible(sizes: list[int], workers: int) -> None:
     loads = {f"t{i}": float(one) for i, one in enumerate(sizes)}

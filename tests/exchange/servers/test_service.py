@@ -26,6 +26,7 @@ from tests.exchange.servers.journaled import (
     sections,
 )
 from tests.exchange.servers.requests import misplace
+from tests.support.examples import examples
 
 HUGE = 10**400
 COLUMNS = {"ids": ["<u8", -1], "weights": ["<f4", 4], "state": ["<f4", 4]}
@@ -181,7 +182,7 @@ KINDS = st.sampled_from([k for k in Kind if k < Kind.PING and k not in (Kind.HEL
 """A READ fails in the background, and then again when it is repeated: see `test_recovery`."""
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(KINDS, TEXTS, st.lists(st.binary(max_size=40), max_size=4)), max_size=8))
 def test_whatever_comes_is_answered_and_the_shard_comes_back(requests: list[Any]) -> None:
     """It is then what it was, and an honest request gets what it would have got."""
@@ -206,7 +207,7 @@ def test_whatever_comes_is_answered_and_the_shard_comes_back(requests: list[Any]
         shard.die()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_hellos_with_any_value_in_any_place(data: st.DataObject) -> None:
     _, [text] = hello(1, memory=1 << 20)

@@ -43,6 +43,7 @@ from tests.contract.parties import (
     threads,
     train,
 )
+from tests.support.examples import examples
 from tests.support.snapshots import write
 
 SHARDS = (1, 2, 3, 5, 7)
@@ -99,7 +100,7 @@ def test_a_shard_has_any_number_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
         exchange.close()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**32 - 1), max_size=9)))
 def test_a_result_round_trips_with_its_checksums(sums: dict[str, list[int]]) -> None:
     files = {name: {"bytes": 7, "crc32": own, "table": "a"} for name, own in sums.items()}

@@ -15,6 +15,7 @@ from satrap.rpc.client.peer import ACKNOWLEDGE, HINTS, WINDOW, Peer
 from satrap.rpc.server.session import WINDOW as SERVER_WINDOW
 from satrap.rpc.server.session import Answer, Session, Verdict, failure
 from satrap.rpc.wire.frames import ANSWER, Code, Header, Kind, decode, digest, encode
+from tests.support.examples import examples
 
 Messages = list[list[bytes]]
 
@@ -67,7 +68,7 @@ def network(rng: random.Random, messages: Messages, fault: float) -> Messages:
     return arrived
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 2**32), st.integers(1, 3 * WINDOW), st.sampled_from([0.0, 0.1, 0.5]))
 def test_each_request_is_executed_once_in_order_and_answered(seed: int, count: int, fault: float) -> None:
     rng, client, server, now = random.Random(seed), peer(), Server(), 0.0

@@ -15,6 +15,7 @@ from satrap.rpc.wire.batches import pack_batch, unpack_batch
 from satrap.rpc.wire.frames import FrameError
 from satrap.rpc.wire.text import unpack_text
 from tests.support.batches import assert_same
+from tests.support.examples import examples
 
 
 def make(rng: np.random.Generator, size: int, kinds: list[str], dense: list[str]) -> Batch:
@@ -48,7 +49,7 @@ def make(rng: np.random.Generator, size: int, kinds: list[str], dense: list[str]
     st.lists(st.sampled_from(["numeric", "labels", "label_mask", "weights", "groups"]), unique=True),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_batch_arrives_as_it_was(
     seed: int, size: int, kinds: list[str], dense: list[str], shifted: bool
 ) -> None:
