@@ -65,6 +65,7 @@ def check(process: subprocess.Popen[str], *, warns: bool, compiles: bool | None 
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_without_a_folder_that_can_be_written_it_runs_and_says_so_once(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     homes = [str(tmp_path / "file"), "/proc/none"]

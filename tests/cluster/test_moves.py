@@ -61,6 +61,7 @@ def hot() -> pd.DataFrame:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 def test_where_one_shard_has_the_hot_rows_traffic_gets_even_and_the_model_stays(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("moved", "plain")]
     for folder in folders:

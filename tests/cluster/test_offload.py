@@ -58,7 +58,8 @@ except KilledError:
 """
 
 
-@pytest.mark.parametrize("weights", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [True, False])
 def test_a_network_without_room_is_trained_and_saved_and_goes_on(tmp_path: Path, weights: bool) -> None:
     """38 MB of weights, as many of gradients, and 76 MB of Adam's state, in a container of 60 MB.
 

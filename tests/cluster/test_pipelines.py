@@ -102,6 +102,7 @@ def test_copies_of_stages_that_share_their_weights(tmp_path: Path, alone: Any) -
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stages_with_divided_layers_learn_what_one_process_learns(tmp_path: Path, alone: Any) -> None:
     mesh = Mesh(tensor=2, pipeline=2, stages=("blocks.1",))

@@ -116,6 +116,7 @@ def test_two_machines_and_a_killed_worker(tmp_path: Path, machines: Machines, ex
     assert differences(digest(str(run / "model")), plain(recipe, tmp_path / "plain", here)) == []
 
 
+@pytest.mark.slow
 def test_a_machine_that_does_not_see_the_run_folder_is_named(tmp_path: Path) -> None:
     """Its own folder lies over the one that the others see."""
     recipe, shared = make_recipe(tmp_path, SYNC), tmp_path / "shared"

@@ -71,7 +71,12 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
             "2 data x 2 pipeline = 4 workers, weights in 2 parts; ",
             marks=pytest.mark.slow,
         ),
-        ("{tensor: 2, pipeline: 2}", "false", "1 data x 2 tensor x 2 pipeline = 4 workers; "),
+        pytest.param(
+            "{tensor: 2, pipeline: 2}",
+            "false",
+            "1 data x 2 tensor x 2 pipeline = 4 workers; ",
+            marks=pytest.mark.slow,
+        ),
         ("{pipeline: 2}", "false", "1 data x 2 pipeline of 2 stages = 2 workers; "),
     ],
 )

@@ -21,7 +21,9 @@ ACTIVATIONS = LAYERS * 4 * SIZE * WIDTH
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"precision": "bfloat16"}, marks=pytest.mark.slow)], ids=str
+)
 def test_the_memory_of_a_real_process_beside_files(options: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.plan.dense.anonymous", "weights", str(tmp_path)]
     said = subprocess.run([*command, json.dumps(options)], capture_output=True, text=True, check=True).stdout
