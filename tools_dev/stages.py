@@ -37,13 +37,13 @@ class Stage:
 
 CI = (
     Stage("make golden", 2),
-    Stage("make test", 5),
+    Stage("make test", 12),
     Stage("make check", 1),
     Stage("make docs", 1),
-    Stage("make test-cluster", 14),
-    Stage("make test-chaos", 7),
-    Stage("make test-tools", 5, tools=True),
-    Stage(f".venv/bin/python {SLOW_OF_TOOLS}", 4),
+    Stage("make test-cluster", 26),
+    Stage("make test-chaos", 10),
+    Stage("make test-tools", 9, tools=True),
+    Stage(f".venv/bin/python {SLOW_OF_TOOLS}", 5),
 )
 ALL = (
     *(Stage(one.command, one.minutes) for one in CI[:-1]),
