@@ -23,13 +23,16 @@ def terms(size: int) -> np.ndarray:
     return np.random.default_rng(size).standard_normal((size, 700)).astype(np.float32)
 
 
-def exchange(workers: ConnectedWorkers, seconds: list[float]) -> list[list[int]]:
-    """Send each of two workers a byte; each waits before."""
+def exchange(workers: ConnectedWorkers, words: list[str]) -> list[list[int]]:
+    """Send each of two workers a byte; each waits so many seconds before. Or leave them."""
     from satrap.train.place import WRITING_SECONDS, torch_ranks  # what no other test waits for
 
+    if words == ["leave"]:
+        RANKS.pop().close()
+        return []
     if not RANKS:
         RANKS.append(torch_ranks(workers, WRITING_SECONDS))
-    time.sleep(seconds[workers.rank])
+    time.sleep(float(words[workers.rank]) if words else 0)
     found = RANKS[0].all_to_all(np.full(2, workers.rank, np.uint8), [1, 1], [1, 1])
     return [part.tolist() for part in found]
 
@@ -69,8 +72,8 @@ def do(workers: ConnectedWorkers, command: str) -> object:
             start = time.monotonic()
             workers.solo("waiting", lambda: time.sleep(float(seconds)))
             return time.monotonic() - start >= float(seconds) * 0.9
-        case ["ranks", *seconds]:
-            return exchange(workers, [*map(float, seconds)] or [0.0, 0.0])
+        case ["ranks", *words]:
+            return exchange(workers, words)
         case ["called"]:
             return workers.called("council")
         case ["meet"]:

@@ -95,6 +95,8 @@ def test_ranks_that_may_wait_long_do_so_only_for_a_worker_that_shows_signs_of_li
     assert peers.both(f"ranks 0 {DEADLINE + 1}") == ["[[0], [1]]"] * 2
     answer = beside_a_stopped_one(peers, "ranks")
     assert "stage: all-to-all of ids, rows or gradients, in worker 1" in answer
+    peers.tell(1, "ranks leave")  # the other one is still silent
+    assert peers.hear(1) == "[]"
 
 
 @pytest.mark.cluster

@@ -33,26 +33,35 @@ def left(run: Path) -> dict[str, Any]:
 
 
 class Kill(Observer):
-    """Kills a process after the first epoch, once."""
+    """Kills or stops a process after the first epoch, once."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.killed = name, 0
+    def __init__(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        self.name, self.how, self.killed = name, how, 0
 
     def evaluated(self, metrics: Any, progress: Progress) -> None:
         if not self.killed:
             self.killed = children(os.getpid())[self.name]
-            os.kill(self.killed, signal.SIGKILL)
+            os.kill(self.killed, self.how)
 
 
-@pytest.mark.parametrize("who", ["worker 1", pytest.param("shard 0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        ("worker 1", signal.SIGKILL),
+        ("worker 1", signal.SIGSTOP),
+        pytest.param("shard 0", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_sync_leaves_the_model_of_a_run_without_replicas_to_the_bit_whoever_dies(
-    tmp_path: Path, who: str
+    tmp_path: Path, who: str, how: signal.Signals
 ) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*SYNC, "checkpoint.every_steps=5", "checkpoint.delta_every_steps=2"]
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
-    kill = Kill(who)
-    mine = launch.train(load(path, [*settings, REPLICATED]), str(tmp_path / "run"), observers=[kill])
+    kill = Kill(who, how)
+    mine = launch.train(
+        load(path, [*settings, REPLICATED, "cluster.deadline=5"]), str(tmp_path / "run"), observers=[kill]
+    )
     assert kill.killed
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
     assert left(tmp_path / "run") == left(tmp_path / "plain")

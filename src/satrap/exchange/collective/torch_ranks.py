@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -69,8 +70,16 @@ class TorchRanks:
             try:
                 work.wait(_LOOK)
             except RuntimeError:  # not yet, or it has failed: then the last line raises it again
-                look()
+                self._look(look)
         work.wait()
+
+    def _look(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except ExchangeError:
+            # To drop the last reference to the group is to wait for this call, perhaps for ever: keep one.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            raise
 
     def _named(self) -> str:
         found = self._silent()
