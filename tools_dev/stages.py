@@ -8,6 +8,7 @@ Only the standard library is used: on a fresh clone nothing is installed yet.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,27 +24,27 @@ ROOT = Path(__file__).parents[1]
 QUIET_SECONDS = 0.65
 """Seconds of `_seconds()` on a quiet machine; one that takes a third more is not judged by its times."""
 
-SLOW_OF_TOOLS = "-m pytest --durations 5 -m 'slow and not cluster' tests/cli tests/launch tests/tune"
+SLOW = ".venv/bin/python -m pytest -m 'slow and not cluster' tests/cli tests/launch tests/tune"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, and the minutes it may take on two quiet cores, without installing anything."""
+    """A command, and the minutes it may take on two quiet cores."""
 
     command: str
-    minutes: float
-    tools: bool = False  # only when one of the tools, or what it imports itself, has changed
+    minutes: float | None  # none for one that installs packages, which is as slow as the network
+    tools: bool = False  # only when one of the tools, or what it imports, has changed
 
 
 CI = (
+    Stage("make setup docs", None),
     Stage("make golden", 2),
     Stage("make test", 12),
     Stage("make check", 1),
-    Stage("make docs", 1),
     Stage("make test-cluster", 26),
     Stage("make test-chaos", 10),
     Stage("make test-tools", 9, tools=True),
-    Stage(f".venv/bin/python {SLOW_OF_TOOLS}", 5),
+    Stage(SLOW, 5),
 )
 ALL = (
     *(Stage(one.command, one.minutes) for one in CI[:-1]),
@@ -88,10 +89,9 @@ def _run(stage: Stage, report: Path, *, thorough: bool) -> tuple[str, int]:
     ).returncode
     minutes = (time.monotonic() - start) / 60
     pace = max(before, _seconds()) / QUIET_SECONDS
-    said = (
-        f"== {stage.command}: {minutes:.1f} min of {stage.minutes:g}, machine at {1 / pace:.0%} of its pace"
-    )
-    if thorough or minutes <= 1.5 * stage.minutes or pace > 4 / 3:
+    budget = f" of {stage.minutes:g}" if stage.minutes else ""
+    said = f"== {stage.command}: {minutes:.1f} min{budget}, machine at {1 / pace:.0%} of its pace"
+    if thorough or not stage.minutes or minutes <= 1.5 * stage.minutes or pace > 4 / 3:
         return said, code
     return f"{said}: too long for a quiet machine", code or 1
 
@@ -106,40 +106,29 @@ def _seconds() -> float:
 
 
 def _changed() -> bool:
-    """Whether tools, their tests or what they import differ from the main branch; True if unknown."""
-    ask = ["git", "merge-base", "HEAD", "origin/main"]
-    base = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout
-    if not base or base == head.strip():
+    """Whether tools, what they import or their tests differ from the main branch; True if unknown."""
+    base, head = _git("merge-base", "HEAD", "origin/main"), _git("rev-parse", "HEAD")
+    if not base or base == head:
         return True
-    names = subprocess.run(
-        ["git", "diff", "--name-only", base], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    return any(_concerns_tools(name) for name in names)
-
-
-def _concerns_tools(name: str) -> bool:
-    parts = Path(name).parts
-    own = parts[:2] == ("src", "satrap") and parts[2:3] and parts[2] in TOOLS
-    tests = parts[:1] == ("tests",) and any(tool in part for part in parts for tool in TOOLS)
-    return bool(
-        own or tests or parts[0] in ("tools_dev", "pyproject.toml", "Makefile") or name in _imported()
+    imports = {f"src/satrap/{name}" for tool in TOOLS for name in (tool, *_imported(tool))}
+    concerned = re.compile(
+        "|".join([*imports, "tests/.*(" + "|".join(TOOLS) + ")", "tools_dev", "pyproject", "Makefile"])
     )
+    return any(concerned.match(name) for name in _git("diff", "--name-only", base).splitlines())
 
 
-def _imported() -> set[str]:
-    """Return the files of satrap that modules of the tools import, by their names."""
-    found = set()
-    for tool in TOOLS:
-        for path in (ROOT / "src" / "satrap" / tool).rglob("*.py"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                words = line.split()
-                if words[:1] in (["from"], ["import"]) and words[1].startswith("satrap."):
-                    module = "src/" + words[1].replace(".", "/")
-                    found |= {f"{module}.py", f"{module}/__init__.py"}
-    return found
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def _imported(tool: str) -> list[str]:
+    """Return the names of modules and folders of satrap that a tool imports."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "src" / "satrap" / tool).rglob("*.py"))
+    return [
+        name for text in texts for name in re.findall(r"(?:from|import) satrap(?:\.| import )(\w+)", text)
+    ]
 
 
 def _slowest(reports: Iterable[Path], count: int = 30) -> list[str]:

@@ -14,7 +14,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from tests.launch.runs import frame, make_recipe
-from tests.support.clusters import COLLECTIVE, KillWorker
+from tests.support.clusters import COLLECTIVE, Kill
 from tests.support.containers import container
 from tests.support.snapshots import saved
 
@@ -30,7 +30,7 @@ def test_a_run_on_a_disk_has_the_bytes_of_one_in_memory(tmp_path: Path, sharded:
     settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5"]
     settings += [f"dense.sharded={sharded}"]
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
-    killer = KillWorker()
+    killer = Kill()
     (tmp_path / "disk").mkdir()
     offload = f"{{optimizer: disk, folder: {tmp_path / 'disk'}, weights: {weights}}}"
     away = [*settings, f"dense.offload={offload}"]

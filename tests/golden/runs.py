@@ -16,6 +16,7 @@ from satrap.train import Observer, Progress
 from tests.golden.bytes import store, wire
 from tests.golden.record import Array, Record
 from tests.launch.runs import frame, make_recipe
+from tests.support.interruptions import KilledError
 
 RECIPE = """\
 data:
@@ -65,7 +66,9 @@ RUNS: Mapping[str, Run] = {
     "stages": Run((*SERVERS, "dense.mesh={pipeline: 2}", "dense.microbatches=3", "model.dropout=0")),
     "tier": Run(
         (
-            "embedding.memory=300000",
+            *(f"features.{name}.dim=32" for name in ("user", "item", "tags")),
+            "embedding.memory=242000",  # with a large index; room for some 20 of 190 rows
+            "embedding.optimizer={name: adam, lr: 0.01}",
             "embedding.eviction={policy: lru}",
             "embedding.admission={min_count: 2, memory: 4096}",
             "embedding.tier={path: FOLDER, size: 100000}",
@@ -80,14 +83,10 @@ RUNS: Mapping[str, Run] = {
 }
 
 
-class _EndedError(Exception):
-    """The first part of a run is over."""
-
-
 class _End(Observer):
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         if progress.epoch == 1:
-            raise _EndedError
+            raise KilledError
 
 
 NAMES = ("store", "wire", *RUNS)
@@ -108,7 +107,7 @@ def _trained(run: Run, folder: Path) -> Record:
     settings = [one.replace("FOLDER", str(folder)) for one in run.settings]
     output = str(folder / "run")
     if run.first:
-        with suppress(_EndedError):
+        with suppress(KilledError):
             launch.train(load(path, [*settings, *run.first]), output, observers=[_End()])
     outcome = launch.train(load(path, [*settings, *run.then]), output, resume=bool(run.first))
     found = Record()

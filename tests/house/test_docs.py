@@ -14,7 +14,7 @@ from satrap.cli.commands import satrap
 from satrap.config.explain import walk
 from satrap.config.source import dotted
 from tests.house.measure import nodes, parsed
-from tools_dev.stages import ALL, CI
+from tools_dev.stages import ALL, CI, TOOLS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "satrap"
@@ -113,7 +113,10 @@ def test_commands_of_the_readme_are_targets_of_the_makefile() -> None:
         used = set(re.findall(r"^make ([a-z-]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
         assert used, name
         assert used <= targets, name
-    assert {s.command.removeprefix("make ") for s in ALL} <= targets
+    assert {name for stage in ALL for name in stage.command.split()[1:]} <= targets
+    tools = re.search(r"^TOOLS .*addprefix tests/,([\w ]+)\)", makefile, re.MULTILINE)
+    assert tools is not None
+    assert tuple(tools[1].split()) == TOOLS
 
 
 def test_contributing_says_what_ci_runs() -> None:

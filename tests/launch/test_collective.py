@@ -12,7 +12,7 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from tests.launch.runs import RECIPE, frame, make_recipe
-from tests.support.clusters import COLLECTIVE, SERVERS, KillWorker
+from tests.support.clusters import COLLECTIVE, SERVERS, Kill
 from tests.support.snapshots import saved
 
 pytestmark = pytest.mark.cluster
@@ -93,7 +93,7 @@ def test_gradients_of_the_network_travel_compressed(tmp_path: Path, dense: str) 
     settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5", given]
     exact = launch.train(load(path, settings[:-1]), str(tmp_path / "exact"))
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
-    killer = KillWorker()
+    killer = Kill()
     outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
     assert outcome.test == plain.test != exact.test
@@ -109,7 +109,7 @@ def test_a_killed_worker_brings_all_back_to_the_newest_snapshot_and_the_model_is
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5"]
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
-    killer = KillWorker()
+    killer = Kill()
     outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
     assert killer.killed
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 from satrap import launch
 from satrap.checkpoint import read_checkpoint
 from satrap.config import load
-from satrap.train import Observer, Progress
-from tests.cluster.runs import children
 from tests.launch.runs import frame, make_recipe
-from tests.support.clusters import SERVERS
+from tests.support.clusters import SERVERS, Kill
 
 pytestmark = pytest.mark.cluster
 REPLICATED = "cluster.placements={item: replicated}"
@@ -30,18 +27,6 @@ def left(run: Path) -> dict[str, Any]:
     for table, chunk in found.chunks:
         content[table] = content.get(table, b"") + chunk.ids.tobytes() + chunk.weights.tobytes()
     return content
-
-
-class Kill(Observer):
-    """Kills or stops a process after the first epoch, once."""
-
-    def __init__(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
-        self.name, self.how, self.killed = name, how, 0
-
-    def evaluated(self, metrics: Any, progress: Progress) -> None:
-        if not self.killed:
-            self.killed = children(os.getpid())[self.name]
-            os.kill(self.killed, self.how)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from tests.launch.runs import frame, make_recipe
-from tests.support.clusters import COLLECTIVE, SERVERS, KillWorker
+from tests.support.clusters import COLLECTIVE, SERVERS, Kill
 from tests.support.snapshots import saved
 
 DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
@@ -105,7 +105,7 @@ def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*SERVERS, "training.mode=sync", "checkpoint.every_steps=3", DENSE]
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
-    killer = KillWorker()
+    killer = Kill()
     outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
     assert killer.killed
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from satrap.store.limits import address_bytes, machine_bytes, usable_cores
+from tests.support.containers import limited, own_group
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 PRELUDE = """
@@ -220,18 +221,10 @@ def test_a_system_without_proc_has_no_limits(tmp_path):
 
 def test_a_real_container_counts():
     """A process in a memory cgroup of 800 MiB inside one of 700 MiB has 700 MiB."""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    own = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
-    outer = Path(f"/sys/fs/cgroup/memory{own[0] if own else ''}/satrap-test-{os.getpid()}")
-    try:
-        (outer / "inner").mkdir(parents=True)
-    except OSError:
-        pytest.skip("memory cgroups cannot be made here")
-    try:
-        (outer / "inner/memory.limit_in_bytes").write_text(str(800 << 20))
-        (outer / "memory.limit_in_bytes").write_text(str(700 << 20))
+    outer = own_group() / f"satrap-{os.getpid()}"
+    with limited(700 << 20, outer), limited(800 << 20, outer / "inner") as inner:
         program = f"""
-open("{outer}/inner/cgroup.procs", "w").write("0")
+open("{inner}/cgroup.procs", "w").write("0")
 from satrap.store.limits import machine_bytes
 shard = Shard([Table("a", dim=16)], optimizer=SGD(lr=1))
 print(machine_bytes(), shard.groups[0].directory.limit)
@@ -239,9 +232,6 @@ print(machine_bytes(), shard.groups[0].directory.limit)
         found, rows = map(int, run(program))
         assert found == 700 << 20
         assert rows == found // 64 - 16
-    finally:
-        (outer / "inner").rmdir()
-        outer.rmdir()
 
 
 def test_cores_are_those_of_the_affinity_or_of_the_tightest_quota_around(tmp_path: Path) -> None:

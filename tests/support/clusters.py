@@ -1,4 +1,4 @@
-"""Settings of runs with several processes, and a kill of one of their workers."""
+"""Settings of runs with several processes, and a signal that one of these gets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ SERVERS = [
 COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
 
 
-class KillWorker(Observer):
-    """Kills a worker after the first epoch, once."""
+class Kill(Observer):
+    """Kills or stops a process after the first epoch, once."""
 
-    def __init__(self) -> None:
-        self.killed = 0
+    def __init__(self, name: str = "worker 1", how: signal.Signals = signal.SIGKILL) -> None:
+        self.name, self.how, self.killed = name, how, 0
 
     def evaluated(self, metrics: Any, progress: Progress) -> None:
-        if self.killed:
-            return
-        self.killed = children(os.getpid())["worker 1"]
-        os.kill(self.killed, signal.SIGKILL)
+        if not self.killed:
+            self.killed = children(os.getpid())[self.name]
+            os.kill(self.killed, self.how)

@@ -59,9 +59,7 @@ class Popen(_Popen):
         pid, handle = found
         os.close(handle)
         self.pid, self._child_created, self._ended = pid, True, ended
-        self._close_pipe_fds(
-            *(given[n] for n in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
-        )
+        self._close_pipe_fds(*(given[name] for name in _PIPES))
         return True
 
     def _internal_poll(self, *rest: Any, **others: Any) -> int | None:
