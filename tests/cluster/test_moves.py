@@ -16,7 +16,7 @@ from satrap.store import BUCKETS, bucket_of
 from tests.cli.command import satrap
 from tests.cluster.runs import alive, children, eventually
 from tests.launch.runs import frame
-from tests.support.asked_runs import Run, shards, targets
+from tests.support.asked_runs import Run, targets
 from tools_dev.chaos.digests import differences, digest
 
 
@@ -31,16 +31,16 @@ def test_two_three_and_two_shards_under_training_give_the_model_of_two(tmp_path:
 
 def _move_and_compare(moved: Run, plain: Run) -> None:
     assert moved.training()
-    added = shards("add", moved.folder)
+    added = moved.shards("add")
     assert [one["shard"] for one in added["shards"]] == [0, 1, 2]
     assert added["rows"] > 0
-    listed = shards("list", moved.folder)
+    listed = moved.shards("list")
     assert sum(one["rows"] for one in listed["shards"]) > added["rows"]
-    drained = shards("drain", moved.folder, 0)
+    drained = moved.shards("drain", 0)
     assert [one["shard"] for one in drained["shards"]] == [1, 2]
     assert eventually(lambda: len([c for c in children(moved.popen.pid) if c.startswith("shard")]) == 2)
     assert eventually(lambda: targets(moved) == ["shard-1", "shard-2", "worker-0", "worker-1"], 30)
-    balanced = shards("balance", moved.folder)
+    balanced = moved.shards("balance")
     rows = [one["rows"] for one in balanced["shards"]]
     assert max(rows) - min(rows) <= 4, rows
     for run in (moved, plain):
@@ -66,18 +66,18 @@ def test_where_one_shard_has_the_hot_rows_traffic_gets_even_and_the_model_stays(
     folders = [tmp_path / name for name in ("moved", "plain")]
     for folder in folders:
         folder.mkdir()
-    moved, plain = (Run(folder, "training.epochs=150", rows=hot()) for folder in folders)
+    moved, plain = (Run(folder, rows=hot()) for folder in folders)
     with moved, plain:
         assert moved.training()
-        before = [one["traffic"] for one in shards("list", moved.folder)["shards"]]
+        before = [one["traffic"] for one in moved.shards("list")["shards"]]
         assert before[0] > 0.65
         assert sum(before) == pytest.approx(1)
-        even = shards("balance", moved.folder, "--by", "traffic")
+        even = moved.shards("balance", "--by", "traffic")
         assert even["rows"] > 0
         assert abs(even["shards"][0]["traffic"] - 0.5) < 0.03, even
-        again = shards("balance", moved.folder, "--by", "traffic")
+        again = moved.shards("balance", "--by", "traffic")
         assert again["buckets"] <= 4, again
-        size = shards("balance", moved.folder, "--by", "bytes")
+        size = moved.shards("balance", "--by", "bytes")
         rows = [one["rows"] for one in size["shards"]]
         assert max(rows) - min(rows) <= 4, rows  # they are all of one size
         for run in (moved, plain):
@@ -95,14 +95,14 @@ def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
     settings = [f"checkpoint.durability={durability}", "checkpoint.every_steps=30", "cluster.restarts=5"]
     with Run(tmp_path, *settings, "training.epochs=100000") as run:
         assert run.training()
-        shards("add", run.folder)
+        run.shards("add")
         time.sleep(1.0)  # a snapshot or two
         roles = children(run.popen.pid)
         os.kill(roles[who], signal.SIGKILL)
         assert eventually(lambda: len(set(children(run.popen.pid).values()) - set(roles.values())) > 0)
-        listed = shards("list", run.folder)
+        listed = run.shards("list")
         assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
-        drained = shards("drain", run.folder, 1)
+        drained = run.shards("drain", 1)
         assert [one["shard"] for one in drained["shards"]] == [0, 2]
         for pid in children(run.popen.pid).values():
             os.kill(pid, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
 def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_path: Path) -> None:
     with Run(tmp_path, "checkpoint.every_steps=20", "training.epochs=100000") as run:
         assert run.training()
-        shards("add", run.folder)
+        run.shards("add")
         assert eventually(lambda: (run.folder / "checkpoints").exists())
         time.sleep(1.0)
         roles = children(run.popen.pid)
@@ -123,9 +123,9 @@ def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_pa
     with Run(tmp_path, "training.epochs=100000", resume=True) as again:
         asked = eventually(lambda: satrap("shards", "list", again.folder).code == 0)
         assert asked, again.log.read_text()
-        listed = shards("list", again.folder)
+        listed = again.shards("list")
         assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
         assert listed["epoch"] > 2
         assert sum(one["rows"] for one in listed["shards"]) > 20
-        drained = shards("drain", again.folder, 2)
+        drained = again.shards("drain", 2)
         assert [one["shard"] for one in drained["shards"]] == [0, 1]

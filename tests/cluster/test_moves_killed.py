@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SATRAP, Answer
+from tests.cli.command import Answer
 from tests.cluster.points import Point
 from tests.cluster.runs import children, eventually
-from tests.support.asked_runs import Run, shards
+from tests.support.asked_runs import Run
 from tools_dev.chaos.digests import differences, digest
 
 pytestmark = pytest.mark.cluster
@@ -33,20 +30,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def add_and_kill(run: Run, point: Point, role: str, *, visit: int = 1) -> Answer:
-    """Have a shard join, kill a role of the run at a point, and return the answer of `satrap shards add`.
-
-    Workers stand still until the shard is ready, so that the run need not be long.
-    """
+    """Have a shard join, kill a role of the run at a point, and return the answer of `satrap shards add`."""
     assert run.training()
-    workers = [pid for name, pid in children(run.popen.pid).items() if name.startswith("worker")]
-    for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
-    command = [SATRAP, "shards", "add", run.folder, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-        ordered = eventually((run.folder / "requests" / "order.json").exists)
-        for pid in workers:
-            os.kill(pid, signal.SIGCONT)
-        assert ordered, run.log.read_text()
+    with run.ask("add") as asked:
 
         def killed() -> bool:
             assert run.popen.poll() is None, run.log.read_text()
@@ -101,7 +87,7 @@ def test_workers_and_shards_without_a_journal_begin_anew_and_the_move_can_be_ask
     with Run(tmp_path, *SETTINGS, variables=where.variables) as run:
         added = add_and_kill(run, where, role, visit=visit)
         assert "not all rows were moved: all workers start again" in added.err, run.log.read_text()
-        again = shards("add", run.folder)
+        again = run.shards("add")
         assert [one["shard"] for one in again["shards"]] == [0, 1, 2]
         run.ended()
         said = run.log.read_text()

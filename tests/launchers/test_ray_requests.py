@@ -16,7 +16,7 @@ from tests.cli.command import satrap
 from tests.cluster.runs import eventually
 from tests.launch.runs import frame, make_recipe
 from tests.launchers.ray_nodes import Nodes, launcher
-from tests.support.asked_runs import ALIKE, SERVERS, TEXT, WIRE, Run, asked, shards, targets
+from tests.support.asked_runs import ALIKE, SERVERS, TEXT, WIRE, Run, asked, targets
 from tools_dev.chaos.digests import differences, digest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -84,7 +84,7 @@ def test_two_three_and_two_shards_under_training_give_the_model_of_two(nodes: No
             ("add", [], [0, 1, 2], 5),
             ("drain", [0], [1, 2], 5),  # those of the beginning share a group
         ):
-            answer = shards(command, moved.folder, *number)
+            answer = moved.shards(command, *number)
             assert [one["shard"] for one in answer["shards"]] == members
             assert answer["rows"] > 0
             assert eventually(partial(has_shards, nodes, len(members)))

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from tests.cli.command import SATRAP, satrap
-from tests.cluster.runs import eventually
+from tests.cluster.runs import children, eventually
 from tests.launch.runs import RECIPE, make_recipe
 
-SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 400")
+SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 60")
 SETTINGS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=2", "training.patience=null"]
-
-
-def shards(command: str, *arguments: object) -> dict[str, Any]:
-    """Ask a run and return its answer; ask again if its workers have to start again meanwhile."""
-    for _ in range(20):
-        answer = satrap("shards", command, *arguments, "--json")
-        if "not all rows were moved: all workers start again" not in answer.err:
-            assert answer.code == 0, answer.err
-            found: dict[str, Any] = json.loads(answer.out)
-            return found
-        time.sleep(0.5)
-    raise AssertionError(answer.err)
 
 
 class Run:
@@ -62,6 +53,41 @@ class Run:
     def training(self) -> bool:
         history = self.folder / "metrics.jsonl"
         return eventually(lambda: history.exists() or self.popen.poll() is not None)
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Stop the workers for a while: then a run need not be long to be still at it afterwards."""
+        workers = [pid for name, pid in children(self.popen.pid).items() if name.startswith("worker")]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in workers:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def ask(self, *words: object) -> subprocess.Popen[str]:
+        """Start `satrap shards ...` for this run; its workers stand until there is an order for them."""
+        command, *arguments = map(str, words)
+        line = [SATRAP, "shards", command, self.folder, *arguments, "--json"]
+        with self.standing():
+            asked = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            order = self.folder / "requests" / "order.json"
+            assert eventually(lambda: order.exists() or asked.poll() is not None), self.log.read_text()
+        return asked
+
+    def shards(self, *words: object) -> dict[str, Any]:
+        """Return what `satrap shards ...` answers; ask again if workers have to start again meanwhile."""
+        for _ in range(20):
+            asked = self.ask(*words)
+            out, err = asked.communicate()
+            if "not all rows were moved: all workers start again" not in err:
+                assert asked.returncode == 0, err
+                found: dict[str, Any] = json.loads(out)
+                return found
+            time.sleep(0.5)
+        raise AssertionError(err)
 
     def ended(self) -> None:
         assert self.popen.wait(300) == 0, self.log.read_text()
