@@ -62,7 +62,7 @@ test-dense: setup
 	$(PYTEST) -m dense --timeout 900
 
 test-chaos: setup
-	$(PYTEST) -m chaos --timeout 900
+	$(PYTEST) -m "chaos and not slow" --timeout 900
 
 # Needs a CUDA device; without one, each test is skipped and says why.
 test-gpu: setup

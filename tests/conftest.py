@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -34,6 +35,15 @@ pytest.register_assert_rewrite(
 def nodes() -> Iterator[Nodes]:
     with Nodes([4, 4]) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def frozen_imports() -> None:
+    """What is imported is left out of collections of garbage; making a network has a whole one."""
+    import satrap.cli.role_imports  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

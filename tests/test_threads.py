@@ -35,7 +35,7 @@ def test_satrap_shortens_the_spinning_before_pytorch_is_loaded() -> None:
     [
         ("import satrap", {"GOMP_SPINCOUNT": "7"}, "7"),
         ("import satrap", {"OMP_WAIT_POLICY": "passive"}, "None"),
-        ("import torch, satrap", {}, "None"),
+        pytest.param("import torch, satrap", {}, "None", marks=pytest.mark.cluster),
     ],
 )
 def test_a_choice_is_left_alone(program: str, environment: dict[str, str], expected: str) -> None:

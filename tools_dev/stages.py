@@ -24,8 +24,6 @@ ROOT = Path(__file__).parents[1]
 QUIET_SECONDS = 0.65
 """Seconds of `_seconds()` on a quiet machine; one that takes a third more is not judged by its times."""
 
-SLOW = ".venv/bin/python -m pytest -m 'slow and not cluster' tests/cli tests/launch tests/tune"
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -44,10 +42,9 @@ CI = (
     Stage("make test-cluster", 26),
     Stage("make test-chaos", 10),
     Stage("make test-tools", 9, tools=True),
-    Stage(SLOW, 5),
 )
 ALL = (
-    *(Stage(one.command, one.minutes) for one in CI[:-1]),
+    *(Stage(one.command, one.minutes) for one in CI),
     Stage("make test-slow", 45),
     Stage("make test-dense", 30),
 )

@@ -140,9 +140,16 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
+@functools.cache
 def _parts(hint: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+@functools.cache
+def _inside(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the class of a type with parameters, None if it has none, and the parameters."""
+    return get_origin(hint), get_args(hint)
 
 
 def _wrong(value: Any, hint: Any, path: str) -> _Wrong | None:
@@ -151,7 +158,7 @@ def _wrong(value: Any, hint: Any, path: str) -> _Wrong | None:
         found = [_wrong(value, part, path) for part in parts]
         inner = [one for one in found if one is not None and one.path != path]
         return None if None in found else next(iter(inner), _Wrong(path, hint, value))
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, inside = _inside(hint)
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in inside)
         return None if fits else _Wrong(path, hint, value)

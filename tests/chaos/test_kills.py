@@ -12,7 +12,9 @@ SEED = 1
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", [12, 17, 18, 7, 21, 22])
+@pytest.mark.parametrize(
+    "number", [*(pytest.param(number, marks=pytest.mark.slow) for number in (12, 21)), 17, 18, 7, 22]
+)
 def test_kills(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     """12, 17: one process with deltas, looking ahead, and with a tier. 18: three shards, two workers, two
     loaders, eviction. 7: a journal, eviction, admission and an embedding worker. 21: three shards, deltas,

@@ -101,11 +101,19 @@ class PowerLossDisk(LocalDisk):
             del self.live[name]
 
     def states(self) -> Iterator[dict[str, bytes | None]]:
-        """Yield name -> content (None: a folder) of what may be found afterwards."""
-        yield self._reachable(self.durable)
-        yield self._reachable({**self.durable, **self.live})
-        yield self._reachable({**self.durable, **{n: key for n, key in self.live.items() if key is not None}})
-        yield self._reachable(self.live)
+        """Yield name -> content (None: a folder) of what may be found afterwards, each once."""
+        files = {name: key for name, key in self.live.items() if key is not None}
+        seen = list[dict[str, bytes | None]]()
+        for names in (
+            self.durable,
+            {**self.durable, **self.live},
+            {**self.durable, **files},
+            self.live,
+        ):
+            state = self._reachable(names)
+            if state not in seen:
+                seen.append(state)
+                yield state
 
     def _reachable(self, names: dict[str, str | None]) -> dict[str, bytes | None]:
         return {n: None if key is None else self.content.get(key, b"") for n, key in names.items()}

@@ -17,6 +17,7 @@ from satrap.errors import CheckpointError
 from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
 from tests.checkpoint.states import Bytes, Trained, content
+from tests.support.examples import examples
 
 
 def read(root: Path, step: int) -> Bytes:
@@ -34,7 +35,7 @@ def chain(root: Path, deltas: int = 3) -> dict[int, Bytes]:
     return held
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     plan=st.lists(st.sampled_from(["train", "delta", "full", "fail", "reopen", "compact"]), max_size=14),
     seed=st.integers(0, 99),

@@ -201,9 +201,10 @@ def test_whatever_a_store_raises_the_older_snapshot_stays_and_the_next_save_work
         mock.patch.object(Ticking, "raised", raised),
         mock.patch.object(Ticking, "left", 10**9),
     ):
+        Series(f"memory://{tmp_path.name}/0").write(1, make_checkpoint(1))
         for k in itertools.count(1):
+            system.copy(f"/{tmp_path.name}/0", f"/{tmp_path.name}/{k}", recursive=True)
             series = Series(f"memory://{tmp_path.name}/{k}")
-            series.write(1, make_checkpoint(1))
             before, Ticking.left = len(told), k
             try:
                 series.write(2, make_checkpoint(2))

@@ -52,7 +52,7 @@ def test_credit_leaves_out_what_is_not_known() -> None:
     assert module.credit(About()) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_the_bundled_recipe_beats_the_floor(tmp_path: Path) -> None:
     answer = process("quickstart", "--output", "run", folder=tmp_path)
     assert answer.code == 0, answer.err

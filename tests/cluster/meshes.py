@@ -36,7 +36,7 @@ from satrap.train.place import torch_ranks
 from tests.support.trainers import joined
 from tests.train.plain import Batches, grouped, make_batches, make_schema
 
-STEPS, SHORT, SHARES = 50, 2, 4
+STEPS, SHORT, SHARES = 30, 2, 4
 """Steps, batches that the last share has less, and the largest number of shares."""
 
 EXACT = Wire("float32", "float32")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from satrap.dense import Mesh
-from tests.cluster.dense_memory import CASES, PROGRAM, SETTINGS, predicted, pretended_alone
+from tests.cluster.dense_memory import CASES, DIVIDED, PROGRAM, SETTINGS, predicted, pretended_alone
 from tests.dense.processes import answers
 
 pytestmark = pytest.mark.cluster
@@ -19,7 +20,19 @@ def tolerance(mesh: dict[str, Any], options: dict[str, Any]) -> float:
     return 0.07 if {"tensor", "pipeline"} <= mesh.keys() or "model" in options else 0.05
 
 
-@pytest.mark.parametrize("case", range(len(CASES)), ids=[json.dumps(case) for case in CASES])
+DIVIDED_CASES = range(len(CASES) - DIVIDED, len(CASES))
+
+
+def parameters(numbers: Iterable[int], names: Sequence[Any], slow: Container[int]) -> list[Any]:
+    return [
+        pytest.param(number, id=json.dumps(names[number]), marks=pytest.mark.slow if number in slow else ())
+        for number in numbers
+    ]
+
+
+@pytest.mark.parametrize(
+    "case", parameters(range(len(CASES)), CASES, set(DIVIDED_CASES) - set(DIVIDED_CASES[::4]))
+)
 def test_peak_of_a_process_without_the_others(case: int) -> None:
     mesh, options, stage = CASES[case]
     expected = predicted(SETTINGS.index((mesh, options)))[stage]
@@ -29,7 +42,7 @@ def test_peak_of_a_process_without_the_others(case: int) -> None:
 REAL = (0, 1, 4, 6, 12, 14, 15, 19, 22)
 
 
-@pytest.mark.parametrize("setting", REAL, ids=[json.dumps(SETTINGS[n]) for n in REAL])
+@pytest.mark.parametrize("setting", parameters(REAL, SETTINGS, (0, 1, 6, 12, 22)))
 def test_peak_of_real_processes(setting: int) -> None:
     mesh, options = SETTINGS[setting]
     size = Mesh(**mesh).size

@@ -192,7 +192,7 @@ def test_in_16_bits_a_mesh_learns_nearly_what_one_process_does(tmp_path: Path, a
         assert 1 < answer["scale"] == found[2][0]["scale"] < high
         assert answer["losses"] == found[2][0]["losses"]
         assert (answer["refused"], answer["updates"]) == (0, found[2][0]["updates"])
-        assert 20 < answer["updates"] < len(wide)
+        assert 5 < answer["updates"] < len(wide)
 
 
 def weights_of(numbers: Numbers) -> np.ndarray:
@@ -271,7 +271,7 @@ def test_a_process_killed_while_it_sends_its_part_leaves_the_model_that_was_ther
 @pytest.mark.timeout(600)
 def test_a_run_moves_from_mesh_to_mesh_and_into_one_process(tmp_path: Path, alone: Any) -> None:
     """With one share the position is the same on all meshes, so the moves change nothing but rounding."""
-    place, steps = str(tmp_path / "checkpoints"), [20, 40]
+    place, steps = str(tmp_path / "checkpoints"), [10, 20]
     for number, mesh in enumerate((Mesh(1, 2), Mesh(1, 4))):
         task = {"mode": "sync", "checkpoints": place, "steps": steps[number], "resume": number > 0}
         run(tmp_path / str(number), mesh, [task])
@@ -279,7 +279,7 @@ def test_a_run_moves_from_mesh_to_mesh_and_into_one_process(tmp_path: Path, alon
     trainer.fit(Batches(whole(1)), checkpoint=Checkpointing(place), resume=True)
     trainer.save(str(tmp_path / "one"))
     expected, numbers = alone("sync", 1)
-    assert losses == pytest.approx(expected[40:], abs=1e-5)
+    assert losses == pytest.approx(expected[20:], abs=1e-5)
     assert_near(saved(str(tmp_path / "one")), numbers)
     trainer.close()
 
@@ -299,7 +299,7 @@ def test_shares_resume_to_the_bit_and_on_another_mesh(tmp_path: Path) -> None:
         assert found[key].tobytes() == value.tobytes()
 
     task = {"mode": "sync", "checkpoints": place + "-sync"}
-    run(tmp_path / "begun", mesh, [{**task, "steps": 30}, {"mode": "sync", "saved": str(tmp_path / "sync")}])
+    run(tmp_path / "begun", mesh, [{**task, "steps": 20}, {"mode": "sync", "saved": str(tmp_path / "sync")}])
     run(tmp_path / "moved", other, [{**task, "resume": True}])
     assert_near(saved(str(tmp_path / "moved" / "saved 0")), saved(str(tmp_path / "sync")))
 

@@ -16,7 +16,7 @@ from tools_dev.chaos.digests import differences, digest
 
 pytestmark = pytest.mark.cluster
 
-SETTINGS = ["training.epochs=80", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
+SETTINGS = ["training.epochs=30", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
 JOURNAL = "checkpoint.durability=journal"
 AGAIN = "all workers start again from"
 

@@ -40,7 +40,7 @@ def test_a_partition_heals_and_nothing_is_lost(tmp_path: Path, machines: Machine
     """The rows and the network are those of one process, to the bit."""
     recipe, run, key = make_recipe(tmp_path), tmp_path / "run", tmp_path / "key"
     create_key(key)
-    same = ["training.mode=sync", "training.epochs=40", "training.patience=null"]
+    same = ["training.mode=sync", "training.epochs=15", "training.patience=null"]
     with machines, shards(machines, key) as addresses:
         there = [*SERVERS, f"cluster.addresses=[{', '.join(addresses)}]", f"cluster.key={key}"]
         started, history = training(machines, recipe, run, *same, *there), run / "metrics.jsonl"

@@ -21,7 +21,7 @@ from tools_dev.chaos.digests import differences, digest
 
 pytestmark = pytest.mark.cluster
 
-SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 40")
+SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 15")
 SETS = ["training.patience=null", "checkpoint.every_steps=25"]
 COLLECTIVE = [*SETS, "cluster.exchange=collective"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

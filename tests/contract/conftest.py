@@ -22,23 +22,35 @@ def processes() -> Iterator[list[Process]]:
         process.end()
 
 
-@pytest.fixture(
-    params=[
-        "local",
-        "servers-1",
-        "servers-2",
-        "servers-3",
-        "processes-2",
-        "embedding-1",
-        "embedding-2",
-        "collective-1",
-        "collective-2",
-        "collective-4",
-        "mixed-4",
-        "joined-1",
-        "joined-2",
-    ]
+KINDS = (
+    "local",
+    "servers-1",
+    "servers-2",
+    "servers-3",
+    "processes-2",
+    "embedding-1",
+    "embedding-2",
+    "collective-1",
+    "collective-2",
+    "collective-4",
+    "mixed-4",
+    "joined-1",
+    "joined-2",
 )
+SIBLINGS = {
+    "servers-1",
+    "servers-3",
+    "processes-2",
+    "embedding-1",
+    "collective-1",
+    "collective-4",
+    "joined-1",
+}
+"""Each the same exchange as one of the others, of another size or in a process: the basic test of rows and
+state runs with them too, all others do in `make test-all`."""
+
+
+@pytest.fixture(params=[pytest.param(k, marks=pytest.mark.slow if k in SIBLINGS else ()) for k in KINDS])
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
     kind, _, shards = request.param.partition("-")
     if kind == "local":

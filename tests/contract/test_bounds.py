@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.contract.parties import (
 from tests.exchange.collective.parties import collective
 
 KINDS = ["local", "servers-1", "servers-2", "collective-2"]
+ONE_SHARD = pytest.param("servers-1", marks=pytest.mark.slow)
 MEMORY = 1 << 20
 TIERED, TIER = 8 << 20, 8 << 20
 """Memory that holds the index of a tier of so many bytes, and some 15,000 rows of a and b."""
@@ -48,15 +49,27 @@ def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
         made.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def covering(values: Sequence[Any], quick: Sequence[str]) -> list[Any]:
+    """Return all pairs; of all values but the first, those with `local` and one other kind are not slow."""
+    return [
+        pytest.param(kind, value, marks=() if n == 0 or kind in (quick[n], "local") else pytest.mark.slow)
+        for n, value in enumerate(values)
+        for kind in KINDS
+    ]
+
+
 @pytest.mark.parametrize(
-    "admission", [Admission(min_count=2), Admission(probability=0.4), Admission(min_count=2, probability=0.7)]
+    ("kind", "admission"),
+    covering(
+        [Admission(min_count=2, probability=0.7), Admission(min_count=2), Admission(probability=0.4)],
+        ["", "servers-2", "collective-2"],
+    ),
 )
 def test_admission_is_that_of_one_store_to_the_bit(kind: str, admission: Admission) -> None:
     other = local(admission=admission)
     for exchange in opened(kind, admission=admission):
         for mine, theirs in zip(
-            train(exchange, steps=25, seed=5, ahead=2), train(other, steps=25, seed=5, ahead=2), strict=True
+            train(exchange, steps=12, seed=5, ahead=2), train(other, steps=12, seed=5, ahead=2), strict=True
         ):
             np.testing.assert_array_equal(mine, theirs)
         assert_equal_contents(exchange, other)
@@ -84,8 +97,10 @@ def test_a_lookup_that_is_refused_makes_rows_of_no_group(kind: str) -> None:
         assert exchange.telemetry.statistics().rows == 1003
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("eviction", [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)])
+@pytest.mark.parametrize(
+    ("kind", "eviction"),
+    covering([Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)], ["", "collective-2", "servers-2"]),
+)
 def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
     for exchange in opened(kind, memory=MEMORY, eviction=eviction):
         key = [request(0, [7], []), request(1, [])]
@@ -120,15 +135,15 @@ def test_one_shard_evicts_what_one_process_does() -> None:
         "admission": Admission(min_count=2, memory=4096),
     }
     other = local(**arguments)
-    train(other, steps=150, seed=4, ahead=2)
+    train(other, steps=60, seed=4, ahead=2)
     for exchange in opened("servers-1", **arguments):
-        train(exchange, steps=150, seed=4, ahead=2)
+        train(exchange, steps=60, seed=4, ahead=2)
         assert_equal_contents(exchange, other)
         assert exchange.telemetry.statistics().tables["c"].evicted > 0
     other.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [ONE_SHARD if kind == "servers-1" else kind for kind in KINDS])
 def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp_path: Path) -> None:
     other, tier = local(), Tier(str(tmp_path), TIER)
     for exchange in opened(kind, memory=TIERED, eviction=Eviction("lru"), tier=tier):
@@ -154,7 +169,7 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
     other.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [ONE_SHARD if kind == "servers-1" else kind for kind in KINDS])
 def test_rows_of_ids_named_ahead_are_read_before_they_are_looked_up(kind: str, tmp_path: Path) -> None:
     keys = [request(0, list(range(5_000)), []), request(1, [])]
     later = [request(0, list(range(20_000, 60_000)), []), request(1, [])]

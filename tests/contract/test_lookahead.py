@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -26,18 +28,30 @@ OTHERS = [
 KINDS = ("local", "servers-1", "servers-3", "collective-1", "mixed-4")
 
 
+OF_TABLES = {"adagrad": TABLES, "16-bit": HALF, "others": OTHERS}
+QUICK = {
+    ("local", 4, "16-bit"),
+    ("local", 4, "others"),
+    ("servers-1", 4, "others"),
+    ("servers-3", 4, "16-bit"),
+    ("collective-1", 4, "16-bit"),
+    ("mixed-4", 4, "others"),
+}
+
+
 @pytest.mark.parametrize(
-    "tables",
-    [pytest.param(TABLES, marks=pytest.mark.slow), HALF, OTHERS],
-    ids=["adagrad", "16-bit", "others"],
+    ("kind", "steps_ahead", "optimizers"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in product(KINDS, (1, 4), OF_TABLES)
+    ],
 )
-@pytest.mark.parametrize("steps_ahead", [pytest.param(1, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_those_of_lookups_in_their_turn(kind: str, steps_ahead: int, tables: list[Table]) -> None:
+def test_rows_are_those_of_lookups_in_their_turn(kind: str, steps_ahead: int, optimizers: str) -> None:
+    tables = OF_TABLES[optimizers]
     with opened(kind, tables) as sync, ahead(kind, tables) as early:
         for part in range(2):  # the second time there are rows, and counters, already
-            wanted = train(sync, steps=25, seed=part)
-            found = train(early, steps=25, seed=part, ahead=steps_ahead)
+            wanted = train(sync, steps=10, seed=part)
+            found = train(early, steps=10, seed=part, ahead=steps_ahead)
             for x, y in zip(wanted, found, strict=True):
                 np.testing.assert_array_equal(x, y)
         assert_equal_contents(sync, early)
@@ -76,11 +90,11 @@ def test_steps_that_are_refused_or_empty_change_nothing(kind: str) -> None:
 def test_rows_that_were_loaded_in_between_are_seen(kind: str) -> None:
     with opened(kind) as sync, ahead(kind) as early:
         for exchange, n in ((sync, 0), (early, 2)):
-            train(exchange, steps=10, seed=6, ahead=n)
+            train(exchange, steps=6, seed=6, ahead=n)
             for table, chunk in list(exchange.durability.snapshot()):
                 chunk.weights[:] += 1
                 exchange.durability.load(table, chunk)
-        for x, y in zip(train(sync, steps=10, seed=7), train(early, steps=10, seed=7, ahead=2), strict=True):
+        for x, y in zip(train(sync, steps=6, seed=7), train(early, steps=6, seed=7, ahead=2), strict=True):
             np.testing.assert_array_equal(x, y)
 
 

@@ -23,7 +23,7 @@ from tests.contract.parties import (
     threads,
 )
 
-STEPS = 12
+STEPS = 8
 Work = list[tuple[list[Request], list[np.ndarray]]]
 
 

@@ -184,7 +184,7 @@ def test_memory_is_flat(tmp_path):
     def peak(rows):
         path = tmp_path / f"{rows}.parquet"
         x = np.arange(rows)
-        pq.write_table(pa.table({"x": x, "u": x % 1000}), path, row_group_size=20_000)
+        pq.write_table(pa.table({"x": x, "u": x % 1000}), path, row_group_size=10_000)
         dataset = read(path, schema, batch_size=512, shuffle=True, join=[join])
         dataset = dataset.with_options(buffer_rows=10_000)
         tracemalloc.start()
@@ -194,7 +194,7 @@ def test_memory_is_flat(tmp_path):
         return arrow + python
 
     peak(10_000)
-    small, large = peak(40_000), peak(200_000)
+    small, large = peak(20_000), peak(100_000)
     assert large < small * 1.3
 
 

@@ -22,6 +22,9 @@ from satrap.schema import Categorical, Numeric, Schema
 WIDE = 300  # so that a square matrix is large
 
 
+pytestmark = pytest.mark.usefixtures("frozen_imports")
+
+
 class ByHand(nn.Module):
     """Resets its weights itself, in parts, in another order, and from each other."""
 

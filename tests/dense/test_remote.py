@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_worker_without_staleness_takes_the_steps_of_sync(name: str) -> None:
-    batches = Batches(make_batches(60))
+    batches = Batches(make_batches(20))
     arguments: dict[str, Any] = {"dense_optimizer": OPTIMIZERS[name], "epochs": 2}
     reference = alone(batches, mode="sync", **arguments)
     answer = alone(batches, mode="async", staleness=0, **arguments)

@@ -9,12 +9,15 @@ What a fenced block of a page means:
 
 Output on a page must occur in what is printed, as consecutive whole lines. `...` stands for any characters of
 a line, and alone on a line for any number of lines. A command or program that fails, fails the page.
+
+Programs and commands of satrap begin with its imports done, as all processes do that tests start.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,11 +108,27 @@ def follow(page: Path, folder: Path) -> None:
             raise FalsePageError(f"{where}\nthe page shows:\n{step.shown}\nit prints:\n{printed}")
 
 
+def started(step: Step) -> list[str]:
+    """Return the command that does a step; one that means the same without a shell is a process less."""
+    script = [sys.executable, "-m", "tests.docs.script"]
+    if step.kind == "python":
+        return [*script, "-"]
+    text = step.text.replace("\\\n", "")
+    bare = re.sub(r"'[^']*'|\"[^\"$`\\\\]*\"", "", text)
+    if set(bare).isdisjoint("|&;<>$`*?~#()[]{}!'\"\\\n"):
+        program, *words = shlex.split(text)
+        if program == "satrap":
+            return [str(Path(sys.executable).with_name("satrap")), *words]
+        if program == "python" and words[0].endswith(".py"):
+            return [*script, *words]
+    return ["bash", "-c", step.text]
+
+
 def execute(step: Step, folder: Path) -> tuple[int, str]:
     """Run a command or a program; return its exit code and what it prints, errors included."""
     tools = os.path.dirname(sys.executable)
     done = subprocess.run(
-        ["bash", "-c", step.text] if step.kind == "shell" else [sys.executable, "-"],
+        started(step),
         input=step.text if step.kind == "python" else "",
         cwd=folder,
         stdout=subprocess.PIPE,

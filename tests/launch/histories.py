@@ -27,14 +27,17 @@ training: {mode: sync, epochs: 4, plateau: null, patience: null}
 """
 
 
-def frame(count: int = 4000, seed: int = 0) -> pd.DataFrame:
-    """Clicks on a genre if the ratings of its events so far, of the last twelve, add up to more than 0."""
+def frame(count: int = 4000, seed: int = 0, sorts: int = 6) -> pd.DataFrame:
+    """Clicks on a genre if the ratings of its events so far, of the last twelve, add up to more than 0.
+
+    `sorts`: of genres.
+    """
     random = np.random.default_rng(seed)
     table = []
     for _ in range(count):
         events = int(random.integers(0, 16))
-        genres, ratings = random.integers(0, 6, events), random.choice([-1.0, 1.0], events)
-        genre = int(random.integers(0, 6))
+        genres, ratings = random.integers(0, sorts, events), random.choice([-1.0, 1.0], events)
+        genre = int(random.integers(0, sorts))
         liked = ratings[-12:][genres[-12:] == genre].sum() if events else 0.0
         past = (random.integers(0, 300, events), genres, ratings)
         table.append(

@@ -11,7 +11,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.beginning import opened, prepared
-from tests.launch.runs import make_recipe
+from tests.launch.runs import frame, make_recipe
 
 SNAPSHOTS = ["checkpoint.every_steps=4"]
 
@@ -26,7 +26,7 @@ def test_a_new_run_says_what_it_begins_with(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
-    recipe, said = load(make_recipe(tmp_path), SNAPSHOTS), list[str]()
+    recipe, said = load(make_recipe(tmp_path, rows=frame(500)), SNAPSHOTS), list[str]()
     launch.train(recipe, str(tmp_path / "run"))
     longer = recipe.changed({("training", "epochs"): 3})
     folder, longer = opened(longer, str(tmp_path / "run"), resume=True, name="", notice=print)
@@ -36,7 +36,7 @@ def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_new_run_does_not_take_over_the_snapshots_of_another(tmp_path: Path) -> None:
     place = f"checkpoint.url={tmp_path / 'snapshots'}"
-    recipe = load(make_recipe(tmp_path), [*SNAPSHOTS, place])
+    recipe = load(make_recipe(tmp_path, rows=frame(500)), [*SNAPSHOTS, place])
     launch.train(recipe, str(tmp_path / "run"))
     folder, again = opened(recipe, str(tmp_path / "other"), resume=False, name="", notice=print)
     with pytest.raises(ConfigError, match="already holds snapshots of a run"):

@@ -67,7 +67,7 @@ def test_processes_pool_the_rows_they_hold_for_others_to_the_bit(tmp_path: Path)
     ids=lambda one: one[0],
 )
 def test_gradients_of_the_network_travel_in_8_bits(tmp_path: Path, exchange: list[str]) -> None:
-    path = make_recipe(tmp_path, rows=frame(6001))
+    path = make_recipe(tmp_path, rows=frame(3001))
     common = [*exchange, "cluster.workers=2", "data.batch_size=50"]
     found: dict[str, Any] = {}
     for dense, mode in (("float32", "sync"), ("int8", "sync"), ("int8", "hybrid"), ("int8", "async")):
@@ -88,7 +88,7 @@ def test_gradients_of_the_network_travel_in_8_bits(tmp_path: Path, exchange: lis
 )
 def test_gradients_of_the_network_travel_compressed(tmp_path: Path, dense: str) -> None:
     """A run that lost a worker is, in its end, one that lost none: errors are in the snapshots."""
-    path = make_recipe(tmp_path, rows=frame(3001))
+    path = make_recipe(tmp_path, rows=frame(1501))
     given = f"cluster.wire={dense}" if dense[0] == "{" else f"cluster.wire.dense={dense}"
     settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5", given]
     exact = launch.train(load(path, settings[:-1]), str(tmp_path / "exact"))

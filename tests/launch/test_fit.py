@@ -15,9 +15,9 @@ from tests.support.interruptions import Stop
 
 
 def test_interrupted_run_keeps_the_model(tmp_path: Path) -> None:
-    recipe = load(make_recipe(tmp_path), ["training.patience="])
-    with pytest.raises(launch.InterruptedRunError, match="interrupted after step 20"):
-        launch.train(recipe, str(tmp_path / "run"), observers=[Stop(20)])
+    recipe = load(make_recipe(tmp_path, rows=frame(600)), ["training.patience="])
+    with pytest.raises(launch.InterruptedRunError, match="interrupted after step 7"):
+        launch.train(recipe, str(tmp_path / "run"), observers=[Stop(7)])  # in the second pass
     folder = launch.RunFolder.open(tmp_path / "run")
     assert set(launch.evaluate(folder)) >= {"auc", "logloss"}
     metrics = json.loads(folder.metrics_file.read_text())
@@ -27,7 +27,8 @@ def test_interrupted_run_keeps_the_model(tmp_path: Path) -> None:
 
 
 def test_without_test_rows_validation_metrics_are_on_top(tmp_path: Path) -> None:
-    recipe = load(make_recipe(tmp_path), ["data.split={modulo: 10, validation: [8]}", "training.epochs=1"])
+    changes = ["data.split={modulo: 10, validation: [8]}", "training.epochs=1"]
+    recipe = load(make_recipe(tmp_path, rows=frame(600)), changes)
     outcome = launch.train(recipe, str(tmp_path / "run"))
     assert outcome.test == {}
     assert outcome.metrics["auc"] == outcome.result.metrics["auc"]
@@ -36,7 +37,7 @@ def test_without_test_rows_validation_metrics_are_on_top(tmp_path: Path) -> None
 
 def test_a_trial_reads_no_test_rows_and_keeps_no_model(tmp_path: Path) -> None:
     """Its validation metrics are those of a run; the file of test rows need not even be there."""
-    recipe = make_recipe(tmp_path)
+    recipe = make_recipe(tmp_path, rows=frame(600))
     split = ["data.split={modulo: 10, validation: [8]}", "training.mode=sync"]
     run = launch.train(load(recipe, split), str(tmp_path / "run"))
     trial = launch.train(load(recipe, [*split, "data.test=gone.csv"]), str(tmp_path / "trial"), trial=True)
@@ -46,7 +47,7 @@ def test_a_trial_reads_no_test_rows_and_keeps_no_model(tmp_path: Path) -> None:
 
 def test_two_labels(tmp_path: Path) -> None:
     text = RECIPE.replace("[clicked]", "[clicked, {name: dear, column: price, threshold: 10}]")
-    outcome = launch.train(load(make_recipe(tmp_path, text)), str(tmp_path / "run"))
+    outcome = launch.train(load(make_recipe(tmp_path, text, frame(600))), str(tmp_path / "run"))
     assert {"auc", "clicked/auc", "dear/auc"} <= set(outcome.metrics)
     frame(50).drop(columns="clicked").to_csv(tmp_path / "new.csv", index=False)
     assert launch.predict(outcome.folder, [str(tmp_path / "new.csv")], tmp_path / "out.csv") == 50
@@ -105,7 +106,7 @@ def test_weights_of_values_count_wherever_they_are_written(tmp_path: Path) -> No
     for name, keys in columns.items():
         feature = f'  tags: {{dim: 4, multi: true, separator: "|", {keys}}}\n'
         path = make_recipe(tmp_path / name, RECIPE.replace("features:\n", "features:\n" + feature), rows)
-        found[name] = launch.train(load(path, ["training.epochs=4"]), str(tmp_path / name / "run")).test
+        found[name] = launch.train(load(path, ["training.epochs=3"]), str(tmp_path / name / "run")).test
     assert found["pairs"] == found["beside"]
     assert found["pairs"]["auc"] > found["without"]["auc"] + 0.02
 

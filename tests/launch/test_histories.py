@@ -19,12 +19,14 @@ from tests.support.interruptions import KillAt, KilledError
 
 
 def test_a_history_that_decides_the_label_is_learnt(tmp_path: Path) -> None:
-    found = launch.train(load(make_recipe(tmp_path)), str(tmp_path / "run"))
+    changes = ["dense.optimizer.lr=0.01", "training.epochs=3"]
+    path = make_recipe(tmp_path, frame(1200, seed=1, sorts=2))
+    found = launch.train(load(path, changes), str(tmp_path / "run"))
     assert found.test["auc"] > 0.8
     plain = "".join(line for line in RECIPE.splitlines(keepends=True) if "sequence: past" not in line)
     plain = plain.replace("  seen_genre:\n", "").replace("hstu, width: 32", "dnn")
     (tmp_path / "plain.yaml").write_text(plain, encoding="utf-8")
-    assert launch.train(load(tmp_path / "plain.yaml"), str(tmp_path / "plain")).test["auc"] < 0.6
+    assert launch.train(load(tmp_path / "plain.yaml", changes), str(tmp_path / "plain")).test["auc"] < 0.6
     again = launch.evaluate(launch.RunFolder.open(tmp_path / "run"), [str(tmp_path / "rows.csv")])
     assert again["auc"] > found.test["auc"], "most rows are those of the training"
 
@@ -55,24 +57,32 @@ def test_it_is_learnt_as_in_one_process_wherever_the_rows_are(tmp_path: Path, wa
     assert other.test["logloss"] == pytest.approx(one.test["logloss"], rel=1e-3)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, launch.Outcome]:
+    folder = tmp_path_factory.mktemp("alone")
+    path = make_recipe(folder, frame(400))
+    return path, launch.train(load(path, SAME), str(folder / "one"))
+
+
 @pytest.mark.parametrize("way", ONE)
-def test_it_is_learnt_the_same_however_a_step_is_computed(tmp_path: Path, way: str) -> None:
-    path = make_recipe(tmp_path, frame(400))
-    one = launch.train(load(path, SAME), str(tmp_path / "one"))
+def test_it_is_learnt_the_same_however_a_step_is_computed(
+    alone: tuple[Path, launch.Outcome], tmp_path: Path, way: str
+) -> None:
+    path, one = alone
     other = launch.train(load(path, [*SAME, *ONE[way]]), str(tmp_path / "other"))
     assert other.test["logloss"] == pytest.approx(
         one.test["logloss"], rel=0 if way != "micro-batches" else 1e-4
     )
 
 
-BALANCED = ["data.balance=past", "data.buffer_rows=640", "training.epochs=2", "checkpoint.every_steps=3"]
+BALANCED = ["data.balance=past", "data.buffer_rows=256", "training.epochs=2", "checkpoint.every_steps=3"]
 
 
 def test_a_run_of_balanced_batches_goes_on_in_the_middle_of_a_buffer_to_the_bit(tmp_path: Path) -> None:
-    recipe = load(make_recipe(tmp_path, frame(1000)), BALANCED)
+    recipe = load(make_recipe(tmp_path, frame(500)), BALANCED)
     whole = launch.train(recipe, str(tmp_path / "whole"))
     with pytest.raises(KilledError):
-        launch.train(recipe, str(tmp_path / "cut"), observers=[KillAt(7)])  # 12 or 13 steps are a pass
+        launch.train(recipe, str(tmp_path / "cut"), observers=[KillAt(7)])  # a pass has 6 or 7
     again = launch.train(recipe, str(tmp_path / "cut"), resume=True)
     assert again.test == whole.test
     assert history(tmp_path / "cut") == history(tmp_path / "whole")

@@ -21,7 +21,7 @@ from satrap.launch.build import make_model
 from satrap.launch.folder import RunFolder
 from satrap.train import Predictor
 from tests.cli.command import process
-from tests.launch.runs import RECIPE, make_recipe
+from tests.launch.runs import RECIPE, frame, make_recipe
 
 MODEL = """\
 from torch import nn
@@ -61,7 +61,7 @@ OWN = RECIPE.replace("{name: dnn, hidden: [8]}", "{class: 'my_model.py:MyNet', h
 
 
 def make_own(folder: Path, text: str = OWN, model: str = MODEL) -> Path:
-    recipe = make_recipe(folder, text)
+    recipe = make_recipe(folder, text, frame(1000))  # 8 steps in a pass
     (folder / "my_model.py").write_text(model, encoding="utf-8")
     (folder / "layers.py").write_text(LAYERS, encoding="utf-8")
     return recipe
@@ -126,7 +126,7 @@ def test_the_run_folder_scores_without_the_originals_and_elsewhere(tmp_path: Pat
         (tmp_path / "here" / name).unlink()
     moved = RunFolder.open(tmp_path / "moved")
     assert launch.evaluate(moved) == before
-    assert launch.predict(moved, [str(tmp_path / "here/rows.csv")], tmp_path / "scores.csv") == 2000
+    assert launch.predict(moved, [str(tmp_path / "here/rows.csv")], tmp_path / "scores.csv") == 1000
 
     trainer = satrap.Trainer.load(str(tmp_path / "moved"))
     assert own_code.reference_of(trainer.loss) == "code/my_model.py:half_loss"
@@ -213,10 +213,10 @@ def test_errors_about_metrics_name_the_line(tmp_path: Path) -> None:
 
 def test_resuming_uses_the_copy_and_says_that_the_original_changed(tmp_path: Path) -> None:
     path = make_own(tmp_path / "whole", shared(OWN))
-    whole = launch.train(load(path, ["checkpoint.every_steps=10"]), str(tmp_path / "whole/run"))
+    overrides = ["checkpoint.every_steps=5"]
+    whole = launch.train(load(path, overrides), str(tmp_path / "whole/run"))
     path = make_own(tmp_path / "half", shared(OWN))
-    overrides = ["checkpoint.every_steps=10"]
-    launch.train(load(path, [*overrides, "training.steps=20"]), str(tmp_path / "half/run"))
+    launch.train(load(path, [*overrides, "training.steps=10"]), str(tmp_path / "half/run"))
     (tmp_path / "half/my_model.py").write_text("raise ValueError\n", encoding="utf-8")
     said: list[str] = []
     resumed = launch.train(load(path, overrides), str(tmp_path / "half/run"), resume=True, notice=said.append)
@@ -313,9 +313,9 @@ def test_workers_import_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_a_run_goes_on_from_snapshots_elsewhere_with_the_code_of_the_recipe(tmp_path: Path) -> None:
     path = make_own(tmp_path, shared(OWN))
-    overrides = [f"checkpoint.url={tmp_path}/snapshots", "checkpoint.every_steps=10"]
+    overrides = [f"checkpoint.url={tmp_path}/snapshots", "checkpoint.every_steps=5"]
     whole = launch.train(load(path), str(tmp_path / "whole"))
-    launch.train(load(path, [*overrides, "training.steps=20"]), str(tmp_path / "lost"))
+    launch.train(load(path, [*overrides, "training.steps=10"]), str(tmp_path / "lost"))
     shutil.rmtree(tmp_path / "lost")
     resumed = launch.train(load(path, overrides), str(tmp_path / "new"), resume=True)
     assert resumed.result.metrics == whole.result.metrics

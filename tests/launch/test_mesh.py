@@ -47,7 +47,7 @@ def assert_near(found: dict[str, Any], expected: dict[str, Any]) -> None:
     [pytest.param(SERVERS, id="servers", marks=pytest.mark.slow), pytest.param(COLLECTIVE, id="collective")],
 )
 def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, exchange: list[str]) -> None:
-    path = make_recipe(tmp_path, rows=frame(1501))
+    path = make_recipe(tmp_path, rows=frame(801))
     common, said = [*exchange, "training.mode=sync"], list[str]()
     two = launch.train(load(path, [*common, "cluster.workers=2"]), str(tmp_path / "two"))
     four = launch.train(load(path, [*common, DENSE]), str(tmp_path / "four"), notice=said.append)
@@ -102,7 +102,7 @@ def test_a_run_in_stages_leaves_the_model_of_whole_networks(
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp_path: Path) -> None:
-    path = make_recipe(tmp_path, rows=frame(1501))
+    path = make_recipe(tmp_path, rows=frame(801))
     settings = [*SERVERS, "training.mode=sync", "checkpoint.every_steps=3", DENSE]
     plain = launch.train(load(path, settings), str(tmp_path / "plain"))
     killer = Kill()

@@ -69,7 +69,7 @@ def _linear(inputs: int, outputs: int) -> torch.nn.Linear:
 
 @pytest.mark.parametrize("mode", ["sync", "hybrid", "async"])
 def test_it_trains_as_plain_pytorch_does(tmp_path: Path, mode: str) -> None:
-    rows = numbers()
+    rows = numbers(200)
     recipe = load(make_recipe(tmp_path, RECIPE, rows), [f"training.mode={mode}", "training.staleness=0"])
     outcome = launch.train(recipe, str(tmp_path / "run"))
     losses, scores = plain_pytorch(rows)
@@ -83,13 +83,13 @@ def test_it_trains_as_plain_pytorch_does(tmp_path: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["sync", "hybrid", "async"])
 def test_it_goes_on_as_an_undisturbed_run(tmp_path: Path, mode: str) -> None:
     changes = [f"training.mode={mode}", "checkpoint.every_steps=3", "checkpoint.delta_every_steps=1"]
-    recipe = load(make_recipe(tmp_path, RECIPE, numbers()), changes)
+    recipe = load(make_recipe(tmp_path, RECIPE, numbers(200)), changes)
     whole = launch.train(recipe, str(tmp_path / "whole"))
     with pytest.raises(launch.InterruptedRunError):
-        launch.train(recipe, str(tmp_path / "run"), observers=[Stop(11)])
+        launch.train(recipe, str(tmp_path / "run"), observers=[Stop(5)])
     outcome = launch.train(recipe, str(tmp_path / "run"), resume=True)
     assert outcome.result.history == whole.result.history
-    assert outcome.result.steps == whole.result.steps == 16
+    assert outcome.result.steps == whole.result.steps == 8
     assert saved(tmp_path / "run") == saved(tmp_path / "whole")
 
 

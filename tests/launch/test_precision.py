@@ -25,7 +25,7 @@ PLACES = [
     ids=["servers", "collective"],
 )
 def test_all_workers_compute_in_bfloat16_and_so_does_the_model(tmp_path: Path, place: list[str]) -> None:
-    path = make_recipe(tmp_path, rows=frame(3001))
+    path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*place, "training.mode=sync", "cluster.workers=2", "data.batch_size=50"]
     short, wide = (
         launch.train(load(path, [*settings, f"dense.precision={precision}"]), str(tmp_path / precision))

@@ -11,7 +11,7 @@ from satrap.checkpoint.storage import Storage
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.reporting import report
-from tests.launch.killed import killed
+from tests.launch.killed import restored
 from tests.launch.runs import RECIPE, make_recipe
 
 
@@ -50,11 +50,11 @@ def test_quick_scores_nothing_and_a_folder_that_holds_no_run_is_refused(run: Pat
 
 
 def test_a_killed_run_is_reported_from_its_newest_snapshot(tmp_path: Path) -> None:
-    killed(tmp_path)
-    found = report(str(tmp_path / "run"))
+    run = restored(tmp_path).parent / "run"
+    found = report(str(run))
     assert found.metrics["validation"]["auc"] == found.curves["validation/auc"][-1][1]
     assert "stopped" not in found.metrics
-    series = Series(str(tmp_path / "run" / "checkpoints"))
+    series = Series(str(run / "checkpoints"))
     step = series.latest()
     assert step is not None
     rows = series.manifest(step).rows()

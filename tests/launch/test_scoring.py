@@ -86,8 +86,9 @@ class TerminateAt(Observer):
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_run_that_was_stopped_is_scored_as_of_then(elsewhere: bool, tmp_path: Path) -> None:
     """Wherever its snapshots are, and also if it had ended before and was to train more."""
-    text = RECIPE + (f"checkpoint: {{url: {tmp_path / 'snapshots'}}}\n" if elsewhere else "")
-    recipe, run = make_recipe(tmp_path, text), str(tmp_path / "run")
+    text, rows = RECIPE, frame(1000)  # of 8 steps in a pass
+    text += f"checkpoint: {{url: {tmp_path / 'snapshots'}}}\n" if elsewhere else ""
+    recipe, run = make_recipe(tmp_path, text, rows), str(tmp_path / "run")
     snapshots = Series(str(tmp_path / ("snapshots" if elsewhere else "run/checkpoints")))
 
     def assert_of_the_newest() -> None:
@@ -99,12 +100,12 @@ def test_a_run_that_was_stopped_is_scored_as_of_then(elsewhere: bool, tmp_path: 
         assert launch.evaluate(folder) == trainer.evaluate(rows)
         trainer.close()
 
-    launch.train(load(recipe), run, observers=[TerminateAt(9)])
+    launch.train(load(recipe), run, observers=[TerminateAt(5)])
     assert_of_the_newest()
     ended = launch.train(None, run, resume=True)
     assert launch.evaluate(launch.RunFolder.open(run)) == ended.test
     more = load(recipe, ["training.epochs=3"])
-    launch.train(more, run, resume=True, observers=[TerminateAt(40)])
+    launch.train(more, run, resume=True, observers=[TerminateAt(20)])
     assert_of_the_newest()
 
 
@@ -123,7 +124,7 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
     rows = frame(3000)
     rows["user"] = [f"u{i}" for i in range(3000)]
     tier = f"embedding.tier={{path: {tmp_path}, size: 160000}}"
-    bounds = ["embedding.memory=330000", "embedding.eviction={policy: lru}", tier]
+    bounds = ["training.epochs=1", "embedding.memory=330000", "embedding.eviction={policy: lru}", tier]
     outcome = launch.train(load(make_recipe(tmp_path, rows=rows), bounds), str(tmp_path / "run"))
     folder = outcome.folder
     predictor = load_predictor(folder, folder.recipe())
@@ -154,7 +155,8 @@ def test_a_table_keeps_its_own_memory_when_its_model_is_used(tmp_path: Path) -> 
     rows = frame(3000)
     rows["user"] = [f"u{i}" for i in range(3000)]
     own = ["embedding.memory=400000", "tables.user={memory: 290000, eviction: {policy: lru}}"]
-    outcome = launch.train(load(make_recipe(tmp_path, rows=rows), own), str(tmp_path / "run"))
+    recipe = load(make_recipe(tmp_path, rows=rows), [*own, "training.epochs=1"])
+    outcome = launch.train(recipe, str(tmp_path / "run"))
     with closing(load_predictor(outcome.folder, outcome.folder.recipe())) as predictor:
         assert predictor.statistics().tables["user"].rows == 2400
     assert launch.evaluate(outcome.folder) == outcome.test
@@ -165,7 +167,7 @@ def test_a_table_keeps_its_own_memory_when_its_model_is_used(tmp_path: Path) -> 
 
 def test_labels_of_every_kind_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
     """Their metrics are those of scikit-learn on the written predictions."""
-    rows = frame(3000)
+    rows = frame(2000)
     rng = np.random.default_rng(3)
     rows["cost"] = (1000 + 30 * rows["item"] + rng.normal(0, 60, len(rows))).round(2)
     rows["visits"] = rng.poisson(np.exp(rows["item"] / 10))
@@ -176,10 +178,11 @@ def test_labels_of_every_kind_train_resume_evaluate_and_predict(tmp_path: Path) 
   - {name: visits, kind: regression, loss: poisson}
   - {name: color, kind: multiclass, classes: [red, green, blue]}"""
     path = make_recipe(tmp_path, RECIPE.replace(" [clicked]", others), rows)
-    settings = ["training.epochs=6", "training.patience=", "training.plateau="]
+    settings = ["training.epochs=3", "training.patience=", "training.plateau="]
+    settings += ["dense.optimizer.lr=0.03", "embedding.optimizer.lr=0.3"]
     whole = launch.train(load(path, settings), str(tmp_path / "whole"))
     run = str(tmp_path / "run")
-    launch.train(load(path, settings), run, observers=[TerminateAt(50)])
+    launch.train(load(path, settings), run, observers=[TerminateAt(20)])
     outcome = launch.train(None, run, resume=True)
     metrics = launch.evaluate(outcome.folder, [str(path.parent / "rows.csv")])
     assert outcome.test.keys() == whole.test.keys()
@@ -224,14 +227,14 @@ def test_early_stop_keeps_the_lowest_validation_loss(tmp_path: Path, label: str,
 
 
 def test_a_folder_that_a_trainer_saved_scores_as_that_of_a_run(tmp_path: Path) -> None:
-    outcome = launch.train(load(make_recipe(tmp_path)), str(tmp_path / "run"))
+    outcome = launch.train(load(make_recipe(tmp_path, rows=frame(600))), str(tmp_path / "run"))
     trainer = Trainer.load(str(tmp_path / "run"))
     trainer.save(str(tmp_path / "saved"))
     trainer.close()
     saved, rows = RunFolder.open(tmp_path / "saved"), [str(tmp_path / "rows.csv")]
     assert launch.evaluate(saved, rows) == pytest.approx(launch.evaluate(outcome.folder, rows), rel=1e-6)
-    assert launch.evaluate(saved, rows, ["training.device=cpu"])["samples"] == 2000
-    assert launch.predict(saved, rows, tmp_path / "scores.csv") == 2000
+    assert launch.evaluate(saved, rows, ["training.device=cpu"])["samples"] == 600
+    assert launch.predict(saved, rows, tmp_path / "scores.csv") == 600
     with pytest.raises(ConfigError, match="no recipe names test or validation rows") as caught:
         launch.evaluate(saved)
     assert caught.value.fix == "give the rows: --input FILE"
@@ -241,9 +244,9 @@ def test_a_folder_that_a_trainer_saved_scores_as_that_of_a_run(tmp_path: Path) -
 
 def test_columns_used_twice_are_scored_from_raw_and_prepared_files_alike(tmp_path: Path) -> None:
     """The runs of both kinds of files score both; ids such as 7 and 007 differ, and their numbers do not."""
-    rows, random = frame(600), np.random.default_rng(3)
-    rows["code"] = random.choice(["7", "007", "7.50", "NA", "1e2"], 600)
-    rows["words"] = random.choice(["a b|c", "c|a b|a b", "b", ""], 600)
+    rows, random = frame(400), np.random.default_rng(3)
+    rows["code"] = random.choice(["7", "007", "7.50", "NA", "1e2"], 400)
+    rows["words"] = random.choice(["a b|c", "c|a b|a b", "b", ""], 400)
     twice = """
   number: {numeric: true, column: code, transform: standardize}
   code: {dim: 4}
@@ -252,6 +255,7 @@ def test_columns_used_twice_are_scored_from_raw_and_prepared_files_alike(tmp_pat
   item_number: {numeric: true, column: item}
 model:"""
     text = RECIPE.replace("batch_size", "shuffle: false\n  batch_size").replace("hybrid", "sync")
+    text = text.replace("epochs: 2", "epochs: 1")
     raw = load(make_recipe(tmp_path, text.replace("\nmodel:", twice, 1), rows))
     prepared = prepare(raw, tmp_path / "out")
     inputs = {"raw": str(tmp_path / "rows.csv"), "prepared": str(tmp_path / "out" / "train" / "*.parquet")}

@@ -50,9 +50,9 @@ def test_one_class_or_no_sample_is_undefined():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_grouped_equals_a_loop_over_groups(weighted):
-    p, y, w = draw(1, 2000, ties=True, weighted=weighted)
+    p, y, w = draw(1, 800, ties=True, weighted=weighted)
     random = np.random.default_rng(2)
-    groups = random.choice(random.integers(0, 2**64, 400, dtype=np.uint64), 2000)
+    groups = random.choice(random.integers(0, 2**64, 160, dtype=np.uint64), 800)
     total = weight = 0.0
     used = skipped = 0
     for group in np.unique(groups):
@@ -66,8 +66,8 @@ def test_grouped_equals_a_loop_over_groups(weighted):
     result = grouped_auc(groups, p, y, w)
     assert result.value == pytest.approx(total / weight, abs=1e-12)
     assert (result.groups, result.skipped) == (used, skipped)
-    assert used > 100
-    assert skipped > 10
+    assert used > 50
+    assert skipped > 5
 
 
 def test_without_a_mixed_group_grouped_auc_is_undefined():

@@ -202,10 +202,10 @@ def test_a_tensor_group_divides_its_mlp_and_stages_are_refused() -> None:
 def test_a_label_that_the_history_decides_is_learnt() -> None:
     """The label is whether the item was seen before."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 9, 600)
+    lengths = rng.integers(0, 9, 300)
     offsets = np.append(0, np.cumsum(lengths))
-    seen, items = rng.integers(0, 12, offsets[-1]), rng.integers(0, 12, 600)
-    y = np.array([items[i] in seen[offsets[i] : offsets[i + 1]] for i in range(600)])
+    seen, items = rng.integers(0, 12, offsets[-1]), rng.integers(0, 12, 300)
+    y = np.array([items[i] in seen[offsets[i] : offsets[i + 1]] for i in range(300)])
     schema = Schema(
         ["y"],
         {"item": Categorical(dim=6, table="items"), "seen": event(table="items", max_values=8)},
@@ -217,7 +217,7 @@ def test_a_label_that_the_history_decides_is_learnt() -> None:
     for _ in range(60):
         history = JaggedRows(rows[torch.from_numpy(seen)], bounds)
         embeddings = {"item": rows[torch.from_numpy(items)], "seen": history}
-        logits = model(EmbeddedBatch(600, embeddings, torch.empty(600, 0)))
+        logits = model(EmbeddedBatch(300, embeddings, torch.empty(300, 0)))
         optimizer.zero_grad()
         target = torch.from_numpy(y).float().unsqueeze(1)
         torch.nn.functional.binary_cross_entropy_with_logits(logits, target).backward()

@@ -165,7 +165,7 @@ def test_row_widths(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("ple", "wukong") else n for n in NAMES]
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("mmoe", "ple", "wukong") else n for n in NAMES]
 )
 def test_an_exclusive_or_needs_more_than_a_linear_model(name):
     generator = torch.Generator().manual_seed(3)
@@ -177,7 +177,7 @@ def test_an_exclusive_or_needs_more_than_a_linear_model(name):
     if name == "rankmixer":  # this learning rate is too high for its default width
         options |= {"tokens": 2, "width": 16}
     model = models.create(name, schema, **options)
-    logits = fit(model, schema, ids, torch.randn(600, 1, generator=generator), y, steps=120)
+    logits = fit(model, schema, ids, torch.randn(600, 1, generator=generator), y, steps=80)
     auc = roc_auc_score(y[:, 0], logits[:, 0])
     assert auc < 0.65 if name == "lr" else auc > 0.98
 

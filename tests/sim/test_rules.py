@@ -175,6 +175,16 @@ def test_without_a_rule_a_check_fails_or_the_run_ends(
         played(stories, tmp_path)
 
 
-@pytest.mark.parametrize("stories", [[QUIET], [SYNC], [BAD], [LOSSY], [RECONNECTED], DEATHS])
-def test_with_all_rules_the_same_stories_end_well(stories: list[Story], tmp_path: Path) -> None:
-    played(stories, tmp_path)
+SLOW = (BAD, LATE, DEATHS[1], DEATHS[2])
+"""Like one of the others: bad networks are in `LOSSY`, and a worker dies in each of `DEATHS`."""
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(story, marks=pytest.mark.slow if story in SLOW else ())
+        for story in (QUIET, SYNC, BAD, LOSSY, RECONNECTED, LATE, *DEATHS)
+    ],
+)
+def test_with_all_rules_the_same_stories_end_well(story: Story, tmp_path: Path) -> None:
+    played([story], tmp_path)

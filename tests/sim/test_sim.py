@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster import SimCluster
+from tests.support.examples import THOROUGH
 
 CASES = [
     (1, 1, 4, 0.0),
@@ -44,8 +45,9 @@ def test_each_update_is_applied_once_and_each_lookup_sees_what_it_must(
 ) -> None:
     seed = random.SystemRandom().randrange(10**9) if given is None else given
     print(f"seed {seed}, case {case}")  # shown if it fails
-    cluster = simulate(tmp_path, seed, case, 60)
-    assert len(cluster.history.lookups) == 60 * case[1]
+    steps = 20 if given is None and not THOROUGH else 60
+    cluster = simulate(tmp_path, seed, case, steps)
+    assert len(cluster.history.lookups) == steps * case[1]
 
 
 def test_messages_do_get_lost_and_shards_do_die(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_messages_do_get_lost_and_shards_do_die(tmp_path: Path) -> None:
 
 
 def test_a_seed_is_a_run(tmp_path: Path) -> None:
-    runs = [simulate(tmp_path / str(n), 5, CASES[3], 30) for n in range(2)]
+    runs = [simulate(tmp_path / str(n), 5, CASES[3], 12) for n in range(2)]
     assert runs[0].world.now == runs[1].world.now
     assert [s.crashes for s in runs[0].shards] == [s.crashes for s in runs[1].shards]
 

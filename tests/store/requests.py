@@ -39,6 +39,11 @@ def ids(keys):
     return np.array(keys, np.uint64)
 
 
+def stacked(rows, like):
+    """Return rows of a model, float32[n, ...], in the shape that those of the store must have."""
+    return np.array(rows, np.float32).reshape(len(rows), like.shape[1])
+
+
 class Requests(RuleBasedStateMachine):
     """Every rule is one request, made of the store and of the model."""
 
@@ -124,9 +129,9 @@ class Requests(RuleBasedStateMachine):
             chunks = list(self.shard.export(name))
             assert sorted(k for c in chunks for k in c.ids.tolist()) == sorted(table.rows)
             for chunk in chunks:
-                for i, key in enumerate(chunk.ids.tolist()):
-                    np.testing.assert_array_equal(chunk.weights[i], table.rows[key][0])
-                    np.testing.assert_array_equal(chunk.state[i], table.rows[key][1])
+                rows = [table.rows[key] for key in chunk.ids.tolist()]
+                for i, column in enumerate((chunk.weights, chunk.state)):
+                    np.testing.assert_array_equal(column, stacked([row[i] for row in rows], column))
             counts = {k: v for k, v in asdict(statistics[name]).items() if k in table.counts}
             assert counts == table.counts
             assert statistics[name].rows == len(table.rows)

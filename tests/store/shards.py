@@ -34,13 +34,13 @@ def assert_same(one, other):
             np.testing.assert_array_equal(mine, its)
 
 
-def change(store, rng, rounds=1, ids=6000):
+def change(store, rng, rounds=1, ids=6000, rows=800):
     for _ in range(rounds):
         for table in "abc":
-            keys = rng.integers(0, ids, 800).astype(U)
+            keys = rng.integers(0, ids, rows).astype(U)
             store.lookup(table, keys)
             dim = 5 if table == "c" else 3
-            store.update(table, keys, rng.standard_normal((800, dim)).astype(np.float32))
+            store.update(table, keys, rng.standard_normal((rows, dim)).astype(np.float32))
 
 
 def moved(store, into):

@@ -39,7 +39,7 @@ def test_deltas_add_up_to_the_store(kind):
     store, copy, rng = shard(**STORES[kind]), Copy(), np.random.default_rng(0)
     change(store, rng, 10)
     deleted = 0
-    for i in range(8):
+    for i in range(4):
         delta, expected = store.changes.take(chunk_rows=900), content(store.snapshot())
         deleted += sum(len(ids) for ids in delta.deleted.values())
         rows = copy.apply(delta, between=partial(change, store, rng, i % 2))

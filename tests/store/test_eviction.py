@@ -8,6 +8,7 @@ from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Eviction, Shard
 from satrap.store.kernels import layout
+from tests.support.covering import covering
 
 U = np.uint64
 MEMORY = 1 << 20
@@ -245,8 +246,7 @@ def exact_misses(requests, rows, policy):
     return misses
 
 
-@pytest.mark.parametrize("exponent", [0.8, 1.05])
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize(("policy", "exponent"), covering(["lru", "lfu"], [0.8, 1.05]))
 def test_misses_are_hardly_more_than_if_exactly_the_worst_row_went(policy, exponent):
     store, requests = shard(Eviction(policy), memory=320 << 10), trace(exponent)
     expected = exact_misses(requests, capacity(store), policy)

@@ -8,6 +8,7 @@ import pytest
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Eviction, Shard, bucket_of
+from tests.support.covering import covering
 
 
 def test_what_one_store_exports_another_loads() -> None:
@@ -22,8 +23,11 @@ def test_what_one_store_exports_another_loads() -> None:
     assert target.peek("user", ids)[1].all()
 
 
-@pytest.mark.parametrize("eviction", [None, Eviction()], ids=["none", "lru"])
-@pytest.mark.parametrize("memory", [3 << 20, 8 << 20, 20 << 20])
+@pytest.mark.parametrize(
+    ("memory", "eviction"),
+    covering([3 << 20, 8 << 20, 20 << 20], [None, Eviction()]),
+    ids=lambda value: getattr(value, "policy", str(value).lower()),
+)
 def test_a_full_store_loads_what_a_full_store_exports(memory: int, eviction: Eviction | None) -> None:
     tables = [Table("a", dim=4), Table("b", dim=4)]
     source, target = (

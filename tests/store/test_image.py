@@ -8,6 +8,7 @@ from satrap.optim import SGD, Adam
 from satrap.schema import Table
 from satrap.store import Admission, Eviction, Shard
 from tests.store.shards import assert_same, content, moved
+from tests.support.covering import covering
 
 U = np.uint64
 POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=30)]
@@ -27,8 +28,11 @@ def change(store, rng, rounds):
             store.update(table, keys, rng.standard_normal((700, dim)).astype(np.float32))
 
 
-@pytest.mark.parametrize("admission", [None, Admission(min_count=2, probability=0.9, memory=1 << 14)])
-@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
+@pytest.mark.parametrize(
+    ("eviction", "admission"),
+    covering(POLICIES, [None, Admission(min_count=2, probability=0.9, memory=1 << 14)]),
+    ids=lambda value: getattr(value, "policy", None),
+)
 def test_going_on_elsewhere_changes_nothing(eviction, admission):
     memory = (3 << 18) if admission is None else 7 << 16
     one, other = (shard(eviction, memory, admission=admission) for _ in range(2))

@@ -10,7 +10,9 @@ from satrap.optim import SGD, Adagrad, RowWiseAdagrad
 from satrap.schema import DTYPES, Table
 from satrap.store import Eviction, Shard
 from tests.store.model import Model
-from tests.store.requests import ALL, KEYS, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
+from tests.store.requests import ALL, KEYS, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids, stacked
+from tests.support.covering import covering
+from tests.support.examples import examples
 
 
 class Bounded(Requests):
@@ -121,15 +123,18 @@ def run(optimizer, dtype, dim, admission, examples, steps, eviction=None):
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def named(value):
+    return getattr(value, "policy", value if isinstance(value, str) else repr(value))
+
+
+@pytest.mark.parametrize(("optimizer", "dtype"), covering(OPTIMIZERS, DTYPES), ids=named)
 def test_random_requests_equal_the_model(optimizer, dtype):
     run(optimizer, dtype, 19, ALL, examples=4, steps=20)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_requests_with_admission_equal_the_model(dtype):
-    run(RowWiseAdagrad(lr=0.1), dtype, 3, STRICT, examples=10, steps=20)
+    run(RowWiseAdagrad(lr=0.1), dtype, 3, STRICT, examples=examples(10), steps=20)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -147,17 +152,17 @@ def test_the_norm_that_clips_is_that_of_the_gradient_alone(dtype, dim):
         shard.update("a", ids(keys), gradients)
         model.update("a", keys, gradients, 1.0)
     for chunk in shard.export("a"):
-        for key, state in zip(chunk.ids.tolist(), chunk.state, strict=True):
-            np.testing.assert_array_equal(state, model.tables["a"].rows[key][1])
+        rows = [model.tables["a"].rows[key] for key in chunk.ids.tolist()]
+        np.testing.assert_array_equal(chunk.state, stacked([row[1] for row in rows], chunk.state))
     shard.close()
 
 
 POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=6)]
 
 
-@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS[5], OPTIMIZERS[7]], ids=repr)
+@pytest.mark.parametrize(
+    ("optimizer", "eviction", "dtype"), covering([OPTIMIZERS[5], OPTIMIZERS[7]], POLICIES, DTYPES), ids=named
+)
 def test_random_requests_with_eviction_equal_the_model(optimizer, dtype, eviction):
     run(optimizer, dtype, 3, ALL, examples=3, steps=25, eviction=eviction)
 

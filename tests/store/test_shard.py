@@ -12,6 +12,7 @@ from satrap.store import Chunk, Shard, bucket_of
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import Statistics, TableStatistics
 from tests.store.oracle import DictShard
+from tests.support.covering import covering
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), RowWiseAdagrad(lr=0.1), Adam(lr=0.01)]
 U = np.uint64
@@ -25,8 +26,9 @@ def ids(*values):
     return np.array(values, U)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
-@pytest.mark.parametrize("dim", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize(
+    ("dim", "optimizer"), covering([1, 3, 16, 17, 40], OPTIMIZERS), ids=lambda o: getattr(o, "name", None)
+)
 def test_random_requests_equal_a_dict_of_rows(optimizer, dim):
     rng = np.random.default_rng(dim)
     shard = Shard([Table("a", dim=dim), Table("b", dim=dim)], optimizer=optimizer, seed=5)

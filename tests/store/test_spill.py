@@ -23,6 +23,7 @@ from tests.store.shards import assert_same, change, content, shard
 from tests.support.examples import examples
 
 U = np.uint64
+IDS = 10_000
 KIND = RowKind([Table("a", dim=2), Table("b", dim=2)], RowWiseAdagrad(lr=1), 3)
 
 
@@ -63,9 +64,9 @@ def test_rows_come_out_in_canonical_order(tmp_path_factory, blocks, chunk_rows, 
 
 @pytest.fixture
 def tiered(tmp_path):
-    store = shard(memory=2 << 20, eviction=Eviction(), tier=Tier(tmp_path, 3 << 20))
-    change(store, np.random.default_rng(5), 60, ids=40_000)
-    assert store.statistics().tier.rows > 10_000
+    store = shard(memory=900_000, eviction=Eviction(), tier=Tier(tmp_path, 800_000))
+    change(store, np.random.default_rng(5), 15, ids=IDS)
+    assert store.statistics().tier.rows > 4 * (store.statistics().rows - store.statistics().tier.rows)
     yield store
     store.close()
 
@@ -75,8 +76,8 @@ def spilled(monkeypatch):
     """Let every cut of a store with a tier read its file in order, in many small steps."""
     monkeypatch.setattr("satrap.store.cut.SMALL_FILE", 0)
     monkeypatch.setattr("satrap.store.cut.PAGE", 1 << 40)
-    monkeypatch.setattr("satrap.store.cut.LISTED", 1500)
-    monkeypatch.setattr("satrap.store.spill.PIECE", 1 << 16)
+    monkeypatch.setattr("satrap.store.cut.LISTED", 400)
+    monkeypatch.setattr("satrap.store.spill.PIECE", 1 << 14)
     made = []
 
     class Counted(Spill):
@@ -100,12 +101,12 @@ def test_tables_without_rows_have_no_chunks(tmp_path, spilled):
 
 
 def test_both_ways_yield_the_same_chunks(tiered, request):
-    whole = list(tiered.snapshot(chunk_rows=700))
-    some = list(tiered.export("b", buckets=range(900, 3000, 3), chunk_rows=300))
+    whole = list(tiered.snapshot(chunk_rows=200))
+    some = list(tiered.export("b", buckets=range(900, 3000, 3), chunk_rows=80))
     made = request.getfixturevalue("spilled")
     for slow, fast in (
-        (whole, tiered.snapshot(chunk_rows=700)),
-        (some, tiered.export("b", buckets=range(900, 3000, 3), chunk_rows=300)),
+        (whole, tiered.snapshot(chunk_rows=200)),
+        (some, tiered.export("b", buckets=range(900, 3000, 3), chunk_rows=80)),
     ):
         for one, other in zip(slow, fast, strict=True):
             assert one.table == other.table
@@ -114,7 +115,7 @@ def test_both_ways_yield_the_same_chunks(tiered, request):
     assert len(made) == 3  # one for each of the two groups of the snapshot
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 6))])
 @pytest.mark.parametrize("delta", [False, True], ids=["all", "delta"])
 def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
     tiered, spilled, monkeypatch, seed, delta
@@ -123,14 +124,14 @@ def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
     before = content(tiered.snapshot()) if delta else None
     if delta:
         tiered.changes.follow()
-        change(tiered, rng, 1, ids=40_000)
+        change(tiered, rng, 1, ids=IDS)
     expected = content(tiered.snapshot())
-    chunks = tiered.changes.take(chunk_rows=500).chunks if delta else tiered.snapshot(chunk_rows=500)
+    chunks = tiered.changes.take(chunk_rows=150).chunks if delta else tiered.snapshot(chunk_rows=150)
     put, take, changes, taken = Spill.put, Aside.take, [0], []
 
     def interrupted(self, *rows):
         if rng.random() < 0.3:
-            change(tiered, rng, 1, ids=40_000)
+            change(tiered, rng, 1, ids=IDS, rows=200)
             changes[0] += 1
         put(self, *rows)
 
@@ -159,12 +160,12 @@ def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
 
 
 def test_beside_threads_that_train(tiered, spilled):
-    expected, snapshot, found = content(tiered.snapshot()), tiered.snapshot(chunk_rows=200), {}
+    expected, snapshot, found = content(tiered.snapshot()), tiered.snapshot(chunk_rows=50), {}
     reader = threading.Thread(target=lambda: found.update(content(snapshot)))
     reader.start()
     rounds = 0
     while reader.is_alive():
-        change(tiered, np.random.default_rng(rounds), ids=40_000)
+        change(tiered, np.random.default_rng(rounds), ids=IDS)
         rounds += 1
     reader.join()
     assert rounds > 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import EmbeddedBatch
-from satrap.train import Checkpointing, Result, Trainer
+from satrap.train import Checkpointing, Result, Trainer, window
 from tests.support.interruptions import KillAt, KilledError
 from tests.train.plain import grouped
 
@@ -96,7 +96,24 @@ def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     }
 
 
+_UNDISTURBED: dict[str, dict[str, Any]] = {}
+
+
 def undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
+    """What a run leaves that nothing disturbs; it is done once for all that ask for the same one.
+
+    What is validated, if anything, is `validation_data`. A test may patch the window; if it patches anything
+    else that the run depends on, no other test may ask for the same run.
+    """
+    asked = {name: value is not None if name == "validation" else value for name, value in fit.items()}
+    key = repr((sorted(asked.items()), sorted(arguments.items()), window.WINDOW_SAMPLES))
+    assert " at 0x" not in key  # an argument that another one may look like
+    if key not in _UNDISTURBED:
+        _UNDISTURBED[key] = _undisturbed(fit, **arguments)
+    return dict(_UNDISTURBED[key])
+
+
+def _undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
     trainer = make_trainer(**arguments)
     result = trainer.fit(train_data(), **fit)
     left = everything(trainer, result)

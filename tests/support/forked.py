@@ -25,6 +25,7 @@ IMPORTS = ["satrap.cli.role_imports", "pandas", "tests.support"]
 _ROOT = Path(__file__).parents[2]
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_IN_NAMESPACE = ["ip", "netns", "exec"]
 _SATRAP = str(Path(sys.executable).with_name("satrap"))
 _Popen: Any = subprocess.Popen
 
@@ -93,6 +94,9 @@ class Popen(_Popen):
 def _request(args: Any, given: dict[str, Any]) -> Request | None:
     """Return what a copy would be, None if it cannot be one."""
     words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
+    namespace = words[3:4] if words[:3] == _IN_NAMESPACE else []
+    if namespace:
+        words = words[4:]
     if words[:1] == [_SATRAP]:
         words[:1] = [sys.executable, "-m", "satrap.cli"]
     if words[:2] != [sys.executable, "-m"] or given["pass_fds"] or given["preexec_fn"] or given["shell"]:
@@ -102,6 +106,8 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         return None
     if words[2:4] == ["satrap.cli", "train"]:
         words[2] = "tests.support.launcher"
+    if namespace:
+        words[2:] = ["tests.support.inside", *namespace, *words[2:]]
     return Request(
         words[2],
         words[3:],

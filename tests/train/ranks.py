@@ -74,10 +74,10 @@ def trained(world: int, data: Callable[[int], Batches], **arguments: Any) -> Ans
 
 
 PARTS = [
-    [*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)],
-    make_batches(5, size=16, seed=1),
+    [*make_batches(6, size=16, seed=0), *make_batches(1, size=3, seed=7)],
+    make_batches(3, size=16, seed=1),
     [],
-    make_batches(9, size=16, seed=2),
+    make_batches(5, size=16, seed=2),
 ]
 """Batches of four ranks, of unequal number and size."""
 

@@ -164,8 +164,17 @@ def test_a_full_temporary_folder_alone_ends_no_run_either(
     trainer.close()
 
 
-@pytest.mark.parametrize("full", [BESIDE, ANYWHERE])
-@pytest.mark.parametrize(("room", "stop"), [(0, 20), (1, 50), (2, 50)])
+@pytest.mark.parametrize(
+    ("room", "stop", "full"),
+    [
+        (0, 20, BESIDE),
+        pytest.param(0, 20, ANYWHERE, marks=pytest.mark.slow),
+        pytest.param(1, 50, BESIDE, marks=pytest.mark.slow),
+        (1, 50, ANYWHERE),
+        (2, 50, BESIDE),
+        pytest.param(2, 50, ANYWHERE, marks=pytest.mark.slow),
+    ],
+)
 def test_a_resumed_run_begins_anew_to_look_for_the_best_weights_that_were_lost(
     full: str, room: int, stop: int, disk: Disk, tmp_path: Path
 ) -> None:
@@ -189,7 +198,7 @@ def test_a_resumed_run_begins_anew_to_look_for_the_best_weights_that_were_lost(
 def test_all_workers_decide_alike(full: str, disk: Disk) -> None:
     disk.full = full
     expected = pytest.warns(RuntimeWarning, match="No space left") if full else nullcontext()
-    parts = [make_batches(20, size=16, seed=rank) for rank in range(2)]
+    parts = [make_batches(10, size=16, seed=rank) for rank in range(2)]
     held = [make_batches(8, size=16, seed=50 + rank) for rank in range(2)]
     with expected as said:
         answers = distributed(

@@ -33,6 +33,9 @@ pytestmark = pytest.mark.cluster
 
 EXACT = Wire("float32", "float32")
 
+FEW = [(5, 1), (13, 2), (12, 3), (14, 2)]
+"""Steps between snapshots and shards that prove most; the other pairs are slow."""
+
 
 @pytest.fixture(autouse=True)
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +176,14 @@ def undisturbed() -> list[Left]:
     return Cluster(2, 2).fit()
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.parametrize(("every", "kill"), [(5, 8), (13, 14), (12, 13), (14, 20)])
+@pytest.mark.parametrize(
+    ("every", "kill", "shards"),
+    [
+        pytest.param(every, kill, shards, marks=() if (every, shards) in FEW else pytest.mark.slow)
+        for every, kill in ((5, 8), (13, 14), (12, 13), (14, 20))
+        for shards in (1, 2, 3)
+    ],
+)
 def test_sync_resumed_equals_undisturbed_with_any_number_of_shards(
     undisturbed: list[Left], every: int, kill: int, shards: int, tmp_path: Path
 ) -> None:
@@ -227,10 +236,22 @@ def test_hybrid_of_one_worker_goes_on_in_one_process_or_with_shards(
     assert_same(expected, Cluster(1, after, **settings).fit(plan, resume=True))
 
 
-@pytest.mark.parametrize("mode", ["sync", "hybrid"])
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3), (3, 2), (2, 5)])
+@pytest.mark.parametrize(
+    ("before", "after", "mode"),
+    [
+        (2, 1, "sync"),
+        pytest.param(2, 1, "hybrid", marks=pytest.mark.slow),
+        (1, 2, "hybrid"),
+        pytest.param(1, 2, "sync", marks=pytest.mark.slow),
+        (2, 3, "hybrid"),
+        pytest.param(2, 3, "sync", marks=pytest.mark.slow),
+        (3, 2, "sync"),
+        pytest.param(3, 2, "hybrid", marks=pytest.mark.slow),
+        *(pytest.param(2, 5, mode, marks=pytest.mark.slow) for mode in ("sync", "hybrid")),
+    ],
+)
 def test_with_other_workers_each_sample_is_trained_once_in_a_pass(
-    mode: str, before: int, after: int, tmp_path: Path
+    before: int, after: int, mode: str, tmp_path: Path
 ) -> None:
     every = 5
     first, second = Cluster(before, 2, mode=mode), Cluster(after, 2, mode=mode)
@@ -315,7 +336,15 @@ def test_async_workers_meet_for_a_cut_only(stop: int | None, tmp_path: Path) -> 
     assert left[0].result.traffic["snapshots"] >= 2
 
 
-@pytest.mark.parametrize(("before", "after", "shards"), [(2, 3, 1), (2, 1, 1), (2, 1, 0), (1, 2, 1)])
+@pytest.mark.parametrize(
+    ("before", "after", "shards"),
+    [
+        (2, 3, 1),
+        pytest.param(2, 1, 1, marks=pytest.mark.slow),
+        (2, 1, 0),
+        pytest.param(1, 2, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_async_goes_on_after_a_kill(tmp_path: Path, before: int, after: int, shards: int) -> None:
     """All samples of the run are counted, also those of workers that are gone."""
     plan = killed(Cluster(before, 2, mode="async", staleness=2), tmp_path, 5, 8)
@@ -375,8 +404,15 @@ def test_a_forgotten_row_is_gone_from_every_shard_and_worker(tmp_path: Path) -> 
     assert Cluster(2, 3, mode="hybrid", staleness=3).fit(plan, resume=True)[0].result.samples == 2 * ROWS
 
 
-@pytest.mark.parametrize("late", ["push of rank 1", "cut of rank 0"])
-@pytest.mark.parametrize("mode", ["hybrid", "async"])
+@pytest.mark.parametrize(
+    ("mode", "late"),
+    [
+        ("hybrid", "push of rank 1"),
+        pytest.param("hybrid", "cut of rank 0", marks=pytest.mark.slow),
+        pytest.param("async", "push of rank 1", marks=pytest.mark.slow),
+        ("async", "cut of rank 0"),
+    ],
+)
 def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def test_sync_is_that_of_shard_servers_to_the_bit_and_that_of_one_process(world:
     assert_same(mine, servers)
     assert mine.result.metrics == servers.result.metrics
     assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
-    steps = [[part[i] for part in PARTS[:world] if i < len(part)] for i in range(13)]
+    steps = [[part[i] for part in PARTS[:world] if i < len(part)] for i in range(7)]
     assert_same(mine, alone(Batches([joined(step) for step in steps]), mode="sync", epochs=2), 1e-6)
 
 
@@ -78,7 +78,7 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
         return sent[-1]
 
     monkeypatch.setattr(pooled, "sends_less", sends)
-    arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "schema": make_schema(**SCHEMAS[schema])}
+    arguments: dict[str, Any] = {"mode": "sync", "schema": make_schema(**SCHEMAS[schema])}
     held = Placement(others, {"item" if schema == "shared" else "tags": "table_wise"})
     world = 4 if always else 3
     mine = trained(
@@ -90,18 +90,34 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
     assert any(sent)
 
 
+PLACED = [
+    ("row_wise", EXACT),
+    ("row_wise", Wire()),
+    ("row_wise", Wire("int8", "int8")),
+    ("replicated", EXACT),
+]
+
+
 @pytest.mark.parametrize(
-    ("placement", "wire"),
-    [("row_wise", EXACT), ("row_wise", Wire()), ("row_wise", Wire("int8", "int8")), ("replicated", EXACT)],
+    ("world", "lookahead", "placement", "wire"),
+    [
+        pytest.param(
+            world,
+            lookahead,
+            *placed,
+            marks=pytest.mark.slow if world == 4 or (world == 1 and i in (1, 3)) else (),
+        )
+        for world, lookahead in ((1, 2), (2, 1), (4, 3))
+        for i, placed in enumerate(PLACED)
+    ],
 )
-@pytest.mark.parametrize(("world", "lookahead"), [(1, 2), (2, 1), pytest.param(4, 3, marks=pytest.mark.slow)])
 def test_lookahead_changes_nothing(world: int, lookahead: int, placement: str, wire: Wire) -> None:
     arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "placement": Placement(placement), "wire": wire}
     arguments["validation"] = lambda rank: parts(3 - rank)
     mine, sync = trained(world, parts, lookahead=lookahead, **arguments), trained(world, parts, **arguments)
     assert_same(mine, sync)
     assert mine.result.metrics == sync.result.metrics
-    assert mine.result.staleness == {0: 26}
+    assert mine.result.staleness == {0: 14}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"lookahead": 2}, {"clip_norm": 0.5}], ids=str)
@@ -143,7 +159,7 @@ def test_a_single_rank_has_the_staleness_of_one_process_to_the_bit(staleness: in
 def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_bit() -> None:
     first, second = (trained(3, parts, mode="hybrid", staleness=2, epochs=2) for _ in range(2))
     assert_same(first, second)
-    assert first.result.staleness == {0: 2, 1: 2, 2: 22}
+    assert first.result.staleness == {0: 2, 1: 2, 2: 10}
     sync = trained(3, parts, mode="sync", epochs=2)
     assert np.abs(first.dense - sync.dense).max() > 1e-4
 
@@ -151,10 +167,10 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"mode": "sync"},
+        pytest.param({"mode": "sync"}, marks=pytest.mark.slow),
         {"mode": "sync", "lookahead": 2, "placement": MIXED},
         {"mode": "sync", "placement": Placement("table_wise"), "pools": True},
-        {"mode": "hybrid", "staleness": 3},
+        pytest.param({"mode": "hybrid", "staleness": 3}, marks=pytest.mark.slow),
         {"mode": "hybrid", "staleness": 2, "placement": MIXED},
         {"mode": "sync", "dense": "int8"},
         {"mode": "sync", "dense": "powersgd 1"},
@@ -165,11 +181,12 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
 def test_a_killed_run_resumes_to_the_bit(
     arguments: dict[str, Any], delta: int | None, tmp_path: Path
 ) -> None:
-    plan = Checkpointing(str(tmp_path), every_steps=6, delta_every_steps=delta)
+    # With deltas, only the first snapshot is full: the newest one is a delta, whenever it was written.
+    plan = Checkpointing(str(tmp_path), every_steps=12 if delta else 6, delta_every_steps=delta)
 
     def killed(trainer: Trainer, rank: int) -> None:
         with pytest.raises(KilledError):
-            trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=[KillAt(17)])
+            trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=[KillAt(11)])
 
     def resumed(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
         result = trainer.fit(parts(rank), epochs=2, checkpoint=plan, resume=True)
@@ -231,7 +248,15 @@ def test_best_weights_wait_for_a_snapshot_under_way(tmp_path: Path, monkeypatch:
 
 
 def test_the_best_weights_are_brought_back_on_all_ranks(tmp_path: Path) -> None:
-    mine = trained(2, parts, mode="sync", epochs=4, patience=1, validation=lambda r: parts(3 - r))
-    servers = distributed(2, 2, parts, mode="sync", epochs=4, patience=1, validation=lambda r: parts(3 - r))
+    arguments: dict[str, Any] = {
+        "mode": "sync",
+        "epochs": 4,
+        "patience": 1,
+        "validation": lambda r: parts(3 - r),
+        "embedding_optimizer": satrap.optim.Adagrad(lr=0.2),  # labels are noise: it must overfit
+    }
+    mine = trained(2, parts, **arguments)
+    servers = distributed(2, 2, parts, **arguments)
+    assert mine.result.stopped == "patience"
     assert_same(mine, servers[0])
     assert mine.result.metrics == servers[0].result.metrics

@@ -12,6 +12,7 @@ import pytest
 from satrap.batch import Batch
 from satrap.dense import Workers
 from satrap.errors import ExchangeError
+from satrap.exchange.servers import moves as carrying
 from satrap.exchange.servers.moves import Carried
 from satrap.exchange.shard_map import ShardMap
 from satrap.store import BUCKETS, bucket_of
@@ -23,7 +24,7 @@ from tests.dense.threads import together
 from tests.support.trainers import Answer, connecting, contents, make_trainer
 from tests.train.plain import VOCABULARY, Batches, make_batches
 
-STEPS = 70
+STEPS = 42
 
 
 class Wishes(Desk):
@@ -84,7 +85,12 @@ def heated(batch: Batch) -> Batch:
 
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Portions of ten rows, then twice as many each, one after each step, as soon as steps are looked at."""
+    """Portions of ten rows, then twice as many each, one after each step, as soon as steps are looked at.
+
+    Several workers look at every eighth.
+    """
+    monkeypatch.setattr(moves, "EVERY", 8)
+    monkeypatch.setattr(carrying, "COUNTED", 512)  # all buckets are counted in eight questions
     monkeypatch.setattr(moves, "FIRST_ROWS", 10)
     monkeypatch.setattr(moves, "CARRY_SECONDS", 1e9)
     monkeypatch.setattr(moves, "PAUSED", 1.0)
@@ -105,7 +111,7 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
     world: int, arguments: dict[str, Any], small_portions: None
 ) -> None:
     orders = [Order("a"), Order("look", survey=True), Order("b", leave=(0,)), Order("c")]
-    wishes = Wishes(orders, after=0 if world > 1 else 15)
+    wishes = Wishes(orders, after=0 if world > 1 else 6)
     moved, _ = run(world, wishes, **arguments)
     plain, _ = run(world, None, **arguments)
     assert [answer.id for answer in wishes.answers][:3] == ["a", "look", "b"]
@@ -129,7 +135,7 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_portions: None) -> None:
     orders = [Order("look", survey=True), Order("even", by="traffic"), Order("twice", by="traffic")]
-    wishes = Wishes([*orders, Order("size", by="bytes")], after=0 if world > 1 else 10)
+    wishes = Wishes([*orders, Order("size", by="bytes")], after=0 if world > 1 else 5)
     moved, _ = run(world, wishes, hot=True, mode="sync")
     plain, _ = run(world, None, hot=True, mode="sync")
     look, even, twice, size = wishes.answers[:4]

@@ -92,13 +92,13 @@ class Seen(Tower):
     ],
 )
 def test_micro_batches_make_the_step_of_the_batch(arguments: dict[str, Any]) -> None:
-    data = Batches(weighted([*make_batches(30), *make_batches(3, size=2, seed=9)]))
+    data = Batches(weighted([*make_batches(12), *make_batches(3, size=2, seed=9)]))
     whole = alone(data, **arguments)
     torch.manual_seed(3)  # as `make_trainer` does for the other
     seen = Seen()
     parts = alone(data, model=seen, microbatches=5, **arguments)
     assert_same(parts, whole, 1e-5)
-    assert (max(seen.sizes), len(seen.sizes)) == (7, 30 * 5 + 3 * 2)
+    assert (max(seen.sizes), len(seen.sizes)) == (7, 12 * 5 + 3 * 2)
     # The comparison notices a mean over parts in place of one over samples.
     wrong = alone(data, loss=lambda x, b: nn.functional.binary_cross_entropy_with_logits(x, b.labels))
     assert np.abs(wrong.dense - whole.dense).max() > 1e-3

@@ -49,18 +49,20 @@ SMALL: dict[str, Any] = {
 EVICTING = SMALL | {"eviction": satrap.store.Eviction("lru")}
 
 
+QUICK = {
+    ("sync", 0, 0): [(7, 9), (15, 16), (30, 44)],
+    ("hybrid", 4, 0): [(7, 9), (15, 16), (14, 15), (16, 17)],
+}
+"""Of all schedules and kills: those of the end of a pass with lookups in flight, and some others."""
+
+
 @pytest.mark.parametrize(
-    ("mode", "staleness", "warmup"),
+    ("mode", "staleness", "warmup", "every", "kill"),
     [
-        ("sync", 0, 0),
-        pytest.param("hybrid", 1, 0, marks=pytest.mark.slow),
-        ("hybrid", 4, 0),
-        pytest.param("hybrid", 4, 40, marks=pytest.mark.slow),
+        pytest.param(*schedule, *kill, marks=() if kill in QUICK.get(schedule, []) else pytest.mark.slow)
+        for schedule in (("sync", 0, 0), ("hybrid", 1, 0), ("hybrid", 4, 0), ("hybrid", 4, 40))
+        for kill in ((7, 9), (15, 16), (14, 15), (16, 17), (30, 44), (1, 38))
     ],
-)
-@pytest.mark.parametrize(
-    ("every", "kill"),
-    [(7, 9), (15, 16), (14, 15), (16, 17), (30, 44), pytest.param(1, 38, marks=pytest.mark.slow)],
 )
 def test_resumed_equals_undisturbed(
     mode: str, staleness: int, warmup: int, every: int, kill: int, tmp_path: Path
@@ -112,8 +114,19 @@ def test_a_delta_that_fails_is_made_up_for_by_the_next(tmp_path: Path) -> None:
 SURPRISES: list[type[BaseException]] = [MemoryError, RuntimeError, KeyError, SystemExit]
 
 
-@pytest.mark.parametrize("raised", SURPRISES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("point", ["data_written", "committed", "pruned"])
+@pytest.mark.parametrize(
+    ("point", "raised"),
+    [
+        pytest.param(
+            point,
+            raised,
+            id=f"{point}-{raised.__name__}",
+            marks=pytest.mark.slow if (i + j) % 2 else (),
+        )
+        for i, point in enumerate(("data_written", "committed", "pruned"))
+        for j, raised in enumerate(SURPRISES)
+    ],
+)
 def test_whatever_is_raised_in_a_delta_no_change_is_lost(
     point: str, raised: type[BaseException], tmp_path: Path
 ) -> None:
@@ -210,8 +223,15 @@ def test_all_that_the_store_and_the_schedule_remember(arguments: dict[str, Any],
     assert_same(undisturbed(fit, **arguments), killed_and_resumed(tmp_path, 10, 25, fit, **arguments))
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
-@pytest.mark.parametrize(("every", "delta"), [(10, None), (12, 4)])
+@pytest.mark.parametrize(
+    ("every", "delta", "policy"),
+    [
+        (10, None, "lru"),
+        pytest.param(10, None, "lfu", marks=pytest.mark.slow),
+        pytest.param(12, 4, "lru", marks=pytest.mark.slow),
+        (12, 4, "lfu"),
+    ],
+)
 def test_rows_of_a_tier_are_saved(policy: str, every: int, delta: int | None, tmp_path: Path) -> None:
     fit = {"epochs": 2}
     arguments = SMALL | {

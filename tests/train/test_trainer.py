@@ -50,14 +50,14 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
     ("mode", "staleness", "every"),
-    [("sync", 0, 0), pytest.param("hybrid", 3, 0, marks=pytest.mark.slow), ("hybrid", 4, 20)],
+    [("sync", 0, 0), pytest.param("hybrid", 3, 0, marks=pytest.mark.slow), ("hybrid", 4, 10)],
 )
-def test_equals_plain_pytorch_after_200_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
+def test_equals_plain_pytorch_after_80_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
     """Staleness is full at once, or grows by one `every` so many steps."""
     embedding_optimizer, make_oracle = OPTIMIZERS[optimizer]
     arguments = {"mode": mode, "staleness": staleness, "staleness_warmup": every * staleness}
     trainer = make_trainer(embedding_optimizer=embedding_optimizer, **arguments)
-    batches = make_batches(200)
+    batches = make_batches(80)
     tower = copy.deepcopy(trainer.model)
     rows = {name: all_rows(trainer, name) for name in FEATURES}
     plain = PlainModel(tower, rows, staleness, warmup=every)
@@ -89,7 +89,7 @@ def test_same_seed_same_bytes(mode: str) -> None:
     digests = []
     for _ in range(2):
         trainer = make_trainer(mode=mode)
-        trainer.fit(Batches(make_batches(60)), epochs=2)
+        trainer.fit(Batches(make_batches(20)), epochs=2)
         weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
         rows = b"".join(
             chunk.ids.tobytes() + chunk.weights.tobytes() + chunk.state.tobytes()
@@ -144,11 +144,11 @@ def test_clip_norm_bounds_the_step() -> None:
 
 
 def test_best_weights_are_restored_when_patience_runs_out() -> None:
-    batches = make_batches(40)
+    batches = make_batches(15)
     trainer = make_trainer(
         embedding_optimizer=satrap.optim.Adagrad(lr=0.5), patience=2, plateau=0.1, mode="sync"
     )
-    validation = Batches(make_batches(20, seed=9))  # labels are noise: training must overfit
+    validation = Batches(make_batches(10, seed=9))  # labels are noise: training must overfit
     result = trainer.fit(Batches(batches), validation=validation, epochs=30)
     assert result.stopped == "patience"
     best = max(m["auc"] for m in result.history)
@@ -163,8 +163,8 @@ def test_best_weights_are_restored_when_patience_runs_out() -> None:
 def test_the_monitor_decides_which_weights_are_best(monitor: str, best: Any) -> None:
     adagrad = satrap.optim.Adagrad(lr=0.5)
     trainer = make_trainer(embedding_optimizer=adagrad, patience=3, monitor=monitor, mode="sync")
-    validation = Batches(make_batches(20, seed=9))
-    result = trainer.fit(Batches(make_batches(40)), validation=validation, epochs=5)
+    validation = Batches(make_batches(10, seed=9))
+    result = trainer.fit(Batches(make_batches(15)), validation=validation, epochs=5)
     assert result.metrics[monitor] == best(m[monitor] for m in result.history)
     trainer.close()
 
@@ -198,8 +198,8 @@ def test_a_metric_of_the_users_own_decides_too() -> None:
     trainer = make_trainer(
         embedding_optimizer=adagrad, patience=3, monitor="brier", metrics=(brier,), mode="sync"
     )
-    batches = make_batches(20, seed=9)
-    result = trainer.fit(Batches(make_batches(40)), validation=Batches(batches), epochs=5)
+    batches = make_batches(10, seed=9)
+    result = trainer.fit(Batches(make_batches(15)), validation=Batches(batches), epochs=5)
     values = [found["brier"] for found in result.history]
     assert result.metrics["brier"] == min(values) < values[-1]
     predicted = np.concatenate(list(trainer.predict(Batches(batches))))
@@ -212,8 +212,8 @@ def test_a_metric_of_the_users_own_decides_too() -> None:
 
 def test_without_patience_the_last_weights_are_kept_and_their_metrics_reported() -> None:
     trainer = make_trainer(embedding_optimizer=satrap.optim.Adagrad(lr=0.5), mode="sync")
-    validation = Batches(make_batches(20, seed=9))
-    result = trainer.fit(Batches(make_batches(40)), validation=validation, epochs=6)
+    validation = Batches(make_batches(10, seed=9))
+    result = trainer.fit(Batches(make_batches(15)), validation=validation, epochs=6)
     assert result.history[-1]["auc"] < max(m["auc"] for m in result.history)
     assert result.metrics["auc"] == result.history[-1]["auc"] == trainer.evaluate(validation)["auc"]
     trainer.close()
@@ -274,7 +274,7 @@ def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
     ]
     features = {**make_schema().features, "text": satrap.Vector(dim=3)}
     schema, rng = satrap.Schema(labels, features), np.random.default_rng(1)
-    batches = make_batches(60)
+    batches = make_batches(30)
     for batch in batches:
         assert batch.numeric is not None
         text = rng.standard_normal((batch.size, 3)).astype(np.float32)

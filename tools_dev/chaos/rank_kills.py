@@ -22,51 +22,11 @@ from tests.launch.runs import frame
 from torch.distributed import TCPStore
 
 from tools_dev.chaos.digests import differences, digest
+from tools_dev.chaos.rank import LOST
 
 RANKS, DEADLINE = 3, 10.0
 LEFT_SECONDS = 5.0
 """What a survivor may take beside the deadline, to end."""
-LOST = 3
-"""Exit code of a rank that lost another."""
-PROGRAM = """
-import sys
-import satrap
-import torch
-from satrap.errors import ExchangeError
-from satrap.train import Checkpointing, Observer, Place
-
-rows, folder, resume, deadline = sys.argv[1:]
-
-class Tell(Observer):
-    def step(self, progress):
-        print(progress.step, flush=True)
-
-try:
-    place = Place.from_environment(threads=1, deadline=float(deadline))
-    schema = satrap.Schema(
-        ["clicked"],
-        {"user": satrap.Categorical(dim=4), "item": satrap.Categorical(dim=4), "price": satrap.Numeric()},
-    )
-    torch.manual_seed(1)
-    trainer = satrap.Trainer(
-        satrap.models.DNN(schema, hidden=[8], dropout=0.2),
-        schema,
-        embedding_optimizer=satrap.optim.Adagrad(lr=0.05),
-        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
-        mode="sync",
-        place=place,
-    )
-    data = satrap.data.read(rows, schema, batch_size=20).with_options(**place.share)
-    checkpoint = Checkpointing(folder + "/checkpoints", every_steps=7, delta_every_steps=3)
-    trainer.fit(data, epochs=12, checkpoint=checkpoint, resume=resume == "yes", observers=[Tell()])
-    trainer.save(folder + "/model")
-except ExchangeError as error:
-    print(f"lost: {error}", flush=True)
-    sys.stdout.flush()
-    import os
-    os._exit(3)
-place.workers.close()
-"""
 
 
 class Run:
@@ -89,7 +49,7 @@ class Run:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(self._store.port),
             }
-            command = [sys.executable, "-c", PROGRAM, *arguments]
+            command = [sys.executable, "-m", "tools_dev.chaos.rank", *arguments]
             self.ranks.append(
                 subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables)
             )

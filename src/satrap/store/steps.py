@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.errors import ConfigError
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
@@ -184,12 +186,16 @@ def _rule(o: Optimizer) -> Rule:
 def _adam(o: Adam | AdamW) -> Rule:
     b1, b2 = (np.float64(b) for b in o.betas)
     decay = o.weight_decay if isinstance(o, AdamW) else 0.0
-    table = np.array(
-        [(1 - o.betas[0] ** t, math.sqrt(1 - o.betas[1] ** t)) for t in range(kernels.TABULATED)]
-    )
+    table = _corrections(*o.betas)
 
     def rule(lr: float) -> NamedTuple:
         eps, shrink = np.float32(o.eps), np.float32(1 - lr * decay)
         return kernels.Adam(np.float64(lr), b1, b2, eps, shrink, address(table))
 
     return rule
+
+
+@cache
+def _corrections(beta1: float, beta2: float) -> npt.NDArray[np.float64]:
+    """Return float64[steps, 2]: by what the moments of each step are divided; all tables read the same."""
+    return np.array([(1 - beta1**t, math.sqrt(1 - beta2**t)) for t in range(kernels.TABULATED)])

@@ -69,8 +69,19 @@ FAILURES = [
 """What may keep a rank from writing its rows."""
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    ("error", "failing"),
+    [
+        pytest.param(
+            error,
+            failing,
+            id=f"{type(error).__name__}-{failing}",
+            marks=() if n % 2 == failing else pytest.mark.slow,
+        )
+        for n, error in enumerate(FAILURES)
+        for failing in (0, 1)
+    ],
+)
 def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_with_the_next(
     error: Exception, failing: int, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ def asked(draw: st.DrawFn) -> list[Ask | None]:
     return asks
 
 
-STEPS = 12
+STEPS = 8
 STORE = StoreConfig(seed=SEED)
 Work = list[tuple[list[Request], list[np.ndarray]]]
 

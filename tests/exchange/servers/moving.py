@@ -10,6 +10,8 @@ from satrap.exchange.servers import ServersExchange, ShardMap
 from satrap.store import BUCKETS
 
 Owners = np.ndarray
+RUN = 16
+"""Buckets dealt together: with fewer, most of the work is on maps, not on rows."""
 
 
 def move(exchanges: Sequence[ServersExchange], new: ShardMap, joining: dict[int, str] | None = None) -> int:
@@ -25,4 +27,4 @@ def move(exchanges: Sequence[ServersExchange], new: ShardMap, joining: dict[int,
 
 
 def scattered(members: Sequence[int], seed: int) -> Owners:
-    return np.random.default_rng(seed).choice(np.array(members, np.uint16), BUCKETS)
+    return np.random.default_rng(seed).choice(np.array(members, np.uint16), BUCKETS // RUN).repeat(RUN)

@@ -16,7 +16,7 @@ from tests.support.exchanges import HALF, ahead, opened
 )
 def test_rows_and_gradients_are_rounded_as_on_the_wire(wire: Wire) -> None:
     with opened("servers-3", TABLES, wire) as sync, ahead("servers-3", TABLES, wire) as early:
-        for x, y in zip(train(sync, steps=25, seed=3), train(early, steps=25, seed=3, ahead=3), strict=True):
+        for x, y in zip(train(sync, steps=10, seed=3), train(early, steps=10, seed=3, ahead=3), strict=True):
             np.testing.assert_array_equal(x, y)
         assert_equal_contents(sync, early)
 
@@ -43,6 +43,6 @@ def test_rows_of_16_bits_are_rounded_as_at_shards_that_have_served_others() -> N
             train(exchange, steps=7, seed=1)
         first.close()
         early = with_lookahead(connect(addresses, tables=HALF))
-        for x, y in zip(train(sync, steps=20, seed=2), train(early, steps=20, seed=2, ahead=2), strict=True):
+        for x, y in zip(train(sync, steps=10, seed=2), train(early, steps=10, seed=2, ahead=2), strict=True):
             np.testing.assert_array_equal(x, y)
         early.close()

@@ -47,7 +47,7 @@ from tests.exchange.servers.journaled import Bench, hello, sections, traffic
 @pytest.mark.parametrize("sync", [False, True])
 def test_everything_is_as_before_after_each_of_many_deaths(tmp_path: Path, sync: bool) -> None:
     rng = np.random.default_rng(5)
-    messages = traffic(rng, 3, 160, sync=sync)
+    messages = traffic(rng, 3, 80, sync=sync)
     undisturbed, bench = Bench(tmp_path / "a"), Bench(tmp_path / "b")
     deaths = 0
     for header, parts in messages:
@@ -67,7 +67,7 @@ def test_everything_is_as_before_after_each_of_many_deaths(tmp_path: Path, sync:
             else:
                 assert bench.rows() == undisturbed.rows()
                 resend_waiting(bench, messages, header)
-    assert deaths > 10
+    assert deaths > 5
     assert bench.everything() == undisturbed.everything()
     bench.die()
     undisturbed.die()

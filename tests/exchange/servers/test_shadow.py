@@ -67,7 +67,7 @@ def test_rows_that_nobody_waits_for_are_dropped_in_time(monkeypatch: pytest.Monk
         shadow_module.Shadow, "keep", lambda self, waiting: dropped.append(1) or keep(self, waiting)
     )
     with opened("servers-1", HALF) as sync, ahead("servers-1", HALF) as early:
-        for x, y in zip(train(sync, steps=60, seed=4), train(early, steps=60, seed=4, ahead=2), strict=True):
+        for x, y in zip(train(sync, steps=25, seed=4), train(early, steps=25, seed=4, ahead=2), strict=True):
             np.testing.assert_array_equal(x, y)
         assert_equal_contents(sync, early)
     assert len(dropped) > 3

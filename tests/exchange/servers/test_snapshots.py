@@ -6,6 +6,7 @@ import gc
 import threading
 from concurrent.futures import Future
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,12 @@ from tests.contract.parties import (
     threads,
     train,
 )
-from tests.support.examples import examples
+from tests.support.examples import THOROUGH, examples
 from tests.support.snapshots import write
 
 SHARDS = (1, 2, 3, 5, 7)
+PAIRS = list(product((0, *SHARDS), SHARDS)) if THOROUGH else [(0, 3), (1, 2), (2, 7), (3, 1), (7, 5), (5, 3)]
+"""How many shards write and read; 0: one process. Each number writes once and reads once in `make test`."""
 SMALL: dict[str, Any] = {"memory": 1_040_000, "eviction": Eviction()}
 """Two shards that evict."""
 
@@ -66,15 +69,14 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
             places[n] = write(exchange, tmp_path / str(n))
             exchange.close()
         verify(places[n])
-    for m in SHARDS:
-        for n, place in places.items():
-            with threads(m) as servers:
-                exchange = connect([s.address for s in servers])
-                exchange.durability.read(place)
-                assert_equal_contents(exchange, here)
-                counts = exchange.telemetry.statistics().tables
-                assert {t: c.rows for t, c in counts.items()} == {t: c.rows for t, c in rows.items()}, n
-                exchange.close()
+    for n, m in PAIRS:
+        with threads(m) as servers:
+            exchange = connect([s.address for s in servers])
+            exchange.durability.read(places[n])
+            assert_equal_contents(exchange, here)
+            counts = exchange.telemetry.statistics().tables
+            assert {t: c.rows for t, c in counts.items()} == {t: c.rows for t, c in rows.items()}, n
+            exchange.close()
     here.close()
 
 
@@ -361,7 +363,7 @@ def assert_saved(series: Series, held: dict[int, dict[str, tuple[np.ndarray, ...
                 np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
     """Each step's chain is what the shards held then, whoever reads it; compacted and in other files, too."""
     series, held = Series(str(tmp_path), keep=9), {}
@@ -391,9 +393,17 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
         series.verify(step)
 
 
-@pytest.mark.parametrize("raised", [OSError, MemoryError, RuntimeError, KeyError, SystemExit])
+RAISED = (OSError, MemoryError, RuntimeError, KeyError, SystemExit)
+POINTS = (("shard.chunk", 2), ("shard.written", 1), ("shard.written", 2))
+
+
 @pytest.mark.parametrize(
-    ("point", "failing"), [("shard.chunk", 2), ("shard.written", 1), ("shard.written", 2)]
+    ("point", "failing", "raised"),
+    [
+        pytest.param(*point, raised, marks=() if n % len(POINTS) == p else pytest.mark.slow)
+        for p, point in enumerate(POINTS)
+        for n, raised in enumerate(RAISED)
+    ],
 )
 def test_a_delta_that_one_shard_could_not_write_is_in_the_next(
     point: str, failing: int, raised: type[BaseException], tmp_path: Path

@@ -8,11 +8,12 @@ import torch
 
 from satrap.optim import FTRL, KINDS, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Shard
+from satrap.store import Chunk, Shard
 from satrap.store.kernels.optimizers import TABULATED
+from tests.support.examples import examples
 
 DIMS = [1, 7, 11, 16, 17, 64, 100]
-ROWS, STEPS = 23, 100
+ROWS, STEPS = 23, examples(100)
 
 
 def torch_optimizer(optimizer, weights):
@@ -188,15 +189,23 @@ def test_lr_scale_scales_the_rate(optimizer):
 
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.01), AdamW(lr=0.01, weight_decay=0.1)], ids=repr)
 def test_adam_beyond_its_table_of_corrections(optimizer):
-    """The row's 4095th, 4096th, 4097th ... step is corrected as the ones before."""
-    gradients = random_gradients(1, steps=TABULATED + 20)
-    before, after = train(optimizer, 1, gradients)
+    """The row's 4095th, 4096th, 4097th ... step is corrected as the ones before; it has made 4075."""
+    ids, before = np.arange(ROWS, dtype=np.uint64), np.linspace(-1, 1, ROWS, dtype=np.float32)[:, None]
+    made = TABULATED - 20
+    state = np.tile(np.array([0, 0, made], np.float32), (ROWS, 1))
+    shard = Shard([Table("a", dim=1)], optimizer=optimizer)
+    shard.load("a", Chunk("a", ids, before, state))
     weights = torch.nn.Parameter(torch.from_numpy(before.astype(np.float64)))
     reference = torch_optimizer(optimizer, weights)
-    for gradient in gradients:
+    moments = {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}
+    reference.state[weights] = {"step": torch.tensor(float(made)), **moments}
+    for gradient in random_gradients(1, steps=40):
+        shard.update("a", ids, gradient)
         weights.grad = torch.from_numpy(gradient.astype(np.float64))
         reference.step()
-    np.testing.assert_allclose(after, weights.detach().numpy(), atol=1e-4)
+    [after] = shard.export("a")
+    assert set(after.state[:, -1].tolist()) == {TABULATED + 20}
+    np.testing.assert_allclose(shard.peek("a", ids)[0], weights.detach().numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)

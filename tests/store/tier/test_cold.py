@@ -19,6 +19,7 @@ from satrap.store.directory import plain_budget
 from satrap.store.steps import plan
 from tests.store.requests import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
 from tests.store.shards import Copy, assert_same, change, content, shard
+from tests.support.covering import covering
 
 U = np.uint64
 RECORDS = 2500
@@ -99,9 +100,11 @@ def run(optimizer, dtype, dim, admission, eviction, path, examples, steps):
     )
 
 
-@pytest.mark.parametrize("eviction", [Eviction("lru"), Eviction("lfu")], ids=lambda e: e.policy)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS[1], OPTIMIZERS[5], OPTIMIZERS[7]], ids=repr)
+@pytest.mark.parametrize(
+    ("optimizer", "eviction", "dtype"),
+    covering([OPTIMIZERS[i] for i in (1, 5, 7)], [Eviction("lru"), Eviction("lfu")], DTYPES),
+    ids=lambda value: getattr(value, "policy", value if isinstance(value, str) else repr(value)),
+)
 def test_random_requests_equal_the_unbounded_model(optimizer, dtype, eviction, tmp_path):
     run(optimizer, dtype, 5, ALL, eviction, tmp_path, examples=3, steps=20)
 
@@ -156,9 +159,9 @@ def test_a_store_with_a_tier_exports_the_bytes_of_an_unbounded_one(small):
 def test_a_snapshot_is_the_moment_it_was_taken(small):
     store, rng = small(), np.random.default_rng(0)
     change(store, rng, 8, ids=20_000)
-    expected = content(store.snapshot(chunk_rows=700))
+    expected = content(store.snapshot(chunk_rows=1400))
     seen = []
-    for chunk in store.snapshot(chunk_rows=700):
+    for chunk in store.snapshot(chunk_rows=1400):
         seen.append(chunk)
         change(store, rng, 1, ids=20_000)  # rows leave memory, come back, change and leave again
     assert_same(content(seen), expected)
@@ -167,7 +170,7 @@ def test_a_snapshot_is_the_moment_it_was_taken(small):
 def test_deltas_add_up_to_the_store(small):
     store, copy, rng = small(), Copy(), np.random.default_rng(0)
     change(store, rng, 10, ids=20_000)
-    for i in range(8):
+    for i in range(4):
         delta, expected = store.changes.take(chunk_rows=900), content(store.snapshot())
         rows = copy.apply(delta, between=partial(change, store, rng, i % 2, ids=20_000))
         copy.assert_equal(expected)
@@ -194,7 +197,7 @@ def test_a_delta_that_could_not_be_kept_makes_the_next_full(small):
 def test_what_the_file_has_no_room_for_is_evicted_and_counted(small):
     store, copy, rng = small(size=200_000, memory=600_000), Copy(), np.random.default_rng(0)
     gone = 0
-    for _ in range(10):
+    for _ in range(5):
         change(store, rng, 3, ids=20_000)
         delta = store.changes.take()
         gone += sum(len(ids) for ids in delta.deleted.values())

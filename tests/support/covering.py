@@ -1,0 +1,22 @@
+"""Products of parameters of which `make test` runs a part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def covering(*values: Sequence[Any]) -> list[Any]:
+    """Return all combinations as parameters; one with each combination of all lists but the last is not slow.
+
+    In those the values of the last list take turns, so that every two values of different lists meet where
+    the lists are long enough.
+    """
+    cases = []
+    for places in itertools.product(*(range(len(some)) for some in values)):
+        marks = [pytest.mark.slow] if sum(places) % len(values[-1]) else []
+        cases.append(pytest.param(*(some[at] for some, at in zip(values, places, strict=True)), marks=marks))
+    return cases
