@@ -9,12 +9,13 @@ from satrap.events import Event
 from satrap.launchers.launcher import Launcher
 
 SERVER = """
-import signal, sys
+import select, signal, sys
 from satrap.events import Notice, Ready, encode
 signal.signal(signal.SIGINT, lambda *_: print(encode(Notice("saves")), flush=True))
 print("no event")
 print(encode(Ready(" ".join(sys.argv[1:]))), flush=True)
-sys.stdin.read()
+while not select.select([0], [], [], 0.1)[0]:  # a signal just before a wait is handled after it
+    pass
 """
 
 
