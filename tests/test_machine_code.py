@@ -113,6 +113,7 @@ def test_compiling_is_announced_once_and_not_when_the_code_is_there(tmp_path: Pa
     assert outs == ["compiling\n2 3 4\n", "2 3 4\n"]
 
 
+@pytest.mark.cluster
 def test_who_announces_nothing_is_told_once_by_the_log_of_satrap(tmp_path: Path) -> None:
     """Without a word for it, as a program in Python has none; logging sends it to standard error."""
     (tmp_path / "twice.py").write_text(
@@ -135,6 +136,7 @@ def test_who_announces_nothing_is_told_once_by_the_log_of_satrap(tmp_path: Path)
     assert told("other", "quiet") == ""
 
 
+@pytest.mark.cluster
 def test_an_edit_of_a_helper_is_compiled_into_its_callers_whatever_the_times_of_files_say(
     tmp_path: Path,
 ) -> None:
@@ -163,6 +165,7 @@ def test_an_edit_of_a_helper_is_compiled_into_its_callers_whatever_the_times_of_
     assert outs == ["4 0\n", "4 1\n", "12 0\n"]
 
 
+@pytest.mark.cluster
 def test_machine_code_that_an_image_ships_is_used_with_another_folder(tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(
         "from satrap.machine_code import compiled\n"

@@ -180,6 +180,7 @@ def test_what_a_kept_delta_builds_on_stays(tmp_path: Path) -> None:
     other.shard.close()
 
 
+@pytest.mark.chaos
 def test_removing_stops_halfway(tmp_path: Path) -> None:
     """Whichever removal fails: what is left can be read."""
     for k in range(1, 7):
@@ -241,6 +242,7 @@ def test_damage_in_a_member_is_named_and_repaired(file: str, tmp_path: Path) -> 
     assert read(tmp_path, 1) == held[1]
 
 
+@pytest.mark.chaos
 def test_every_call_failing_once(tmp_path: Path) -> None:
     """A delta is there or not, whole; the next one holds what a failed one would have."""
     for k in range(1, 99):
@@ -270,6 +272,7 @@ def test_every_call_failing_once(tmp_path: Path) -> None:
     raise AssertionError("the save never ended")
 
 
+@pytest.mark.chaos
 def test_power_cut_at_every_call(tmp_path: Path) -> None:
     for k in range(1, 200):
         root = tmp_path / str(k)

@@ -185,6 +185,7 @@ class Ticking:
 RAISED = [StrangeError, ServerError, KeyError, PermissionError, TimeoutError, NotImplementedError]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "raised",
     [*RAISED[:2], *(pytest.param(kind, marks=pytest.mark.slow) for kind in RAISED[2:])],

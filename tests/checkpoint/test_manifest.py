@@ -280,6 +280,7 @@ for place in sys.argv[1:]:
 """
 
 
+@pytest.mark.cluster
 def test_a_large_manifest_takes_little_memory(tmp_path: Path) -> None:
     """Of 10 TB of nothing, of 100 MB that would be gigabytes of lists, and of one byte more than allowed."""
     paths = [tmp_path / name / "manifest.json" for name in ("zeros", "lists", "text")]

@@ -24,7 +24,10 @@ from tests import faults
 from tests.checkpoint.s3 import Line, server
 from tests.checkpoint.states import Trained, committed, content, equal, make_checkpoint
 
-pytestmark = pytest.mark.filterwarnings("default")  # warnings of the S3 client are not ours
+pytestmark = [
+    pytest.mark.cluster,  # a server in a process of its own
+    pytest.mark.filterwarnings("default"),  # warnings of the S3 client are not ours
+]
 
 
 @pytest.fixture(scope="module")

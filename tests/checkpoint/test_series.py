@@ -158,6 +158,7 @@ def test_no_snapshots(tmp_path: Path) -> None:
     assert raised.value.where == str(tmp_path)
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
 def test_every_call_failing_once(code: int, tmp_path: Path) -> None:
     """For each k: the save fails loudly or succeeds, the reader sees old or new, and the next save works."""
@@ -199,6 +200,7 @@ def test_whatever_cannot_be_made_durable_fails_the_save(point: str, tmp_path: Pa
         assert series.steps() == []
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("same", [False, True])
 def test_power_cut_at_every_call(same: bool, tmp_path: Path) -> None:
     """Whatever of the not yet durable part survives, the reader sees the old snapshot or the new, whole."""

@@ -57,6 +57,7 @@ def test_every_update_is_applied_once_while_connections_are_cut() -> None:
         reference.close()
 
 
+@pytest.mark.cluster
 def test_a_client_that_stood_still_itself_reads_the_answer_before_it_gives_up() -> None:
     """As one that was stopped: the answer came long ago, and only its own clock says that it waited."""
     with threads(1) as servers:

@@ -241,6 +241,7 @@ def test_a_part_over_the_limit_closes_that_connection_only() -> None:
         assert resident() - before < 64 << 20
 
 
+@pytest.mark.cluster
 def test_too_many_clients_are_refused() -> None:
     with threads(1, limits=Limits(clients=2)) as [server]:
         exchanges = [connect([server.address]) for _ in range(2)]
@@ -252,6 +253,7 @@ def test_too_many_clients_are_refused() -> None:
             exchange.close()
 
 
+@pytest.mark.cluster
 def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
     create_key(tmp_path / "right")
     create_key(tmp_path / "wrong")

@@ -53,6 +53,7 @@ def test_a_pass_goes_on_from_a_position_of_either(rows: data.Dataset) -> None:
             assert_same(a, b)
 
 
+@pytest.mark.cluster
 def test_the_end_of_a_pass_does_not_wait_for_a_loader_that_is_gone(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, _):
         batches = remote(server, deadline=10_000).batches()
@@ -164,6 +165,7 @@ def test_a_loader_that_is_started_anew_goes_on(rows: data.Dataset) -> None:
         assert_same(a, b)
 
 
+@pytest.mark.cluster
 def test_a_loader_that_is_gone_is_named(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, _):
         batches = remote(server, deadline=1.0).batches()

@@ -280,6 +280,7 @@ def test_weights_that_only_the_row_groups_name_are_missing(valid: Path) -> None:
 SIZES = "its metadata is damaged: Repetition level histogram size"
 
 
+@pytest.mark.cluster
 def test_damage_that_would_end_the_process_is_an_error(valid: Path) -> None:
     """A histogram of three sizes in place of two: pyarrow throws where nobody catches."""
     whole, path, said = valid.read_bytes(), valid.with_name("damaged.parquet"), set()

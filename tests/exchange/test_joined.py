@@ -242,6 +242,7 @@ def assert_same_rows(one: Together, other: Together) -> None:
             np.testing.assert_array_equal(x, y, err_msg=table)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("before", "after"),
     [

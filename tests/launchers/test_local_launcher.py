@@ -5,6 +5,8 @@ import signal
 import time
 from contextlib import closing
 
+import pytest
+
 from satrap.events import Ready
 from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Role, Stop
@@ -31,6 +33,7 @@ def pid_of(launcher: LocalLauncher, code: str) -> int:
     return int(pid)
 
 
+@pytest.mark.cluster
 def test_what_was_released_has_time_to_end() -> None:
     launcher = LocalLauncher(60)
     pid = pid_of(launcher, SERVER + "import time; time.sleep(1)")
@@ -70,6 +73,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.cluster
 def test_a_child_of_a_role_that_has_ended_holds_nothing_up() -> None:
     """It still has the other end of the pipes."""
     with closing(LocalLauncher()) as launcher:

@@ -105,6 +105,7 @@ def test_events_are_kept_until_the_launcher_has_them() -> None:
     assert one.events(len(heard), 0) == []
 
 
+@pytest.mark.cluster
 def test_a_server_that_comes_back_elsewhere_listens_there() -> None:
     for listen, terms, expected in (
         ("10.0.0.7:5000", replace(TERMS, host=""), "10.0.0.7:5000"),
@@ -150,6 +151,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.cluster
 def test_a_role_never_runs_twice_on_a_node() -> None:
     """Its agent was killed; the next one waits until the process that was left has ended."""
     terms = replace(TERMS, run=f"twice {os.getpid()}")
@@ -182,6 +184,7 @@ def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
     assert any("KeyboardInterrupt" in event.line for event in last if isinstance(event, Logged))
 
 
+@pytest.mark.cluster
 def test_metrics_of_a_role_become_gauges() -> None:
     one = agent(Role("shard 2", ["-c", MEASURED]), TERMS)
     heard = hear(one, lambda heard: len(heard) >= 2)

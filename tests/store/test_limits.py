@@ -131,6 +131,7 @@ def test_without_limits_there_is_none():
         assert address_bytes() is None
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_limits_of_the_process_leave_what_it_does_not_use(kind):
     program = f"""
@@ -219,6 +220,7 @@ def test_a_system_without_proc_has_no_limits(tmp_path):
     assert address_bytes(tmp_path) is None
 
 
+@pytest.mark.cluster
 def test_a_real_container_counts():
     """A process in a memory cgroup of 800 MiB inside one of 700 MiB has 700 MiB."""
     outer = own_group() / f"satrap-{os.getpid()}"

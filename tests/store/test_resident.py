@@ -57,6 +57,7 @@ print(rows, found.rows, found.bytes, resident() - before)
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("dim", "dtype", "policy", "tables", "tier"),

@@ -194,6 +194,7 @@ def test_a_resumed_run_begins_anew_to_look_for_the_best_weights_that_were_lost(
     trainer.close()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("full", ["", ANYWHERE])
 def test_all_workers_decide_alike(full: str, disk: Disk) -> None:
     disk.full = full

@@ -65,6 +65,7 @@ def weighted(rank: int) -> Batches:
     return Batches(made)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("always", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("others", ["table_wise", pytest.param("row_wise", marks=pytest.mark.slow)])
@@ -98,6 +99,7 @@ PLACED = [
 ]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("world", "lookahead", "placement", "wire"),
     [
@@ -164,6 +166,7 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
     assert np.abs(first.dense - sync.dense).max() > 1e-4
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -232,6 +235,7 @@ def test_a_model_that_cannot_be_written_is_said_and_nobody_waits(tmp_path: Path)
     assert ranks(2, save, mode="sync") == [(str(tmp_path / "model"), True), (str(tmp_path / "model"), False)]
 
 
+@pytest.mark.cluster
 def test_best_weights_wait_for_a_snapshot_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, write = Checkpointing(str(tmp_path), every_steps=6), StorePart.write
 

@@ -96,6 +96,7 @@ def test_a_run_moves_between_them_to_the_bit(
     assert_same(mine, trained(2, replicated=(), epochs=3, **arguments))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("held", ["two", "collective"])
 @pytest.mark.parametrize("error", [StoreError, MemoryError])
 def test_a_rank_that_cannot_write_its_rows_costs_a_snapshot_and_no_more(
@@ -175,6 +176,7 @@ def test_async_is_refused() -> None:
         workers(2, lambda *_: None, mode="async")
 
 
+@pytest.mark.cluster
 def test_the_best_weights_are_brought_back() -> None:
     arguments: dict[str, Any] = {
         "mode": "sync",

@@ -26,6 +26,7 @@ def test_results_are_those_of_sync_to_the_bit(lookahead: int) -> None:
     assert early.result.staleness == sync.result.staleness == {0: 21}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_worker_of_shard_servers_ends_with_the_bytes_of_sync(shards: int) -> None:
     one = distributed(1, shards, lambda _: DATA, mode="sync", epochs=3)[0]

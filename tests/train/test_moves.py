@@ -98,6 +98,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves.Course, "prepared", waiting)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("world", "arguments"),
     [
@@ -132,6 +133,7 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
             assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_portions: None) -> None:
     orders = [Order("look", survey=True), Order("even", by="traffic"), Order("twice", by="traffic")]

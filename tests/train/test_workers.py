@@ -55,6 +55,7 @@ def test_any_number_of_shards_gives_what_one_process_gives_to_the_bit(
     assert first.result.staleness == reference.result.staleness
 
 
+@pytest.mark.cluster
 def test_shards_with_a_tier_read_what_batches_to_come_will_look_up(tmp_path: Path) -> None:
     batches = Batches(make_batches(40, size=256))
     for number, batch in enumerate(batches.items):
@@ -120,6 +121,7 @@ def test_unequal_numbers_and_sizes_of_batches_lose_nothing() -> None:
     assert answers[0].result.samples == 2 * (17 * 16 + 3)
 
 
+@pytest.mark.cluster
 def test_a_worker_without_a_batch_keeps_no_ordered_lookup_waiting() -> None:
     """Whichever has more; and the rows that are left do not depend on which worker is faster."""
     bounds = {"ordered": True, "memory": 280_000, "eviction": Eviction("lru")}
@@ -153,6 +155,7 @@ def learnt_from(kind: str) -> list[Answer]:
     return distributed(2, 1, data.__getitem__, mode="sync", dense=kind, dense_optimizer=sgd)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("kind", "most"), [("bfloat16", 0.01), ("float16", 0.001), ("int8", 0.06)])
 def test_dense_weights_learn_nearly_the_same_from_gradients_in_fewer_bits(kind: str, most: float) -> None:
     (short, other), (exact, _) = learnt_from(kind), learnt_from("float32")
@@ -180,6 +183,7 @@ def test_a_batch_that_is_not_finite_is_refused_by_all(kind: str) -> None:
     np.testing.assert_allclose(answers[0].dense, reference.dense, atol=atol, rtol=0)
 
 
+@pytest.mark.cluster
 def test_metrics_and_decisions_are_those_of_one_process() -> None:
     """Plateau, patience and the return to the best weights, with validation rows spread over the workers."""
     parts = [make_batches(10, size=16, seed=rank) for rank in range(2)]
@@ -270,6 +274,7 @@ class Late(Batches):
             yield batch
 
 
+@pytest.mark.cluster
 def test_workers_that_stop_end_what_they_read_ahead_together(tmp_path: Path) -> None:
     """One has read and counted all that it may; the other counts later: no other count may come between."""
     before = threading.enumerate()  # an earlier test's thread may be at its end
@@ -306,6 +311,7 @@ class Idle(Observer):
         pass
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("slow", "stop"),
     [

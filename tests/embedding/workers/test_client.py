@@ -72,6 +72,7 @@ def test_features_with_one_id_each_give_the_same_bytes() -> None:
             trained.close()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("mode", "tiers"),
     [("sync", 1), ("sync", 2), pytest.param("hybrid", 1, marks=pytest.mark.slow), ("hybrid", 2)],
@@ -108,6 +109,7 @@ def test_two_workers_train_the_same_model(mode: str, tiers: int) -> None:
 
 
 # In int8 a small gradient may become 0, and Adagrad's first steps are as long as the rate.
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("wire", "far"), [(Wire(), 0.02), (Wire("float16", "float16"), 0.02), (Wire("int8", "int8"), 0.4)]
 )
@@ -158,6 +160,7 @@ def undisturbed() -> Left:
     return ran("alone")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("order", ["through then alone", "alone then through", "through then through"])
 def test_a_run_resumes_with_or_without_embedding_workers(
     tmp_path: Path, order: str, undisturbed: Left

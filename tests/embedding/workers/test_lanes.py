@@ -23,6 +23,7 @@ from tests.exchange.servers import journaled
 from tests.support.strangers import stranger
 
 
+@pytest.mark.cluster
 def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 waits for rank 0's update longer than its deadline, and is told that it is not forgotten."""
     monkeypatch.setattr(lanes, "TELL", 0.2)

@@ -65,6 +65,7 @@ def trained_alike(exchange: ServersExchange, reference: LocalExchange, seed: int
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.cluster
 @settings(max_examples=6 if THOROUGH else 2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     wanted=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=5), seed=st.integers(0, 99)
@@ -276,6 +277,7 @@ def die(_: str) -> None:
     raise DiedError
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("next_map", ["before", "after"])
 @pytest.mark.parametrize(
     ("point", "at"),

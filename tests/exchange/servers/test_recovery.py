@@ -654,6 +654,7 @@ def test_a_store_that_raises_what_it_likes_ends_no_shard(
     bench.die()
 
 
+@pytest.mark.cluster
 def test_answers_wait_for_a_client_that_comes_back_late(tmp_path: Path) -> None:
     """Since the shard recovered nobody could be heard: that is no silence after which answers are let go."""
     with ShardServer("127.0.0.1:0", journal=tmp_path) as server:

@@ -134,6 +134,7 @@ def test_a_server_that_recovers_ends_when_it_is_asked_to(tmp_path: Path) -> None
         exchange.close()
 
 
+@pytest.mark.cluster
 def test_a_slow_reader_gets_all_its_answers_and_asks_for_none_twice() -> None:
     """More answers than may wait to be sent on one connection; the others wait in the server."""
     wanted = [request(1, list(range(60_000)))]

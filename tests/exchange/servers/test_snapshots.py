@@ -158,6 +158,7 @@ def test_few_rows_leave_shards_without_a_file(tmp_path: Path) -> None:
     assert sorted(i for part in parts for chunk in part for i in chunk.ids.tolist()) == [1, 2]
 
 
+@pytest.mark.cluster
 def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
     """Three workers push ones to all rows without a pause while two shards write, slowly, what was cut.
 
@@ -363,6 +364,7 @@ def assert_saved(series: Series, held: dict[int, dict[str, tuple[np.ndarray, ...
                 np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
     """Each step's chain is what the shards held then, whoever reads it; compacted and in other files, too."""
@@ -397,6 +399,7 @@ RAISED = (OSError, MemoryError, RuntimeError, KeyError, SystemExit)
 POINTS = (("shard.chunk", 2), ("shard.written", 1), ("shard.written", 2))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("point", "failing", "raised"),
     [
@@ -521,6 +524,7 @@ def test_deltas_go_on_from_what_was_read_only_where_that_is_all(tmp_path: Path) 
     here.close()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize("budget", [{}, SMALL], ids=["all", "evicting"])
 def test_deltas_go_on_after_a_shard_came_back_from_its_journal(

@@ -39,6 +39,7 @@ def test_a_closed_client_takes_nothing_and_may_be_closed_twice() -> None:
             client.ask(Kind.UPDATE, ONE)
 
 
+@pytest.mark.cluster
 def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
         client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0))
@@ -49,6 +50,7 @@ def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
     client.close()
 
 
+@pytest.mark.cluster
 def test_a_server_that_compiles_is_waited_for() -> None:
     class Compiler(Adder):
         def _add(self, number: int) -> list[Buffer]:

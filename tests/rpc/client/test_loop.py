@@ -55,6 +55,7 @@ def test_what_is_posted_runs_in_the_thread_in_order() -> None:
     assert end.result(1) is None
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("said", "times"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1), (b"", 5)])
 def test_a_stranger_is_refused_at_once_and_who_hangs_up_after_five_times(said: bytes, times: int) -> None:
     ended: Future[object] = Future()

@@ -82,6 +82,7 @@ def test_another_key_is_told_as_such(tmp_path: Path) -> None:
         end.close()
 
 
+@pytest.mark.cluster
 def test_attempts_come_later_and_later_and_end_when_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

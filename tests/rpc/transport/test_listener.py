@@ -76,6 +76,7 @@ def test_many_messages_at_once_keep_their_order(key: Key | None) -> None:
         assert [int(plain.receive(sock)[0]) for _ in range(2000)] == list(range(2000))
 
 
+@pytest.mark.cluster
 def test_a_stranger_has_so_much_time_and_a_client_has_all(key: Key | None) -> None:
     with Echo(Bounds(patience=0.6), key) as echo, client(echo, key) as friend:
         with client(echo, key, trusted=False) as sock, plain.connect(echo.address) as silent:
@@ -134,6 +135,7 @@ def test_a_stranger_may_send_less_than_a_client(key: Key | None) -> None:
         assert echo.most_held <= 100_000 + 16
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("pause", [0.05, 10.0])
 def test_a_message_that_drips_or_stops_ends_its_connection(pause: float, key: Key | None) -> None:
     with Echo(Bounds(patience=0.6), key) as echo, client(echo, key) as friend, client(echo, key) as sock:
@@ -270,6 +272,7 @@ def test_a_process_without_free_descriptors_lives_and_does_not_spin() -> None:
         exchange.close()
 
 
+@pytest.mark.cluster
 def test_an_endpoint_without_free_descriptors_does_not_spin_and_serves_again() -> None:
     with Process("127.0.0.1:0", "--metrics", "127.0.0.1:0") as process, ExitStack() as stack:
         address = process.before.split("http://")[1].split("/")[0]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numba
+import pytest
 
 import satrap
 from satrap.machine_code import digest_of
@@ -27,6 +28,7 @@ def run(folder):
     return tuple(map(int, done.stdout.split()))
 
 
+@pytest.mark.cluster
 def test_machine_code_is_kept_and_used_by_the_next_process(tmp_path):
     assert run(tmp_path) == (0, 1)
     assert run(tmp_path) == (1, 0)
