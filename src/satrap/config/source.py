@@ -1,10 +1,12 @@
 """Reads a recipe file: plain values, and the line of each key."""
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ MAX_DEPTH = 16
 TOO_LARGE = "the recipe is nested too deeply or too large"
 MAX_BYTES = 1 << 20
 MAX_SIGNS = 4 * MAX_NODES
-"""More bytes, or more characters that separate values, are not parsed: a value takes a tenth of a
-millisecond."""
+MAX_OPEN = 1000
+"""More bytes, more characters that separate values, or more brackets that are open at once are not parsed:
+a value takes a tenth of a millisecond, and an open bracket makes each of the following ones slower."""
 
 PROBLEMS = {
     "expected <block end>": "this line is not indented like those around it, or a sign is out of place",
@@ -128,7 +131,9 @@ def _text(path: str | Path) -> str:
 
 def _compose(text: str, name: str) -> Node | None:
     """Parse one YAML document; nothing of it is executed or constructed."""
-    if sum(text.count(sign) for sign in ",[{:\n-?") > MAX_SIGNS:
+    brackets = (1 if sign in "[{" else -1 for sign in re.findall(r"[\[{}\]]", text))
+    signs = sum(text.count(sign) for sign in ",[{:\n-?")
+    if signs > MAX_SIGNS or max(accumulate(brackets), default=0) > MAX_OPEN:
         raise ConfigError(TOO_LARGE, where=name)
     try:
         with warnings.catch_warnings(action="error", category=ReusedAnchorWarning):
