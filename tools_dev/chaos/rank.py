@@ -1,4 +1,4 @@
-"""`python -m tools_dev.chaos.rank ROWS FOLDER RESUME DEADLINE`: a rank of `rank_kills`, as torchrun starts it.
+"""`python -m tools_dev.chaos.rank ROWS FOLDER RESUME DEADLINE`: a rank of `rank_kills`.
 
 It prints the number of each step, and ends with `LOST` and an error once another rank is gone.
 """
