@@ -47,12 +47,21 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+QUICK = {(0, "sgd"), (0, "rowwise"), (4, "adagrad"), (4, "adam")}
+"""Staleness and optimizers; the other pairs are slow."""
+
+
 @pytest.mark.parametrize(
-    ("mode", "staleness", "every"),
-    [("sync", 0, 0), pytest.param("hybrid", 3, 0, marks=pytest.mark.slow), ("hybrid", 4, 10)],
+    ("mode", "staleness", "every", "optimizer"),
+    [
+        pytest.param(
+            mode, staleness, every, name, marks=() if (staleness, name) in QUICK else pytest.mark.slow
+        )
+        for mode, staleness, every in (("sync", 0, 0), ("hybrid", 3, 0), ("hybrid", 4, 10))
+        for name in OPTIMIZERS
+    ],
 )
-def test_equals_plain_pytorch_after_80_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
+def test_equals_plain_pytorch_after_80_steps(mode: str, staleness: int, every: int, optimizer: str) -> None:
     """Staleness is full at once, or grows by one `every` so many steps."""
     embedding_optimizer, make_oracle = OPTIMIZERS[optimizer]
     arguments = {"mode": mode, "staleness": staleness, "staleness_warmup": every * staleness}

@@ -40,8 +40,15 @@ from tests.support.trainers import (
 from tests.train.plain import Batches, make_batches, make_schema
 
 
-@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("mode", "staleness", "shards"),
+    [
+        ("sync", 0, 1),
+        ("hybrid", 3, 3),
+        pytest.param("sync", 0, 3, marks=pytest.mark.slow),
+        pytest.param("hybrid", 3, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_any_number_of_shards_gives_what_one_process_gives_to_the_bit(
     mode: str, staleness: int, shards: int
 ) -> None:
