@@ -80,7 +80,7 @@ def test_without_a_folder_that_can_be_written_it_runs_and_says_so_once(package: 
 def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     both = [start(package, NUMBA_CACHE_DIR=str(folder)) for _ in range(2)]
-    first = {check(process, warns=False, compiles=True) for process in both}
+    first = {check(process, warns=False) for process in both}  # the later one may find what it needs
     for ending, damage in (("nbi", b"no index"), ("nbc", b"")):
         files = list(folder.rglob(f"*.{ending}"))
         assert len(files) >= 2

@@ -266,7 +266,9 @@ def main() -> int:
     line = sys.stdin.readline()
     threading.Thread(target=end_with_launcher, daemon=True).start()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while this process imported
+        # What a shell starts in the background ignores SIGINT. It was blocked while this process imported.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         work(assignment_of(json.loads(line)), report)
     except KeyboardInterrupt:
         return INTERRUPTED
