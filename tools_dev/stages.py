@@ -37,11 +37,11 @@ class Stage:
 CI = (
     Stage("make setup docs", None),
     Stage("make golden", 2),
-    Stage("make test", 12),
+    Stage("make test", 6),
     Stage("make check", 1),
-    Stage("make test-cluster", 26),
-    Stage("make test-chaos", 10),
-    Stage("make test-tools", 9, tools=True),
+    Stage("make test-cluster", 21),
+    Stage("make test-chaos", 8),
+    Stage("make test-tools", 7, tools=True),
 )
 ALL = (
     *(Stage(one.command, one.minutes) for one in CI),

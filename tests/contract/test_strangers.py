@@ -17,6 +17,7 @@ from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from tests.contract.parties import Process, connect, request
 from tests.rpc import plain
+from tests.support.covering import covering
 
 _GREETING = 107
 """Bytes of a ZeroMQ greeting; sent for themselves, as a handshake is."""
@@ -94,8 +95,11 @@ def resident(process: Process) -> int:
     return int(Path(f"/proc/{process.popen.pid}/statm").read_text().split()[1]) * 4096 >> 20
 
 
-@pytest.mark.parametrize("protected", [False, True], ids=["open", "key"])
-@pytest.mark.parametrize("kind", [*STREAMS, "all"])
+@pytest.mark.parametrize(
+    ("kind", "protected"),
+    covering([*STREAMS, "all"], [False, True]),
+    ids=lambda value: {False: "open", True: "key"}.get(value, value),
+)
 @pytest.mark.chaos
 def test_no_stranger_ends_a_shard_or_keeps_it_from_its_clients(
     tmp_path: Path, kind: str, *, protected: bool
