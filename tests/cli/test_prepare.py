@@ -84,7 +84,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_two_kills_change_no_byte(tmp_path: Path) -> None:
-    recipe = make(tmp_path, pd.concat([frame(2000)] * 80))
+    recipe = make(tmp_path, pd.concat([frame(2000)] * 250))
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert satrap("prepare", recipe, "--output", whole, "--processes", 1, "--files", 8).code == 0
     expected = contents(whole)
@@ -101,7 +101,7 @@ def test_two_kills_change_no_byte(tmp_path: Path) -> None:
     left = contents(out)
     assert left.items() <= expected.items()
     answer = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
-    assert "160,000 rows" in answer.stdout
+    assert "500,000 rows" in answer.stdout
     assert contents(out) == expected
     assert (out / "manifest.json").read_bytes() == (whole / "manifest.json").read_bytes()
     assert (out / "recipe.yaml").read_bytes() == (whole / "recipe.yaml").read_bytes()
