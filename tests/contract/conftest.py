@@ -9,7 +9,7 @@ import pytest
 from satrap.exchange import Exchange
 from satrap.store import StoreConfig
 from tests.contract.embedded import embedded
-from tests.contract.parties import SEED, TABLES, Process, connect, local, threads
+from tests.contract.parties import KINDS, SEED, TABLES, Process, connect, local, threads
 from tests.exchange.collective.parties import MIXED, collective
 from tests.exchange.joining import joined
 
@@ -22,21 +22,6 @@ def processes() -> Iterator[list[Process]]:
         process.end()
 
 
-KINDS = (
-    "local",
-    "servers-1",
-    "servers-2",
-    "servers-3",
-    "processes-2",
-    "embedding-1",
-    "embedding-2",
-    "collective-1",
-    "collective-2",
-    "collective-4",
-    "mixed-4",
-    "joined-1",
-    "joined-2",
-)
 SIBLINGS = {
     "servers-1",
     "servers-3",

@@ -26,6 +26,22 @@ TABLES = [
     Table("b", dim=4, optimizer=Adagrad(lr=0.1)),
     Table("c", dim=17, optimizer=Adagrad(lr=0.1)),
 ]
+KINDS = (
+    "local",
+    "servers-1",
+    "servers-2",
+    "servers-3",
+    "processes-2",
+    "embedding-1",
+    "embedding-2",
+    "collective-1",
+    "collective-2",
+    "collective-4",
+    "mixed-4",
+    "joined-1",
+    "joined-2",
+)
+"""Exchanges that the contract holds for, with the number of their shards or ranks."""
 Open = Callable[[], Exchange]
 
 

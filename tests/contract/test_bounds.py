@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.contract.parties import (
     train,
 )
 from tests.exchange.collective.parties import collective
+from tests.support.covering import covering
 
 KINDS = ["local", "servers-1", "servers-2", "collective-2"]
 ONE_SHARD = pytest.param("servers-1", marks=pytest.mark.slow)
@@ -49,20 +50,11 @@ def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
         made.close()
 
 
-def covering(values: Sequence[Any], quick: Sequence[str]) -> list[Any]:
-    """Return all pairs; of all values but the first, those with `local` and one other kind are not slow."""
-    return [
-        pytest.param(kind, value, marks=() if n == 0 or kind in (quick[n], "local") else pytest.mark.slow)
-        for n, value in enumerate(values)
-        for kind in KINDS
-    ]
-
-
 @pytest.mark.parametrize(
     ("kind", "admission"),
     covering(
+        KINDS,
         [Admission(min_count=2, probability=0.7), Admission(min_count=2), Admission(probability=0.4)],
-        ["", "servers-2", "collective-2"],
     ),
 )
 def test_admission_is_that_of_one_store_to_the_bit(kind: str, admission: Admission) -> None:
@@ -99,7 +91,7 @@ def test_a_lookup_that_is_refused_makes_rows_of_no_group(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "eviction"),
-    covering([Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)], ["", "collective-2", "servers-2"]),
+    covering(KINDS, [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)]),
 )
 def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
     for exchange in opened(kind, memory=MEMORY, eviction=eviction):

@@ -11,9 +11,16 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.errors import StoreError
 from satrap.exchange import Exchange, Lookup
 from satrap.exchange.states import COUNTS
-from tests.contract.conftest import KINDS
 from tests.contract.embedded import Embedded
-from tests.contract.parties import assert_equal_contents, contents, local, random_requests, request, train
+from tests.contract.parties import (
+    KINDS,
+    assert_equal_contents,
+    contents,
+    local,
+    random_requests,
+    request,
+    train,
+)
 
 IN_TURN = ("local", "servers-2", "embedding-2", "mixed-4", "joined-2")
 
@@ -149,6 +156,7 @@ def test_flush_waits_for_every_update(exchange: Exchange) -> None:
     for _ in range(70):  # more than may be in flight
         exchange.update(Lookup(wanted), [np.ones_like(before)], lr_scale=1.0)
     exchange.flush()
+    assert exchange.telemetry.traffic().pushes.in_flight == 0
     assert (contents(exchange)["c"][2] == 70).all()
 
 

@@ -15,6 +15,7 @@ from satrap.checkpoint import Series, write_checkpoint
 from satrap.errors import CheckpointError
 from satrap.train import Checkpointing, Result, Trainer, window
 from satrap.train.best import Best, Save
+from tests.support.covering import covering
 from tests.support.exact_runs import (
     assert_same,
     everything,
@@ -166,14 +167,7 @@ def test_a_full_temporary_folder_alone_ends_no_run_either(
 
 @pytest.mark.parametrize(
     ("room", "stop", "full"),
-    [
-        (0, 20, BESIDE),
-        pytest.param(0, 20, ANYWHERE, marks=pytest.mark.slow),
-        pytest.param(1, 50, BESIDE, marks=pytest.mark.slow),
-        (1, 50, ANYWHERE),
-        (2, 50, BESIDE),
-        pytest.param(2, 50, ANYWHERE, marks=pytest.mark.slow),
-    ],
+    covering([(0, 20), (1, 50), (2, 50)], [BESIDE, ANYWHERE]),
 )
 def test_a_resumed_run_begins_anew_to_look_for_the_best_weights_that_were_lost(
     full: str, room: int, stop: int, disk: Disk, tmp_path: Path

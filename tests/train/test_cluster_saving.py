@@ -25,6 +25,7 @@ from satrap.exchange.servers.durability import ServersDurability
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests import faults
 from tests.dense.threads import together
+from tests.support.covering import covering
 from tests.support.trainers import connecting, contents, dense
 from tests.support.watched import ROWS, Watched, data
 from tests.train.plain import Batches, grouped, make_batches, make_schema
@@ -32,9 +33,6 @@ from tests.train.plain import Batches, grouped, make_batches, make_schema
 pytestmark = pytest.mark.cluster
 
 EXACT = Wire("float32", "float32")
-
-FEW = [(5, 1), (13, 2), (12, 3), (14, 2)]
-"""Steps between snapshots and shards that prove most; the other pairs are slow."""
 
 
 @pytest.fixture(autouse=True)
@@ -177,12 +175,7 @@ def undisturbed() -> list[Left]:
 
 
 @pytest.mark.parametrize(
-    ("every", "kill", "shards"),
-    [
-        pytest.param(every, kill, shards, marks=() if (every, shards) in FEW else pytest.mark.slow)
-        for every, kill in ((5, 8), (13, 14), (12, 13), (14, 20))
-        for shards in (1, 2, 3)
-    ],
+    ("every", "kill", "shards"), covering([(5, 8), (13, 14), (12, 13), (14, 20)], [1, 2, 3])
 )
 def test_sync_resumed_equals_undisturbed_with_any_number_of_shards(
     undisturbed: list[Left], every: int, kill: int, shards: int, tmp_path: Path
@@ -237,18 +230,7 @@ def test_hybrid_of_one_worker_goes_on_in_one_process_or_with_shards(
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "mode"),
-    [
-        (2, 1, "sync"),
-        pytest.param(2, 1, "hybrid", marks=pytest.mark.slow),
-        (1, 2, "hybrid"),
-        pytest.param(1, 2, "sync", marks=pytest.mark.slow),
-        (2, 3, "hybrid"),
-        pytest.param(2, 3, "sync", marks=pytest.mark.slow),
-        (3, 2, "sync"),
-        pytest.param(3, 2, "hybrid", marks=pytest.mark.slow),
-        *(pytest.param(2, 5, mode, marks=pytest.mark.slow) for mode in ("sync", "hybrid")),
-    ],
+    ("before", "after", "mode"), covering([(2, 1), (1, 2), (2, 3), (3, 2), (2, 5)], ["sync", "hybrid"])
 )
 def test_with_other_workers_each_sample_is_trained_once_in_a_pass(
     before: int, after: int, mode: str, tmp_path: Path
@@ -404,15 +386,7 @@ def test_a_forgotten_row_is_gone_from_every_shard_and_worker(tmp_path: Path) -> 
     assert Cluster(2, 3, mode="hybrid", staleness=3).fit(plan, resume=True)[0].result.samples == 2 * ROWS
 
 
-@pytest.mark.parametrize(
-    ("mode", "late"),
-    [
-        ("hybrid", "push of rank 1"),
-        pytest.param("hybrid", "cut of rank 0", marks=pytest.mark.slow),
-        pytest.param("async", "push of rank 1", marks=pytest.mark.slow),
-        ("async", "cut of rank 0"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "late"), covering(["hybrid", "async"], ["push of rank 1", "cut of rank 0"]))
 def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.exchange.servers import Wire
 from satrap.train import Checkpointing, Observer, Progress, Trainer
 from tests import faults
+from tests.support.covering import covering
 from tests.support.interruptions import KillAt, KilledError
 from tests.support.trainers import EXACT, Answer, Rows, assert_same, contents, distributed
 from tests.train.plain import Tower
@@ -39,16 +40,9 @@ def trained(world: int, *, epochs: int = 1, validation: Any = lambda _: None, **
 WIRES = {"exact": EXACT, "16-bit": Wire(), "8-bit": Wire("int8", "int8")}
 
 
-@pytest.mark.parametrize(
-    ("world", "wire"),
-    [
-        pytest.param(world, wire, id=f"{world}-{name}", marks=() if quick else pytest.mark.slow)
-        for world, quicks in ((2, ["16-bit"]), (3, ["exact", "8-bit"]))
-        for name, wire in WIRES.items()
-        for quick in [name in quicks]
-    ],
-)
-def test_sync_is_that_of_shard_servers_alone_to_the_bit(world: int, wire: Wire) -> None:
+@pytest.mark.parametrize(("name", "world"), covering(list(WIRES), [3, 2]))
+def test_sync_is_that_of_shard_servers_alone_to_the_bit(name: str, world: int) -> None:
+    wire = WIRES[name]
     arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "validation": lambda r: parts(3 - r)}
     mine = trained(world, wire=wire, **arguments)
     servers = distributed(world, 2, parts, bounds={"wire": wire}, **arguments)[0]

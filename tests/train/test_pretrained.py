@@ -259,7 +259,6 @@ def test_workers_of_shard_servers_load_the_rows_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.cluster
 @pytest.mark.parametrize(("placement", "pools"), [("table_wise", True), ("replicated", False)])
 def test_among_workers_that_hold_the_rows_placement_changes_nothing(
     placement: str, pools: bool, tmp_path: Path
@@ -285,7 +284,6 @@ def test_replicas_beside_shard_servers_may_be_frozen(tmp_path: Path) -> None:
     assert_same(expected, answers[0])
 
 
-@pytest.mark.cluster
 @pytest.mark.cluster
 def test_embedding_workers_pool_frozen_rows(tmp_path: Path) -> None:
     answers = []

@@ -21,6 +21,7 @@ from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from satrap.train.snapshots import _check_same
 from tests import faults
+from tests.support.covering import covering
 from tests.support.exact_runs import (
     BATCH,
     EPOCHS,
@@ -114,19 +115,7 @@ def test_a_delta_that_fails_is_made_up_for_by_the_next(tmp_path: Path) -> None:
 SURPRISES: list[type[BaseException]] = [MemoryError, RuntimeError, KeyError, SystemExit]
 
 
-@pytest.mark.parametrize(
-    ("point", "raised"),
-    [
-        pytest.param(
-            point,
-            raised,
-            id=f"{point}-{raised.__name__}",
-            marks=pytest.mark.slow if (i + j) % 2 else (),
-        )
-        for i, point in enumerate(("data_written", "committed", "pruned"))
-        for j, raised in enumerate(SURPRISES)
-    ],
-)
+@pytest.mark.parametrize(("raised", "point"), covering(SURPRISES, ["data_written", "committed", "pruned"]))
 def test_whatever_is_raised_in_a_delta_no_change_is_lost(
     point: str, raised: type[BaseException], tmp_path: Path
 ) -> None:
@@ -225,12 +214,7 @@ def test_all_that_the_store_and_the_schedule_remember(arguments: dict[str, Any],
 
 @pytest.mark.parametrize(
     ("every", "delta", "policy"),
-    [
-        (10, None, "lru"),
-        pytest.param(10, None, "lfu", marks=pytest.mark.slow),
-        pytest.param(12, 4, "lru", marks=pytest.mark.slow),
-        (12, 4, "lfu"),
-    ],
+    covering([(10, None), (12, 4)], ["lru", "lfu"]),
 )
 def test_rows_of_a_tier_are_saved(policy: str, every: int, delta: int | None, tmp_path: Path) -> None:
     fit = {"epochs": 2}

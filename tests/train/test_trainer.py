@@ -25,6 +25,7 @@ from satrap.store import StoreConfig, TableSettings
 from satrap.train import Observer, Place, Predictor, Trainer, TrainingOptions, lookahead
 from satrap.train.schedule import schedule_of
 from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
+from tests.support.covering import covering
 from tests.train.one_trainer import FEATURES, adam, all_rows, make_trainer
 from tests.train.plain import (
     Batches,
@@ -47,21 +48,11 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 }
 
 
-QUICK = {(0, "sgd"), (0, "rowwise"), (4, "adagrad"), (4, "adam")}
-"""Staleness and optimizers; the other pairs are slow."""
-
-
 @pytest.mark.parametrize(
-    ("mode", "staleness", "every", "optimizer"),
-    [
-        pytest.param(
-            mode, staleness, every, name, marks=() if (staleness, name) in QUICK else pytest.mark.slow
-        )
-        for mode, staleness, every in (("sync", 0, 0), ("hybrid", 3, 0), ("hybrid", 4, 10))
-        for name in OPTIMIZERS
-    ],
+    ("optimizer", "mode", "staleness", "every"),
+    covering(list(OPTIMIZERS), [("sync", 0, 0), ("hybrid", 4, 10), ("hybrid", 3, 0)]),
 )
-def test_equals_plain_pytorch_after_80_steps(mode: str, staleness: int, every: int, optimizer: str) -> None:
+def test_equals_plain_pytorch_after_80_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
     """Staleness is full at once, or grows by one `every` so many steps."""
     embedding_optimizer, make_oracle = OPTIMIZERS[optimizer]
     arguments = {"mode": mode, "staleness": staleness, "staleness_warmup": every * staleness}

@@ -24,6 +24,7 @@ from satrap.metrics import Metrics
 from satrap.store import Eviction, Tier
 from satrap.train import Checkpointing, Observer, Place, Progress, Trainer, merge, snapshots
 from tests.dense.threads import together
+from tests.support.covering import covering
 from tests.support.trainers import (
     Answer,
     adam,
@@ -42,12 +43,7 @@ from tests.train.plain import Batches, make_batches, make_schema
 
 @pytest.mark.parametrize(
     ("mode", "staleness", "shards"),
-    [
-        ("sync", 0, 1),
-        ("hybrid", 3, 3),
-        pytest.param("sync", 0, 3, marks=pytest.mark.slow),
-        pytest.param("hybrid", 3, 1, marks=pytest.mark.slow),
-    ],
+    covering([("sync", 0), ("hybrid", 3)], [1, 3]),
 )
 def test_any_number_of_shards_gives_what_one_process_gives_to_the_bit(
     mode: str, staleness: int, shards: int

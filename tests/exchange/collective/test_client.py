@@ -28,6 +28,7 @@ from tests.contract.parties import (
 )
 from tests.exchange.collective.parties import Meeting, ThreadRanks, Together, members, together
 from tests.exchange.collective.work import STEPS, STORE, batches, run
+from tests.support.covering import covering
 
 
 def test_ranks_hold_tables() -> None:
@@ -35,13 +36,7 @@ def test_ranks_hold_tables() -> None:
         CollectiveExchange(Alone(), Alone(), [])
 
 
-@pytest.mark.parametrize(
-    ("world", "ahead"),
-    [
-        *((1, 0), (2, 3), (3, 0), (4, 3)),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((1, 3), (2, 0), (3, 3), (4, 0))),
-    ],
-)
+@pytest.mark.parametrize(("world", "ahead"), covering([1, 2, 3, 4], [0, 3]))
 def test_ranks_together_take_the_step_of_one(world: int, ahead: int) -> None:
     works, ranks = [batches(seed) for seed in range(world)], members(world, TABLES, STORE)
     seen = together([lambda r=r: run(ranks[r], works[r], ahead) for r in range(world)])  # type: ignore[misc]

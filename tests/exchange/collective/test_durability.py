@@ -15,6 +15,7 @@ from satrap.store.cut import Cut as StoreCut
 from tests.contract.parties import TABLES, assert_equal_contents, local
 from tests.exchange.collective.parties import Together, members, together
 from tests.exchange.collective.work import change, write
+from tests.support.covering import covering
 
 
 def filled(ranks: int, ids: range) -> Together:
@@ -71,16 +72,8 @@ FAILURES = [
 
 @pytest.mark.parametrize(
     ("error", "failing"),
-    [
-        pytest.param(
-            error,
-            failing,
-            id=f"{type(error).__name__}-{failing}",
-            marks=() if n % 2 == failing else pytest.mark.slow,
-        )
-        for n, error in enumerate(FAILURES)
-        for failing in (0, 1)
-    ],
+    covering(FAILURES, [0, 1]),
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_with_the_next(
     error: Exception, failing: int, tmp_path: Path

@@ -44,6 +44,7 @@ from tests.contract.parties import (
     threads,
     train,
 )
+from tests.support.covering import covering
 from tests.support.examples import THOROUGH, examples
 from tests.support.snapshots import write
 
@@ -395,18 +396,13 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
         series.verify(step)
 
 
-RAISED = (OSError, MemoryError, RuntimeError, KeyError, SystemExit)
-POINTS = (("shard.chunk", 2), ("shard.written", 1), ("shard.written", 2))
-
-
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("point", "failing", "raised"),
-    [
-        pytest.param(*point, raised, marks=() if n % len(POINTS) == p else pytest.mark.slow)
-        for p, point in enumerate(POINTS)
-        for n, raised in enumerate(RAISED)
-    ],
+    ("raised", "point", "failing"),
+    covering(
+        [OSError, MemoryError, RuntimeError, KeyError, SystemExit],
+        [("shard.chunk", 2), ("shard.written", 1), ("shard.written", 2)],
+    ),
 )
 def test_a_delta_that_one_shard_could_not_write_is_in_the_next(
     point: str, failing: int, raised: type[BaseException], tmp_path: Path
