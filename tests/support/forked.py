@@ -86,9 +86,9 @@ class Popen(_Popen):
         return self.returncode
 
     def __del__(self, *rest: Any) -> None:
+        super().__del__(*rest)  # asks once more whether it has ended
         if self._ended >= 0:
             os.close(self._ended)
-        super().__del__(*rest)
 
 
 def _request(args: Any, given: dict[str, Any]) -> Request | None:
