@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from satrap.machine_code import COMPILING
 from tests.cli.command import SATRAP, satrap
 from tests.embedding.workers import tier
 

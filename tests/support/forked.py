@@ -2,7 +2,8 @@
 
 A test of several processes would else spend most of its time on the imports of each. `install()` is for whole
 programs: from then on every `Popen` of `python -m MODULE` or of the `satrap` command is such a copy, unless
-it asks for what a copy cannot have (another interpreter, other variables, files that it passes on).
+it asks for what a copy cannot have (another interpreter, other variables, files that it passes on). So is
+every process of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from execnet.gateway_io import popen_bootstrapline
+
 from satrap.launchers import fork_server
 from satrap.launchers.fork_server import ForkServer, Request
 
-IMPORTS = ["satrap.cli.role_imports", "pandas", "tests.support"]
+IMPORTS = ["satrap.cli.role_imports", "pandas", "scipy.stats", "sklearn.metrics", "tests.support"]
 _ROOT = Path(__file__).parents[2]
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _IN_NAMESPACE = ["ip", "netns", "exec"]
+_XDIST_WORKER = ["-u", "-c", popen_bootstrapline]
 _SATRAP = str(Path(sys.executable).with_name("satrap"))
 _Popen: Any = subprocess.Popen
 
 
 @cache
-def _server() -> ForkServer:
+def server() -> ForkServer:
+    """Return the fork server of this process."""
     with chdir(_ROOT):  # where it finds `tests`
         return ForkServer(IMPORTS)
 
@@ -52,7 +57,7 @@ class Popen(_Popen):
         ended, theirs = os.pipe()
         files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
         files = [number if file == -1 else file for number, file in enumerate(files)]
-        found = _server().ask(request, [*files, theirs])
+        found = server().ask(request, [*files, theirs])
         os.close(theirs)
         if found is None:
             os.close(ended)
@@ -99,9 +104,11 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         words = words[4:]
     if words[:1] == [_SATRAP]:
         words[:1] = [sys.executable, "-m", "satrap.cli"]
+    elif words == [sys.executable, *_XDIST_WORKER]:
+        words[1:] = ["-m", "tests.support.xdist_worker"]
     if words[:2] != [sys.executable, "-m"] or given["pass_fds"] or given["preexec_fn"] or given["shell"]:
         return None
-    changes = _server().changes(given["env"] or os.environ)
+    changes = server().changes(given["env"] or os.environ)
     if changes is None:
         return None
     if words[2:4] == ["satrap.cli", "train"]:
@@ -130,5 +137,5 @@ def interpreters() -> Iterator[None]:
 
 def install() -> None:
     """Let all processes that this one starts be copies, where they can; runs have one server together."""
-    fork_server.shared = _server
+    fork_server.shared = server
     subprocess.Popen = Popen  # type: ignore[misc]

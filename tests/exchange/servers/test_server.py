@@ -158,6 +158,7 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
         lookup = fair.lookup([request(1, ids)], create=True)
         rows = lookup.result()
         gone.hello()
+        gc.collect()
         before = [weakref.ref(cut) for cut in cuts()]
         gone.ask(Header(Kind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
         [export] = [weakref.ref(cut) for cut in cuts() if not any(cut is known() for known in before)]
@@ -167,7 +168,7 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
 
 
 def cuts() -> list[Cut]:
-    gc.collect()
+    """Return all cuts there are; a collection of garbage could take longer than the client is waited for."""
     return [thing for thing in gc.get_objects() if type(thing) is Cut]
 
 

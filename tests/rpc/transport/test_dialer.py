@@ -48,6 +48,15 @@ def test_a_connection_is_made_and_made_again(tmp_path: Path) -> None:
             end.close()
 
 
+def test_a_server_may_be_away_for_thousands_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    end, _ = dialer("127.0.0.1:1")
+    monkeypatch.setattr(end, "_try", delays.append)
+    for _ in range(5000):
+        end.dial()
+    assert (delays[:3], max(delays)) == ([0.0, 0.1, 0.2], 1.0)
+
+
 def test_names_are_looked_up() -> None:
     with Echo() as echo:
         end, rung = dialer(echo.address.replace("127.0.0.1", "localhost"))

@@ -14,6 +14,8 @@ _SECONDS = 10.0
 """Limit of one attempt to connect, and of its handshake."""
 _FIRST, _LONGEST = 0.05, 1.0
 """Seconds before the second attempt; they double with each attempt, up to the longest."""
+_DOUBLINGS = 10
+"""Attempts after which the delay doubles no more: a server may be away for days."""
 
 
 class Dialer:
@@ -38,7 +40,7 @@ class Dialer:
     def dial(self) -> None:
         """Connect in the background; wait longer after each attempt without a call of `succeeded`."""
         delay = min(_FIRST * 2**self._attempts, _LONGEST) if self._attempts else 0.0
-        self._attempts += 1
+        self._attempts = min(self._attempts + 1, _DOUBLINGS)
         threading.Thread(target=self._try, args=(delay,), name="satrap-dialer", daemon=True).start()
 
     def succeeded(self) -> None:
