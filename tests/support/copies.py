@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from socket import socket
+from unittest import mock
 
 from satrap.launchers import fork_server
 
@@ -18,9 +20,11 @@ class Copy:
         self._pid = os.fork()
         if self._pid == 0:
             nothing = os.open(os.devnull, os.O_RDWR)
-            for number in map(int, os.listdir("/proc/self/fd")):
-                if number != requests.fileno():
-                    os.dup2(nothing, number)
+            for number in range(3):
+                os.dup2(nothing, number)
+            for number in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, requests.fileno()}:
+                with suppress(OSError):  # that of the list
+                    os.close(number)
             fork_server._set_title([sys.executable, "-m", fork_server.__name__])
             fork_server._Server(requests).run()
             os._exit(0)
@@ -32,6 +36,8 @@ class Copy:
         os.waitpid(self._pid, 0)
 
 
-def install() -> None:
-    """Let fork servers of this process be copies."""
-    fork_server._begun = Copy  # type: ignore[assignment]
+@contextmanager
+def as_servers() -> Iterator[None]:
+    """Let fork servers that begin in the block be copies of this process."""
+    with mock.patch.object(fork_server, "_begun", Copy):
+        yield

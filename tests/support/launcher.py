@@ -6,5 +6,5 @@ Its server is another copy, where `satrap train` as users start it begins one th
 from satrap.cli import main
 from tests.support import copies
 
-copies.install()
-main()
+with copies.as_servers():
+    main()

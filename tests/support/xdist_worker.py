@@ -7,6 +7,6 @@ import sys
 
 from tests.support import copies, forked
 
-copies.install()
-forked.server()  # now, before there are threads
+with copies.as_servers():
+    forked.server()  # now, before there are threads
 exec(eval(sys.stdin.readline()))
