@@ -26,6 +26,7 @@ HANDED_OVER = {
     "machine_code.py",
     "own_code.py",
     "openmetrics/endpoint.py",
+    "serve/scorer.py",
 }
 """Files whose one catch-all carries every error to whoever waits for the work of a thread, server or rank;
 that of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of

@@ -160,7 +160,7 @@ def test_a_table_keeps_its_own_memory_when_its_model_is_used(tmp_path: Path) -> 
     with closing(load_predictor(outcome.folder, outcome.folder.recipe())) as predictor:
         assert predictor.statistics().tables["user"].rows == 2400
     assert launch.evaluate(outcome.folder) == outcome.test
-    less = ["tables.user.memory=200000"]
+    less = ["tables.user.memory=100000"]
     with pytest.raises(ConfigError, match="rows of the trained model do not fit"):
         launch.evaluate(outcome.folder, overrides=less)
 

@@ -24,6 +24,7 @@ from satrap.cli.prepare import prepare
 from satrap.cli.quickstart import quickstart
 from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
+from satrap.cli.serve import request, serve
 from satrap.cli.shard import shard
 from satrap.cli.shards import shards
 from satrap.cli.train import train
@@ -58,6 +59,8 @@ for command in (
     tune,
     evaluate,
     predict,
+    serve,
+    request,
     report,
     config,
     plan,

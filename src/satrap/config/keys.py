@@ -424,6 +424,19 @@ class Checkpoint(Keys):
     """What survives the death of a shard. snapshot: the newest snapshot; journal: every update."""
 
 
+class Serving(Keys):
+    """What clients may ask of `satrap serve`; has no effect on training."""
+
+    max_items: Positive = 10_000
+    """Most items of a request."""
+    max_bytes: Bytes = 8 << 20
+    """Largest body of a request, default 8 MiB."""
+    max_queue: Positive = 256
+    """Most requests that wait to be scored; one more is refused."""
+    deadline: Rate = 1.0
+    """Seconds a request may wait to be scored. A client may ask for less by the header Satrap-Deadline-Ms."""
+
+
 class Tune(Keys):
     """What `satrap tune` tries; has no effect on training."""
 
@@ -529,6 +542,8 @@ class Sections(Keys):
     """Processes and machines."""
     checkpoint: Checkpoint = Checkpoint()
     """Snapshots during training."""
+    serving: Serving = Serving()
+    """Limits of `satrap serve`."""
     tune: Tune = Tune()
     """What `satrap tune` tries."""
     about: About = About()

@@ -68,9 +68,16 @@ class LocalExchange:
 
     def _peek(self, lookup: Lookup[Array], done: Callable[[], None]) -> list[Array]:
         try:
-            return [self._peek_one(request) for request in lookup.requests]
+            return self.peek(lookup.requests)
         finally:
             done()
+
+    def peek(self, requests: Sequence[Request]) -> list[Array]:
+        """Return the rows of a lookup that creates nothing, read in the caller's thread.
+
+        Nothing that was issued before is waited for. Only one thread may read at a time.
+        """
+        return [self._peek_one(request) for request in requests]
 
     def _peek_one(self, request: Request) -> Array:
         rows, found = self.shard.peek_group(request.group, request.ids, request.splits)

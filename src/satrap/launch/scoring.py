@@ -22,12 +22,13 @@ from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
 from satrap.own_code import blaming
-from satrap.schema import Label, Schema
+from satrap.schema import Schema
 from satrap.train import Predictor
+from satrap.train.loss import prediction_names
 from satrap.words import counted
 
 SCORING_KEYS = (
-    *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device"),
+    *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),
     *("tables.*.memory", "tables.*.eviction"),
 )
 """Keys of a recipe that can be overridden when its trained model is used: they do not change the model."""
@@ -46,6 +47,12 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
     return folder.recipe(overrides)
 
 
+def model_place(folder: RunFolder, recipe: Recipe) -> str:
+    """Return where the trained model of a run is, or its newest snapshot if the run was stopped."""
+    ended = folder.model.exists() and folder.stopped != "stopped"
+    return str(folder.model) if ended else newest(folder.snapshots(recipe))
+
+
 def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
@@ -56,11 +63,9 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     if store.tier is None:  # rows that are evicted would be lost
         own = {name: replace(table, eviction=None) for name, table in store.tables.items()}
         store = replace(store, eviction=None, tables=own)
-    ended = folder.model.exists() and folder.stopped != "stopped"
-    place = str(folder.model) if ended else newest(folder.snapshots(recipe))
     try:
         predictor = Predictor.load(
-            place,
+            model_place(folder, recipe),
             partial(make_model, recipe) if ("model", "class") in recipe.own_code() else None,
             device=recipe.sections.training.device,
             store=store,
@@ -186,7 +191,7 @@ def predict(
         names = {
             name: pa.float64() if label.kind == "regression" else pa.float32()
             for label in predictor.schema.labels
-            for name in _columns_of(label)
+            for name in prediction_names(label)
         }
         planned = output_columns(rows.schemas(), names, columns)
         with blaming("your own code failed"), writer_of(partial, planned) as writer:
@@ -235,11 +240,3 @@ def scored_tables(
 
     for predictions in predictor.predict_batches(batches()):
         yield waiting.popleft(), predictions
-
-
-def _columns_of(label: Label) -> list[str]:
-    """Return the columns of a label's predictions."""
-    if label.kind == "multiclass":
-        classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
-        return [f"{label.name}_probability_{one}" for one in classes]
-    return [f"{label.name}_{'prediction' if label.kind == 'regression' else 'probability'}"]

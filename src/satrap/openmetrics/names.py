@@ -112,5 +112,24 @@ METRICS = (
     Metric("satrap_loader_busy_seconds", "counter", "Time spent answering, waiting for rows too.", "seconds"),
     Metric("satrap_loader_queued_requests", "gauge", "Requests received and not executed."),
     Metric("satrap_loader_sent_bytes", "counter", "Payload sent to workers.", "bytes"),
+    # of a server of scores
+    Metric("satrap_serve_step", "gauge", "Training step whose rows and network answer."),
+    Metric("satrap_serve_answers", "counter", "Requests answered, by HTTP status.", labels=("status",)),
+    Metric("satrap_serve_items", "counter", "Items scored."),
+    Metric("satrap_serve_batches", "counter", "Passes through the network; each joins the waiting requests."),
+    Metric("satrap_serve_queued_requests", "gauge", "Requests that wait to be scored."),
+    Metric("satrap_serve_late_requests", "counter", "Requests whose deadline passed in the queue."),
+    Metric("satrap_serve_abandoned_requests", "counter", "Requests whose client left before the answer."),
+    Metric(
+        "satrap_serve_stage_seconds",
+        "counter",
+        "Time by stage: parse, write (event loop); encode, lookup, network (scoring thread); wait (queue).",
+        "seconds",
+        ("stage",),
+    ),
+    Metric("satrap_serve_looked_up_ids", "counter", "Unique ids looked up.", labels=("table",)),
+    Metric("satrap_serve_missing_ids", "counter", "Ids among them without a row.", labels=("table",)),
+    Metric("satrap_serve_rows", "gauge", "Rows held."),
+    Metric("satrap_serve_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
 )
 """All metrics, by role."""

@@ -136,6 +136,18 @@ def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
     return torch.cat([_predicted(label, piece) for label, piece in zip(labels, pieces, strict=True)], dim=1)
 
 
+def prediction_names(label: Label) -> list[str]:
+    """Return the names of a label's predictions, one for each output of the network.
+
+    They are `<label>_probability` of a binary label, `<label>_probability_<class>` for each class of a
+    multiclass one, and `<label>_prediction` of a regression label.
+    """
+    if label.kind == "multiclass":
+        classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
+        return [f"{label.name}_probability_{name}" for name in classes]
+    return [f"{label.name}_{'prediction' if label.kind == 'regression' else 'probability'}"]
+
+
 def _predicted(label: Label, outputs: Tensor) -> Tensor:
     if label.kind == "multiclass":
         return torch.softmax(outputs, dim=1)

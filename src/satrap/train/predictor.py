@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +27,7 @@ from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.memory import keep_freed_memory
 from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
+from satrap.optim import SGD
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.threads import default_threads
@@ -40,6 +42,9 @@ Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 PREFETCHED_BATCHES = 4
 """Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
+
+NO_STATE = SGD(lr=1.0)
+"""Rows that learn nothing need no optimizer state, which may be most of their memory."""
 
 LOOKAHEAD = 2
 """Lookups ahead when nothing is updated, so that their order does not matter."""
@@ -84,6 +89,7 @@ class Predictor:
         embeddings: turns rows into the network's input.
         network: computes the logits; at first the model, which a pipeline has only a part of.
         collective: whether each forward pass is one of all workers, see `DenseBackend`; False at first.
+        step: the number of steps that were trained, if `load` made it, else -1.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class Predictor:
         check_precision(precision)
         self._metrics = metrics or metrics_of(schema)
         self.collective = self._passed = self._closed = False
+        self.step = -1
         self.model, self.schema, self.exchange = model, schema, exchange
         self.network: Callable[[EmbeddedBatch], Tensor] = model
         self.workers, self.precision = workers or Workers(), precision
@@ -138,25 +145,29 @@ class Predictor:
         place = prepare(device, threads)
         network: nn.Module = saved["model"].to(place)
         schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
-        store = saved["store"].limited(store)
-        tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
+        store, optimizer = saved["store"].limited(store), saved["embedding_optimizer"]
+        if store.tier is None:  # more rows would fit on the disk, and the memory of their index would not do
+            store, optimizer = _without_state(store), NO_STATE
+        tables = tables_of(schema, optimizer, dims, store)
         precision = saved["training"].precision
         measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
         exchange = LocalExchange(store.open(tables))
         predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
+        predictor.step = int(checkpoint.settings["steps"])
         try:
-            predictor._restore(checkpoint, url)
+            predictor._restore(checkpoint, url, stateful=optimizer is not NO_STATE)
         except SatrapError:
             predictor.close()
             raise
         return predictor
 
-    def _restore(self, checkpoint: Checkpoint, url: str) -> None:
+    def _restore(self, checkpoint: Checkpoint, url: str, *, stateful: bool) -> None:
         with reading_settings(url):
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
-                self.exchange.durability.load(table, chunk)
+                rows = chunk if stateful else replace(chunk, state=chunk.state[:, :0])
+                self.exchange.durability.load(table, rows)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
@@ -221,11 +232,21 @@ class Predictor:
                 elif not lookup.active:
                     return
                 continue
-            with torch.no_grad(), self.workers.watched("forward pass"):
-                batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
-                logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
-                found = predictions(logits, self.schema.labels).cpu().numpy()
-            yield ticket.batch, found
+            with self.workers.watched("forward pass"):
+                predicted = self.outputs(ticket, lookup.result())
+            yield ticket.batch, predicted
+
+    def outputs(self, ticket: Ticket, rows: Sequence[Any]) -> Rows:
+        """Return the predictions [size, outputs] of a batch whose rows have been looked up.
+
+        Args:
+            ticket: the batch and its requests.
+            rows: of each request, float32[distinct ids, dim].
+        """
+        with torch.no_grad():
+            batch = self.embeddings.embed(ticket, self.embeddings.rows(rows))
+            logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
+            return predictions(logits, self.schema.labels).cpu().numpy()
 
     def _in_step(self, tickets: Iterable[Ticket | None]) -> Iterator[Ticket | None]:
         """Yield tickets until no worker has any left; those of peers end together."""
@@ -272,6 +293,12 @@ class Predictor:
         """Release the store and its thread. Closing twice is fine."""
         self._closed = True
         self.exchange.close()
+
+
+def _without_state(store: StoreConfig) -> StoreConfig:
+    """Return a store whose tables have no optimizers of their own."""
+    tables = {name: replace(table, optimizer=None) for name, table in store.tables.items()}
+    return replace(store, tables=tables)
 
 
 def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:

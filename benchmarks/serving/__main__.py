@@ -1,0 +1,233 @@
+"""Processor time of a scored request, beside the plain eager network alone on its rows.
+
+`python -m benchmarks.serving [--seconds 2] [--rounds 5]`
+
+The reference work: DCN-v2 over 26 ids of dim 16 and 13 numbers, hidden layers of 256 and 128, 2 cross layers.
+A request has one context (13 ids, 7 numbers) and 100 items, as JSON by columns. One thread of PyTorch.
+
+Every figure is processor time in milliseconds a request; what is compared takes turns in one process, and the
+median of the rounds counts. "alone" is the whole way from JSON to JSON in this process: parsing, encoding,
+lookup, network, writing; "joined" the same for 8 requests scored together. "http" is the processor time of a
+server's process for requests that come one after another, all of HTTP included. Scores are checked first:
+they are those of the plain network on the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import satrap
+from benchmarks.record import write
+from satrap.serve.app import Application
+from satrap.serve.limits import Limits
+from satrap.serve.model import ServedModel
+from satrap.serve.protocols import json as protocol
+from satrap.serve.scorer import Answer, Scorer
+from satrap.serve.server import Server, listening
+from satrap.train import Predictor
+
+IDS, NUMBERS, DIM = 26, 13, 16
+CONTEXT_IDS, CONTEXT_NUMBERS = 13, 7
+ROWS = 20_000
+"""Rows of each table."""
+MAX_ITEMS = 10_000
+
+
+def schema() -> satrap.Schema:
+    features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM) for i in range(IDS)}
+    features |= {f"n{i}": satrap.Numeric(transform=("log1p",)) for i in range(NUMBERS)}
+    return satrap.Schema((satrap.Label(name="click"),), features)
+
+
+def trained(folder: Path) -> str:
+    """Save a model with `ROWS` rows a table."""
+    model = satrap.models.DCNv2(schema(), hidden=(256, 128), cross_layers=2)
+    trainer = satrap.Trainer(
+        model,
+        schema(),
+        embedding_optimizer=satrap.optim.SGD(lr=0.1),
+        dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01),
+        training=satrap.TrainingOptions(mode="sync"),
+    )
+    random = np.random.default_rng(0)
+    rows: dict[str, Any] = {f"c{i}": random.permutation(ROWS) for i in range(IDS)}
+    rows |= {f"n{i}": random.exponential(10, ROWS) for i in range(NUMBERS)}
+    rows["click"] = random.integers(0, 2, ROWS)
+    trainer.fit(satrap.data.read(rows, schema(), batch_size=2048), epochs=1)
+    trainer.save(str(folder))
+    trainer.close()
+    return str(folder)
+
+
+def request(items: int, seed: int) -> bytes:
+    random = np.random.default_rng(seed)
+    context: dict[str, Any] = {f"c{i}": int(random.integers(ROWS)) for i in range(CONTEXT_IDS)}
+    context |= {f"n{i}": float(random.exponential(10)) for i in range(CONTEXT_NUMBERS)}
+    columns: dict[str, Any] = {
+        f"c{i}": random.integers(0, ROWS, items).tolist() for i in range(CONTEXT_IDS, IDS)
+    }
+    columns |= {
+        f"n{i}": random.exponential(10, items).round(4).tolist() for i in range(CONTEXT_NUMBERS, NUMBERS)
+    }
+    return json.dumps({"context": context, "items": columns}).encode()
+
+
+class Work:
+    """What is compared: the network alone, and whole requests."""
+
+    def __init__(self, url: str, items: int) -> None:
+        self.model = ServedModel("reference", Predictor.load(url, threads=1))
+        self.bodies = [request(items, seed) for seed in range(16)]
+        predictor = self.model._predictor
+        self.inputs = []
+        for body in self.bodies:
+            batch = self.model.encode([protocol.read(body, self.model, max_items=MAX_ITEMS)])
+            ticket = predictor.plan.ticket(batch)
+            rows = predictor.exchange.lookup(ticket.requests, create=False).result()
+            self.inputs.append((ticket, predictor.embeddings.rows(rows)))
+        self.turn = 0
+
+    def network(self) -> None:
+        """Pool and run the eager network: what nobody can leave out."""
+        predictor = self.model._predictor
+        ticket, rows = self.inputs[self._next(1)[0]]
+        with torch.inference_mode():
+            predictor.model(predictor.embeddings.embed(ticket, rows))
+
+    def requests(self, count: int) -> list[bytes]:
+        bodies = [self.bodies[i] for i in self._next(count)]
+        asked = [protocol.read(body, self.model, max_items=MAX_ITEMS) for body in bodies]
+        scores = self.model.score(self.model.encode(asked))
+        answers, start = [], 0
+        for one in asked:
+            answers.append(protocol.write(Answer(self.model, scores[start : start + one.size])))
+            start += one.size
+        return answers
+
+    def _next(self, count: int) -> list[int]:
+        self.turn += count
+        return [(self.turn + i) % len(self.bodies) for i in range(count)]
+
+
+def check(work: Work) -> None:
+    """Raise if an answer is not what the plain network says of the same rows."""
+    predictor = work.model._predictor
+    for body in work.bodies[:3]:
+        request = json.loads(body)
+        count = len(next(iter(request["items"].values())))
+        columns = {name: [value] * count for name, value in request["context"].items()} | request["items"]
+        data = satrap.data.read(columns, schema().without_labels(), batch_size=count)
+        expected = predictor.predict_all(data)[:, 0]
+        batch = work.model.encode([protocol.read(body, work.model, max_items=MAX_ITEMS)])
+        np.testing.assert_allclose(work.model.score(batch)[:, 0], expected, rtol=1e-6, atol=1e-6)
+
+
+def processor_ms(work: Callable[[], Any], seconds: float) -> float:
+    """Return processor time of a call, repeated for some seconds."""
+    count, start, until = 0, time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        work()
+        count += 1
+    return (time.process_time() - start) / count * 1000
+
+
+def serve(url: str, listener: socket.socket) -> None:
+    torch.set_num_threads(1)
+    model = ServedModel("reference", Predictor.load(url, threads=1))
+    with Scorer(model) as scorer:
+        Server(Application(scorer, Limits()), listener).run()
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, url: str) -> None:
+        listener = listening("127.0.0.1", 0, secret=None)
+        self.address = listener.getsockname()
+        self._process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, listener))
+        self._process.start()
+        listener.close()
+        self.connection = http.client.HTTPConnection(*self.address)
+        while True:
+            try:
+                self.connection.request("GET", "/ready")
+                self.connection.getresponse().read()
+                return
+            except OSError:
+                time.sleep(0.1)
+                self.connection.close()
+
+    def ask(self, body: bytes) -> bytes:
+        self.connection.request("POST", "/v1/score", body)
+        answer = self.connection.getresponse()
+        content = answer.read()
+        assert answer.status == 200, content
+        return content
+
+    def cpu_ms(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def http_ms(process: Process, bodies: Sequence[bytes], seconds: float) -> float:
+    """Return the processor time of a server's process for a request."""
+    count, start, until = 0, process.cpu_ms(), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        process.ask(bodies[count % len(bodies)])
+        count += 1
+    return (process.cpu_ms() - start) / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--items", type=int, nargs="*", default=[100, 500])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        url = trained(Path(folder) / "model")
+        process = Process(url)
+        for items in arguments.items:
+            work = Work(url, items)
+            check(work)
+            found: dict[str, list[float]] = {"network": [], "alone": [], "joined": [], "http": []}
+            for _ in range(arguments.rounds):
+                found["network"].append(processor_ms(work.network, arguments.seconds))
+                found["alone"].append(processor_ms(partial(work.requests, 1), arguments.seconds))
+                found["joined"].append(processor_ms(partial(work.requests, 8), arguments.seconds) / 8)
+                found["http"].append(http_ms(process, work.bodies, arguments.seconds))
+            network = statistics.median(found["network"])
+            results[f"{items} items"] = {
+                "milliseconds": found,
+                "median": {name: statistics.median(values) for name, values in found.items()},
+                "ratio": {name: statistics.median(values) / network for name, values in found.items()},
+            }
+            print(f"{items} items", results[f"{items} items"]["ratio"], results[f"{items} items"]["median"])
+            work.model.close()
+        process.close()
+    print(write(Path(__file__).parent / "results", vars(arguments), results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""`satrap serve` and `satrap request`."""
+
+from pathlib import Path
+
+import click
+
+from satrap.cli.options import debug_option, set_option
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8000",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to listen; port 0 takes a free one.",
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with the key that clients must send; needed unless HOST is a loopback address.",
+)
+@click.option("--metrics", metavar="HOST:PORT", help="Serve OpenMetrics over HTTP at this address.")
+@click.option(
+    "--drain",
+    default=0.0,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="After SIGTERM, go on answering for so long and be not ready, so that a balancer notices.",
+)
+@click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
+@click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+@set_option
+@debug_option
+def serve(
+    folder: str,
+    listen: str,
+    key: Path | None,
+    metrics: str | None,
+    drain: float,
+    name: str | None,
+    trust: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Answer requests over HTTP with the scores of the trained model in run folder DIR.
+
+    POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
+    /v2 is the Open Inference Protocol. Each answer names the training step that gave it. --set can change the
+    limits (serving.max_items=1000) and keys that `satrap evaluate` can change.
+    """
+    from satrap import launch
+    from satrap.serve.run import Options, run
+
+    options = Options(listen=listen, key=key, metrics=metrics, drain_seconds=drain, name=name, trust=trust)
+    run(launch.RunFolder.open(folder), options, overrides, click.echo)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--input", "sources", multiple=True, metavar="FILE", help="Take the rows of this file.")
+@click.option("--items", default=3, show_default=True, type=click.IntRange(min=1), help="How many items.")
+@debug_option
+def request(folder: str, sources: tuple[str, ...], items: int) -> None:
+    """Print a valid request for the model in run folder DIR: POST it to /v1/score of `satrap serve DIR`.
+
+    It has the first of the recipe's test rows, else of its validation or training rows.
+    """
+    import json
+
+    from satrap import launch
+    from satrap.serve.example import example_of
+
+    click.echo(json.dumps(example_of(launch.RunFolder.open(folder), sources, items)))

@@ -1,0 +1,266 @@
+"""Turns the columns of joined requests into one batch, equal to that of `satrap.data.encode.Encoder`.
+
+`Encoder` converts a column at a time, which costs some microseconds each, whatever its length. Here plain
+columns of all requests are converted together: all integers with one call, all texts, all numbers. What is
+left (lists, times, boundaries, mixed types) goes the way of `Encoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from satrap.batch import Batch, Floats, Ids, Jagged
+from satrap.data.encode import Encoder, Missing, needed_columns, reduced
+from satrap.data.hashing import cross_ids, hash_ids
+from satrap.data.source import Origin
+from satrap.data.transforms import Doubles, compile_steps
+from satrap.schema import Categorical, Numeric, Schema
+from satrap.serve.request import ITEMS, ScoreRequest
+
+_EXACT = 2.0**53
+"""Beyond it, not every whole number is a float64; Arrow refuses to mix such a number with others."""
+
+
+_ENCODERS = 64
+"""Most encoders of some features that are kept."""
+
+
+class RequestEncoder:
+    """Turns requests into a batch.
+
+    Args:
+        schema: the features, without labels.
+        missing: texts that mean "missing", as in training.
+    """
+
+    def __init__(self, schema: Schema, missing: Sequence[str]) -> None:
+        self._schema, self._texts, self._missing = schema, missing, Missing(missing, schema.salt)
+        self._categorical = {name: f for name, f in schema.categorical.items() if _is_plain(f)}
+        self._id_columns = list(dict.fromkeys(c for name in self._categorical for c in self._parts(name)))
+        numeric = {name: f for name, f in schema.numeric.items() if f.time is None and f.sequence is None}
+        self._number_columns = list(dict.fromkeys(f.column or name for name, f in numeric.items()))
+        self._alike = [
+            _Alike(names, [self._number_columns.index(numeric[name].column or name) for name in names], f)
+            for f, names in _alike(numeric)
+        ]
+        self._encoders: dict[frozenset[str], Encoder] = {}
+
+    def __call__(self, requests: Sequence[ScoreRequest]) -> Batch:
+        """Return the rows of all requests, one after another.
+
+        Raises:
+            DataError: a value cannot be used. Encode the requests one by one to learn whose it is.
+        """
+        size = sum(request.size for request in requests)
+        hashed = self._hashed(requests)
+        ids = {
+            name: Jagged(reduced(Jagged(self._of_feature(name, hashed)), feature, self._schema.salt).values)
+            for name, feature in self._categorical.items()
+            if all(column in hashed for column in self._parts(name))
+        }
+        numbers = self._numbers(requests)
+        left = frozenset(self._schema.features.keys() - ids.keys() - numbers.keys())
+        rest = self._rest(left, requests) if left else None
+        numeric: Floats | None = None
+        if self._schema.numeric_width:
+            numeric = np.empty((size, self._schema.numeric_width), np.float32)
+            for name, columns in self._schema.numeric_columns.items():
+                if name in numbers:
+                    numeric[:, columns.start] = numbers[name]
+                elif rest is not None and rest[0].numeric is not None:
+                    numeric[:, columns] = rest[0].numeric[:, rest[1][name]]
+        return Batch(
+            size,
+            {
+                name: ids[name] if rest is None or name in ids else rest[0].ids[name]
+                for name in self._schema.categorical
+            },
+            numeric,
+            events={} if rest is None else rest[0].events,
+        )
+
+    def _parts(self, feature: str) -> Sequence[str]:
+        """Return the columns of a plain categorical feature."""
+        found = self._categorical[feature]
+        return found.cross or [found.column or feature]
+
+    def _of_feature(self, feature: str, hashed: Mapping[str, Ids]) -> Ids:
+        parts = [hashed[column] for column in self._parts(feature)]
+        return cross_ids(parts) if self._categorical[feature].cross else parts[0]
+
+    def _hashed(self, requests: Sequence[ScoreRequest]) -> dict[str, Ids]:
+        """Return the ids of columns that hold only integers or only text, of all rows."""
+        found: dict[str, Ids] = {}
+        for columns, values, counts in _blocks(self._id_columns, requests):
+            for kind, chosen in _by_kind(columns, values, ({int}, {str})).items():
+                flat = list(chain.from_iterable(values[column] for column in chosen))
+                try:
+                    array = np.array(flat, np.int64) if kind is int else pa.array(flat, pa.string())
+                except (OverflowError, pa.ArrowException):
+                    continue  # more than 63 bits, or a surrogate: `Encoder` knows what to do
+                ids = hash_ids(array, self._schema.salt, self._missing.ids).reshape(len(chosen), -1)
+                spread = ids if counts is None else np.repeat(ids, counts, axis=1)
+                found |= zip(chosen, spread, strict=True)
+        return found
+
+    def _numbers(self, requests: Sequence[ScoreRequest]) -> dict[str, Floats]:
+        """Return the numeric features whose columns hold numbers or null and nothing that is refused."""
+        raw: dict[str, Doubles] = {}
+        for columns, values, counts in _blocks(self._number_columns, requests):
+            for chosen in _by_kind(columns, values, ({int, float, type(None)},)).values():
+                flat = list(chain.from_iterable(values[column] for column in chosen))
+                try:
+                    block = np.array(flat, np.float64).reshape(len(chosen), -1)
+                except OverflowError:
+                    continue
+                if self._missing.numbers:
+                    block[np.isin(block, self._missing.numbers)] = np.nan
+                if (np.abs(block) >= _EXACT).any():
+                    continue
+                spread = block if counts is None else np.repeat(block, counts, axis=1)
+                raw |= zip(chosen, spread, strict=True)
+        found: dict[str, Floats] = {}
+        for alike in self._alike:
+            columns = [self._number_columns[index] for index in alike.columns]
+            if all(column in raw for column in columns):
+                found |= alike(np.stack([raw[column] for column in columns]))
+        return found
+
+    def _rest(
+        self, names: frozenset[str], requests: Sequence[ScoreRequest]
+    ) -> tuple[Batch, Mapping[str, slice]]:
+        """Return a batch with some features, by `Encoder`, and where their numbers are in it."""
+        if names not in self._encoders:
+            if len(self._encoders) >= _ENCODERS:  # clients decide which features are left
+                self._encoders.clear()
+            features = {name: f for name, f in self._schema.features.items() if name in names}
+            schema = Schema((), features, salt=self._schema.salt)
+            self._encoders[names] = Encoder(schema, missing=self._texts)
+        encoder = self._encoders[names]
+        ids, numbers = needed_columns(encoder.schema)
+        columns = list(dict.fromkeys([*ids, *numbers]))
+        batches = [
+            encoder(request.table(columns), Origin(ITEMS, np.arange(request.size))) for request in requests
+        ]
+        return concatenated(batches), encoder.schema.numeric_columns
+
+
+class _Alike:
+    """Numeric features with the same transform: applied to all their columns at once."""
+
+    def __init__(self, names: Sequence[str], columns: Sequence[int], feature: Numeric) -> None:
+        self._names, self.columns, self._missing = names, columns, feature.missing
+        self._steps = compile_steps(feature, names[0])
+
+    def __call__(self, raw: Doubles) -> dict[str, Floats]:
+        """Return the features of raw numbers [columns, rows]; nothing if a result is not finite."""
+        with np.errstate(over="ignore"):
+            values = self._steps(raw.reshape(-1)).astype(np.float32).reshape(raw.shape)
+        values[np.isnan(raw)] = self._missing
+        if not np.isfinite(values).all():
+            return {}
+        return dict(zip(self._names, values, strict=True))
+
+
+def _is_plain(feature: Categorical) -> bool:
+    """Return whether a feature has one id of one value in each row."""
+    special = feature.multi or feature.sequence or feature.time or feature.boundaries is not None
+    return not special
+
+
+def _alike(features: Mapping[str, Numeric]) -> list[tuple[Numeric, list[str]]]:
+    """Return the numeric features by their transforms."""
+    groups: list[tuple[Numeric, list[str]]] = []
+    for name, feature in features.items():
+        plain = replace(feature, column=None)
+        for other, names in groups:
+            if other == plain:
+                names.append(name)
+                break
+        else:
+            groups.append((plain, [name]))
+    return groups
+
+
+Values = Mapping[str, Sequence[Any]]
+
+
+def _blocks(
+    columns: Sequence[str], requests: Sequence[ScoreRequest]
+) -> Iterator[tuple[list[str], Values, list[int] | None]]:
+    """Yield (columns, their values, None), and the same of columns that are context in all requests.
+
+    These have one value per request, and the third says how many items each counts for. Columns with Arrow
+    arrays are left out.
+    """
+    shared = [c for c in columns if all(c in request.context for request in requests)]
+    if shared:
+        counts = [request.size for request in requests]
+        yield shared, {c: [request.context[c] for request in requests] for c in shared}, counts
+    own: dict[str, Sequence[Any]] = {}
+    for c in columns:
+        if c not in shared:
+            parts = [
+                [request.context[c]] * request.size if c in request.context else request.items[c]
+                for request in requests
+            ]
+            if all(isinstance(part, list) for part in parts):
+                own[c] = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+    if own:
+        yield list(own), own, None
+
+
+def _by_kind(columns: Sequence[str], values: Values, kinds: Sequence[set[type]]) -> dict[Any, list[str]]:
+    """Return, by the first type of a set, the columns all of whose values are of its types."""
+    every = set(map(type, chain.from_iterable(values[column] for column in columns)))
+    for allowed in kinds:
+        if every <= allowed:
+            return {min(allowed, key=_ORDER.index): list(columns)}
+    found: dict[Any, list[str]] = {}
+    for column in columns:
+        own = set(map(type, values[column]))
+        for allowed in kinds:
+            if own <= allowed:
+                found.setdefault(min(allowed, key=_ORDER.index), []).append(column)
+    return found
+
+
+_ORDER = [int, float, type(None), str]
+
+
+def concatenated(batches: Sequence[Batch]) -> Batch:
+    """Return the samples of several batches as one, in order; all have the same features."""
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+    numeric = [batch.numeric for batch in batches if batch.numeric is not None]
+    return Batch(
+        sum(batch.size for batch in batches),
+        {name: _one_after_another([batch.ids[name] for batch in batches]) for name in first.ids},
+        np.concatenate(numeric) if numeric else None,
+        events={name: _one_after_another([batch.events[name] for batch in batches]) for name in first.events},
+    )
+
+
+def _one_after_another(parts: Sequence[Jagged]) -> Jagged:
+    offsets = weights = None
+    if any(part.offsets is not None for part in parts):
+        counts = [
+            np.ones(len(part.values), np.int64) if part.offsets is None else np.diff(part.offsets)
+            for part in parts
+        ]
+        offsets = np.append(0, np.cumsum(np.concatenate(counts)))
+    if any(part.weights is not None for part in parts):
+        weights = np.concatenate(
+            [
+                np.ones(len(part.values), np.float32) if part.weights is None else part.weights
+                for part in parts
+            ]
+        )
+    return Jagged(np.concatenate([part.values for part in parts]), offsets, weights)

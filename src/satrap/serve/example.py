@@ -1,0 +1,91 @@
+"""A valid request for a trained model, from rows of its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from satrap.checkpoint.manifest import read_manifest, reading_settings
+from satrap.checkpoint.storage import Storage
+from satrap.data import Dataset
+from satrap.data.columns import as_array
+from satrap.data.encode import needed_columns
+from satrap.errors import ConfigError, DataError
+from satrap.launch.datasets import open_part, open_sources
+from satrap.launch.folder import RunFolder
+from satrap.launch.scoring import model_place
+from satrap.schema import Schema
+
+
+def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[str, Any]:
+    """Return a request for the model of a run.
+
+    It has the first rows of the sources, else of the recipe's test rows, else of its validation or training
+    rows.
+
+    Raises:
+        ConfigError, DataError: there are no rows, or they cannot be read.
+    """
+    recipe = folder.recipe()
+    settings = read_manifest(Storage(model_place(folder, recipe))).settings
+    with reading_settings(str(folder)):
+        saved = Schema.from_dict(settings["schema"])
+    schema = Schema((), saved.features, salt=saved.salt)
+    ids, numbers = needed_columns(schema)
+    columns = list(dict.fromkeys([*ids, *numbers]))
+    if sources:
+        return example(open_sources(recipe, schema, sources), columns, count)
+    for part in ("test", "validation", "train"):
+        if (rows := open_part(recipe, schema, part)) is not None:
+            return example(rows, columns, count)
+    raise ConfigError("no recipe names rows", where=str(folder), fix="give some: --input FILE")
+
+
+def example(rows: Dataset, columns: Sequence[str], count: int) -> dict[str, Any]:
+    """Return a request with the first rows of a data set: columns whose values are all equal are context.
+
+    Args:
+        rows: with the columns.
+        columns: of the model.
+        count: most items.
+
+    Raises:
+        DataError: there are no rows, or they cannot be read.
+    """
+    piece = next(rows.pieces(), None)
+    if piece is None:
+        raise DataError("there are no rows to show", fix="name other rows: --input FILE")
+    table = piece.table.slice(0, count)
+    values = {name: plain_values(table.column(name)) for name in columns}
+    shared = [
+        name for name, column in values.items() if len(column) > 1 and all(v == column[0] for v in column)
+    ]
+    if len(shared) == len(columns):
+        shared = shared[:-1]  # the number of items is that of the columns in items
+    return {
+        "context": {name: values[name][0] for name in shared},
+        "items": {name: column for name, column in values.items() if name not in shared},
+    }
+
+
+def plain_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column as JSON has them: numbers, text, truth values, lists and null."""
+    array = as_array(column)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    return [_plain(value) for value in array.to_pylist()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

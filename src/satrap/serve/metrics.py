@@ -1,0 +1,36 @@
+"""The metrics of a server of scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from satrap.serve.app import Application
+from satrap.serve.scorer import Scorer
+
+
+def server_values(scorer: Scorer, application: Application) -> dict[str, Any]:
+    """Return the values of a server's metrics, see `satrap.openmetrics.METRICS`."""
+    model, counters = scorer.model, scorer.statistics
+    stages = {
+        **application.seconds,
+        "wait": counters.wait_seconds,
+        "encode": model.seconds.encode,
+        "lookup": model.seconds.lookup,
+        "network": model.seconds.network,
+    }
+    looked_up = model.looked_up()
+    return {
+        "satrap_role": {"role": "server", "index": ""},
+        "satrap_serve_step": model.step,
+        "satrap_serve_answers": dict(application.answers),
+        "satrap_serve_items": counters.rows,
+        "satrap_serve_batches": counters.batches,
+        "satrap_serve_queued_requests": scorer.queued,
+        "satrap_serve_late_requests": counters.late,
+        "satrap_serve_abandoned_requests": counters.abandoned,
+        "satrap_serve_stage_seconds": stages,
+        "satrap_serve_looked_up_ids": {table: ids for table, (ids, _) in looked_up.items()},
+        "satrap_serve_missing_ids": {table: missing for table, (_, missing) in looked_up.items()},
+        "satrap_serve_rows": sum(model.rows().values()),
+        "satrap_serve_memory_bytes": model.row_bytes(),
+    }

@@ -1,0 +1,128 @@
+"""The served model: rows and network of one training step, and the columns of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from satrap.batch import Batch
+from satrap.data.encode import MISSING, needed_columns
+from satrap.errors import ConfigError
+from satrap.exchange import LocalExchange
+from satrap.schema import Schema, Vector
+from satrap.serve.encoder import RequestEncoder
+from satrap.serve.request import ScoreRequest
+from satrap.train import Predictor
+from satrap.train.loss import prediction_names
+
+Scores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class StageSeconds:
+    """Time of the scoring thread by stage."""
+
+    encode: float = 0.0
+    lookup: float = 0.0
+    network: float = 0.0
+
+
+class ServedModel:
+    """Scores rows with the rows and the network of one training step. Only one thread may score at a time.
+
+    Args:
+        name: of the model, for people and the Open Inference Protocol.
+        predictor: with its rows in this process; `close` closes it.
+        missing: texts that mean "missing", as in training.
+
+    Attributes:
+        step: of the training run.
+        columns: the names of the columns that each request must have.
+        numbers: the columns that hold numbers.
+        lists: the columns that hold several values.
+        outputs: the names of the predictions, one for each output of the network.
+        score_bytes: of each score: 8 if a label is a number, else 4.
+        seconds: time spent so far.
+
+    Raises:
+        ConfigError: the rows are not in this process.
+    """
+
+    def __init__(self, name: str, predictor: Predictor, missing: Sequence[str] = MISSING) -> None:
+        if not isinstance(predictor.exchange, LocalExchange):
+            raise ConfigError(
+                "the rows are not in this process", fix="load the predictor with Predictor.load(url)"
+            )
+        self.name, self.step, self._predictor = name, predictor.step, predictor
+        self._exchange = predictor.exchange
+        schema = Schema((), predictor.schema.features, salt=predictor.schema.salt)
+        self._encoder = RequestEncoder(schema, missing)
+        ids, self.numbers = needed_columns(schema)
+        self.lists = set(_list_columns(schema))
+        self.columns = [*ids, *(name for name in self.numbers if name not in ids)]
+        self.outputs = [name for label in predictor.schema.labels for name in prediction_names(label)]
+        self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
+        self.seconds = StageSeconds()
+        predictor.model.eval()
+
+    def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
+        """Return the ids and numbers of requests, one after another.
+
+        Raises:
+            DataError: names the row and the column of a value that cannot be used.
+        """
+        start = perf_counter()
+        batch = self._encoder(requests)
+        self.seconds.encode += perf_counter() - start
+        return batch
+
+    def score(self, batch: Batch) -> Scores:
+        """Return the predictions of a batch [size, outputs]: float64 if a label is a number, else float32."""
+        start = perf_counter()
+        ticket = self._predictor.plan.ticket(batch)
+        rows = self._exchange.peek(ticket.requests)
+        looked_up = perf_counter()
+        with torch.inference_mode():
+            scores = self._predictor.outputs(ticket, rows)
+        self.seconds.lookup += looked_up - start
+        self.seconds.network += perf_counter() - looked_up
+        return scores
+
+    def rows(self) -> Mapping[str, int]:
+        """Return the number of rows by table."""
+        return {name: table.rows for name, table in self._predictor.statistics().tables.items()}
+
+    def row_bytes(self) -> int:
+        """Return the memory of the rows in bytes."""
+        return self._exchange.shard.statistics().bytes
+
+    def weights(self) -> int:
+        """Return the number of weights of the network."""
+        return sum(weights.numel() for weights in self._predictor.model.parameters())
+
+    def looked_up(self) -> Mapping[str, tuple[int, int]]:
+        """Return, by table, how many unique ids were looked up, and how many of them have no row."""
+        found = self._predictor.statistics()
+        return {table: (ids, found.unseen[table]) for table, ids in found.peeked.items()}
+
+    def kind_of(self, column: str) -> str:
+        """Return what a column holds, for people."""
+        kind = "number" if column in self.numbers else "id"
+        return f"list of {kind}s" if column in self.lists else kind
+
+    def close(self) -> None:
+        """Release the rows."""
+        self._predictor.close()
+
+
+def _list_columns(schema: Schema) -> Iterator[str]:
+    for name, feature in schema.features.items():
+        if isinstance(feature, Vector) or feature.sequence or getattr(feature, "multi", False):
+            yield feature.column or name
+            if weights := getattr(feature, "weights", None):
+                yield weights

@@ -1,0 +1,1 @@
+"""What requests and answers look like: JSON, Arrow, Open Inference Protocol."""

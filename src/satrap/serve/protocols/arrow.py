@@ -1,0 +1,79 @@
+"""Requests and answers as Arrow streams: one row per item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from satrap.data.columns import as_array
+from satrap.serve.columns import check_count, check_names
+from satrap.serve.errors import RequestError
+from satrap.serve.model import ServedModel
+from satrap.serve.protocols.flatbuffer import is_compressed
+from satrap.serve.request import ScoreRequest
+from satrap.serve.scorer import Answer
+
+KIND = "application/vnd.apache.arrow.stream"
+
+_WRONG = (pa.ArrowException, ValueError, OSError, TypeError, KeyError, MemoryError)
+"""Raised by pyarrow for bytes that are not a stream."""
+
+
+def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
+    """Return the rows of a request: an Arrow stream with the model's columns.
+
+    Raises:
+        RequestError: the bytes are not such a stream, or are compressed; the columns are not the model's;
+            there are no rows, or too many.
+    """
+    try:
+        # A few bytes may stand for gigabytes, so compressed streams are refused before they are read.
+        messages = pa.ipc.MessageReader.open_stream(body)
+        compressed = any(is_compressed(message.metadata) for message in _every(messages))
+        if not compressed:
+            with pa.ipc.open_stream(body) as stream:
+                batches = list(stream)
+                table = pa.Table.from_batches(batches, stream.schema)
+            table.validate(full=True)
+    except _WRONG as error:
+        raise RequestError(
+            400,
+            f"the body is not an Arrow stream: {str(error).splitlines()[0]}",
+            fix="write it with pyarrow.ipc.new_stream, not as a file",
+        ) from error
+    if compressed:
+        raise RequestError(
+            422,
+            "the Arrow stream is compressed",
+            why="its size in memory is known only when it is there",
+            fix="send it without compression",
+        )
+    check_names(model, table.column_names)
+    if len(table.column_names) > len(model.columns):
+        raise RequestError(422, "a column is given twice", fix="give each column a name of its own")
+    check_count(table.num_rows, max_items)
+    table = table.combine_chunks()
+    return ScoreRequest(table.num_rows, {}, {name: as_array(table.column(name)) for name in model.columns})
+
+
+def _every(messages: Any) -> Any:
+    """Yield the messages of a stream."""
+    while True:
+        try:
+            yield messages.read_next_message()
+        except StopIteration:
+            return
+
+
+def write(answer: Answer) -> bytes:
+    """Return the scores as a stream: a column for each prediction; the step is in the schema's metadata."""
+    model = answer.model
+    columns = [pa.array(column) for column in answer.scores.T]
+    metadata = {"model": model.name, "step": str(model.step)}
+    table = pa.Table.from_arrays(columns, model.outputs).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -1,0 +1,84 @@
+"""Requests and answers in JSON: one context and many items, by columns or by rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from satrap.errors import SatrapError
+from satrap.serve.columns import to_request
+from satrap.serve.errors import RequestError
+from satrap.serve.model import ServedModel
+from satrap.serve.request import ScoreRequest
+from satrap.serve.scorer import Answer
+
+KIND = "application/json"
+KEYS = ("context", "items", "step")
+
+
+def loads(body: bytes) -> Any:
+    """Return the value of a JSON text; raise `RequestError` if it is not JSON."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(
+            400,
+            f"the body is not JSON: {error.msg}",
+            where=f"line {error.lineno}, column {error.colno}",
+            fix="send JSON in UTF-8; integers have at most 64 bits, NaN is null",
+        ) from error
+
+
+def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
+    """Return the rows of a request.
+
+    The body is an object: `items` has, for each column, a list of one value per item, or it is a list of
+    objects; `context` has the columns whose value all items share. A `step` that is not the model's is
+    refused.
+
+    Raises:
+        RequestError, DataError: see `to_request`, or the body is not such an object.
+    """
+    request = loads(body)
+    if not isinstance(request, dict) or "items" not in request:
+        raise RequestError(
+            422, "the body has no items", fix='send {"context": {...}, "items": {"column": [value, ...]}}'
+        )
+    for key in request:
+        if key not in KEYS:
+            raise RequestError(422, f"key {key!r} is unknown", fix=f"the keys are {', '.join(KEYS)}")
+    context = request.get("context")
+    if not isinstance(context, dict | None):
+        raise RequestError(
+            422, "the context is not an object", where="context", fix="give an object: column -> value"
+        )
+    check_step(request.get("step"), model)
+    return to_request(model, context or {}, request["items"], max_items=max_items)
+
+
+def check_step(step: Any, model: ServedModel) -> None:
+    """Raise `RequestError` unless the model is of a step, or any would do (None)."""
+    if step is not None and step != model.step:
+        raise RequestError(
+            404,
+            f"step {str(step)[:40]} is not served",
+            why="an answer is of exactly the step it names",
+            fix=f"ask for step {model.step}, or for none",
+        )
+
+
+def write(answer: Answer) -> bytes:
+    """Return the scores as JSON: the model's name and step, and one list of numbers for each prediction."""
+    model = answer.model
+    columns = answer.scores.T.copy()  # orjson writes only arrays that are C-contiguous
+    scores = dict(zip(model.outputs, columns, strict=True))
+    return orjson.dumps(
+        {"model": model.name, "step": model.step, "predictions": scores}, option=orjson.OPT_SERIALIZE_NUMPY
+    )
+
+
+def write_error(error: SatrapError) -> bytes:
+    """Return an error as JSON: what happened, where, why it matters, what to do."""
+    parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
+    return orjson.dumps({"error": {name: text for name, text in parts.items() if text}})

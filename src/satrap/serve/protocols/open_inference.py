@@ -1,0 +1,266 @@
+"""The Open Inference Protocol, version 2, over REST, with its extension for binary tensors.
+
+Each column of the model is an input, and each prediction an output. An input's first dimension is the number
+of items; an input of one item beside longer ones is the context: its value counts for all items.
+
+Specification: kserve/open-inference-protocol, `inference_rest.yaml`, and Triton's `extension_binary_data.md`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from satrap.errors import SatrapError, did_you_mean
+from satrap.serve.columns import check_count, check_names
+from satrap.serve.errors import RequestError
+from satrap.serve.model import ServedModel
+from satrap.serve.protocols import json
+from satrap.serve.request import ScoreRequest
+from satrap.serve.scorer import Answer
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""HTTP header: length of the JSON part of a body whose tensors follow in binary."""
+BINARY_KIND = "application/octet-stream"
+DIMENSIONS = 2
+"""Most dimensions of an input: items, values of an item."""
+
+_TYPES = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+_TEXT = "BYTES"
+_FLOATS = {4: "FP32", 8: "FP64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an answer must look like.
+
+    Args:
+        id: of the request, given back.
+        outputs: name of each output that is asked for -> whether in binary.
+    """
+
+    id: str | None
+    outputs: Mapping[str, bool]
+
+
+def server_metadata(version: str) -> dict[str, Any]:
+    """Return what GET /v2 answers."""
+    return {"name": "satrap", "version": version, "extensions": ["binary_tensor_data"]}
+
+
+def model_metadata(model: ServedModel) -> dict[str, Any]:
+    """Return what GET /v2/models/NAME answers; ids may also come as integers."""
+    return {
+        "name": model.name,
+        "versions": [str(model.step)],
+        "platform": "satrap",
+        "inputs": [
+            {
+                "name": name,
+                "datatype": "FP64" if name in model.numbers else _TEXT,
+                "shape": [-1, -1] if name in model.lists else [-1],
+            }
+            for name in model.columns
+        ],
+        "outputs": [
+            {"name": name, "datatype": _FLOATS[model.score_bytes], "shape": [-1]} for name in model.outputs
+        ],
+    }
+
+
+def read(
+    body: bytes, header_length: str | None, model: ServedModel, *, max_items: int
+) -> tuple[ScoreRequest, Wanted]:
+    """Return the rows of a request, and what its answer must look like.
+
+    Args:
+        body: of the request.
+        header_length: the value of `HEADER_LENGTH`; None: all of the body is JSON.
+        model: that is asked.
+        max_items: most items.
+
+    Raises:
+        RequestError, DataError: the body is not a request of this protocol, or its columns are not the
+            model's.
+    """
+    text, binary = _parts(body, header_length)
+    request = json.loads(text)
+    inputs = request.get("inputs") if isinstance(request, dict) else None
+    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+        raise _malformed("the body has no inputs", fix="give a list of tensors")
+    arrays: dict[str, pa.Array] = {}
+    for tensor in inputs:
+        name = tensor.get("name")
+        if not isinstance(name, str) or name in arrays:
+            raise _malformed(f"an input has the name {str(name)[:60]!r}, which is not one, or used twice")
+        arrays[name], binary = _array(tensor, name, binary, as_lists=name in model.lists)
+    if len(binary):
+        raise _malformed(f"{len(binary):,} bytes follow the last tensor", HEADER_LENGTH)
+    check_names(model, list(arrays))
+    count = max(len(array) for array in arrays.values())
+    check_count(count if all(len(array) for array in arrays.values()) else 0, max_items)
+    columns = {name: _of_all(name, arrays[name], count) for name in model.columns}
+    return ScoreRequest(count, {}, columns), _wanted(request, model)
+
+
+def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+    if header_length is None:
+        return body, memoryview(b"")
+    length = int(header_length) if header_length.isascii() and header_length.isdigit() else -1
+    if not 0 <= length <= len(body):
+        raise _malformed(f"{header_length[:40]!r} is not a length within the body", HEADER_LENGTH)
+    return body[:length], memoryview(body)[length:]
+
+
+def _of_all(name: str, array: pa.Array, count: int) -> pa.Array:
+    """Return a column with a value for each item."""
+    if len(array) == count:
+        return array
+    if len(array) == 1:
+        return pa.repeat(array[0], count)
+    raise _malformed(
+        f"{len(array):,} items beside {count:,} of another input",
+        name,
+        "give each input one item, or as many as the others",
+    )
+
+
+def _array(
+    tensor: Mapping[str, Any], name: str, binary: memoryview, *, as_lists: bool
+) -> tuple[pa.Array, memoryview]:
+    """Return the column of a tensor, and what is left of the binary part."""
+    shape, kind = tensor.get("shape"), tensor.get("datatype")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= DIMENSIONS or not all(map(_is_size, shape)):
+        raise _malformed(
+            f"shape {str(shape)[:60]} is impossible",
+            name,
+            f"give 1 or {DIMENSIONS} dimensions: items, values",
+        )
+    if kind != _TEXT and kind not in _TYPES:
+        raise _malformed(
+            f"datatype {str(kind)[:40]!r} is unknown",
+            name,
+            f"{did_you_mean(kind, [*_TYPES, _TEXT])}use one of {', '.join([*_TYPES, _TEXT])}",
+        )
+    size = (tensor.get("parameters") or {}).get("binary_data_size")
+    if size is None:
+        values = _from_json(tensor.get("data"), kind, name)
+    elif not _is_size(size) or size > len(binary):
+        raise _malformed(f"binary_data_size {str(size)[:40]} is more than the body has", name)
+    else:
+        values, binary = _from_binary(binary[:size], kind, name), binary[size:]
+    if len(values) != prod(shape):
+        raise _malformed(f"{len(values):,} values for shape {shape}", name)
+    width = shape[1] if len(shape) == DIMENSIONS else 1
+    if len(shape) == DIMENSIONS and (width != 1 or as_lists):
+        offsets = pa.array(np.arange(shape[0] + 1) * width, pa.int64())
+        return pa.LargeListArray.from_arrays(offsets, values), binary
+    return values, binary
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _from_json(data: Any, kind: str, name: str) -> pa.Array:
+    values = _flat(data)
+    try:
+        if kind == _TEXT:
+            return pa.array(values, pa.string())
+        return pa.array(values, pa.from_numpy_dtype(_TYPES[kind]))
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise _malformed(
+            f"the data is not {kind}: {str(error).splitlines()[0]}", name, "correct the data or its datatype"
+        ) from error
+
+
+def _flat(data: Any) -> list[Any]:
+    """Return the values of a tensor, which may be nested by its dimensions or not."""
+    if not isinstance(data, list):
+        return [data]
+    if not any(isinstance(row, list) for row in data):
+        return data
+    return [value for row in data for value in (row if isinstance(row, list) else [row])]
+
+
+def _from_binary(data: memoryview, kind: str, name: str) -> pa.Array:
+    if kind != _TEXT:
+        dtype = np.dtype(_TYPES[kind])
+        if len(data) % dtype.itemsize:
+            raise _malformed(f"{len(data):,} bytes are not whole values of {kind}", name)
+        return pa.array(np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype))
+    texts: list[bytes] = []
+    at = 0
+    while at < len(data):
+        if at + 4 > len(data):
+            raise _malformed("the last text has no length", name)
+        length = int(struct.unpack_from("<I", data, at)[0])
+        texts.append(bytes(data[at + 4 : at + 4 + length]))
+        at += 4 + length
+    if at != len(data):
+        raise _malformed("the last text is cut short", name)
+    return pa.array(texts, pa.large_binary())
+
+
+def _wanted(request: Mapping[str, Any], model: ServedModel) -> Wanted:
+    binary = bool((request.get("parameters") or {}).get("binary_data_output"))
+    asked = request.get("outputs") or [{"name": name} for name in model.outputs]
+    outputs: dict[str, bool] = {}
+    for one in asked if isinstance(asked, list) else [asked]:
+        name = one.get("name") if isinstance(one, dict) else None
+        if name not in model.outputs:
+            raise _malformed(
+                f"output {str(name)[:60]!r} is unknown", fix=f"the outputs are {', '.join(model.outputs)}"
+            )
+        outputs[str(name)] = bool((one.get("parameters") or {}).get("binary_data", binary))
+    id_ = request.get("id")
+    return Wanted(id_ if isinstance(id_, str) else None, outputs)
+
+
+def write(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
+    """Return the body of an answer, and the length of its JSON part if tensors follow in binary."""
+    model, binary, outputs = answer.model, list[bytes](), list[dict[str, Any]]()
+    for name, in_binary in wanted.outputs.items():
+        scores: npt.NDArray[Any] = np.ascontiguousarray(answer.scores[:, model.outputs.index(name)])
+        output: dict[str, Any] = {"name": name, "datatype": _FLOATS[scores.itemsize], "shape": [len(scores)]}
+        if in_binary:
+            binary.append(scores.tobytes())
+            output["parameters"] = {"binary_data_size": scores.nbytes}
+        else:
+            output["data"] = scores
+        outputs.append(output)
+    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.step), "outputs": outputs}
+    if wanted.id is not None:
+        head["id"] = wanted.id
+    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join([text, *binary]), len(text) if binary else None
+
+
+def write_error(error: SatrapError) -> bytes:
+    """Return an error as this protocol has them: one text."""
+    return orjson.dumps({"error": str(error)})
+
+
+def _malformed(what: str, where: str = "inputs", fix: str = "") -> RequestError:
+    return RequestError(400, what, where=where, fix=fix)

@@ -1,0 +1,156 @@
+"""Serves a run: loads it, prints what it serves and where, and answers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from satrap.checkpoint.chain import open_chain
+from satrap.config import Recipe
+from satrap.data.encode import MISSING
+from satrap.errors import ConfigError
+from satrap.launch.folder import RunFolder
+from satrap.launch.scoring import load_predictor, model_place, scoring_recipe
+from satrap.openmetrics import Endpoint
+from satrap.rpc import read_key, split_address
+from satrap.serve.limits import Limits
+from satrap.serve.model import ServedModel
+from satrap.words import counted, size
+
+NEEDED = ("starlette", "uvicorn", "orjson")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a run is served.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one.
+        key: file with the key that clients must send; None: none is needed.
+        metrics: HOST:PORT of OpenMetrics; None: nowhere.
+        drain_seconds: how long to continue after SIGTERM.
+        name: of the model in answers; None: the name of the folder.
+        trust: run the code in the folder of another user.
+    """
+
+    listen: str
+    key: Path | None = None
+    metrics: str | None = None
+    drain_seconds: float = 0.0
+    name: str | None = None
+    trust: bool = False
+
+
+def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]) -> None:
+    """Serve the model of a run until SIGTERM or SIGINT.
+
+    Args:
+        folder: of the run.
+        options: where and how.
+        overrides: `key=value` texts for keys of `SCORING_KEYS`.
+        say: called with each line for people.
+
+    Raises:
+        ConfigError: a package is missing, the code of another user would run, the address cannot be used, or
+            the rows do not fit.
+    """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ConfigError(
+            f"satrap serve needs {', '.join(missing)}", fix="install it: pip install 'satrap[serve]'"
+        )
+    from satrap.serve.server import listening
+
+    recipe = scoring_recipe(folder, overrides)
+    if not options.trust:
+        _check_owner(folder, recipe)
+    secret = None if options.key is None else _secret(options.key)
+    with listening(*split_address(options.listen), secret=secret) as listener:
+        say(f"loading {_size(folder, recipe)}")
+        name = options.name or folder.path.resolve().name
+        model = ServedModel(name, load_predictor(folder, recipe), recipe.sections.data.missing or MISSING)
+        limits = Limits(**recipe.sections.serving.model_dump())
+        _answer(folder, model, listener, limits, secret, options, say)
+    say("ended: every request was answered")
+
+
+def _answer(
+    folder: RunFolder,
+    model: ServedModel,
+    listener: socket.socket,
+    limits: Limits,
+    secret: bytes | None,
+    options: Options,
+    say: Callable[[str], object],
+) -> None:
+    from satrap.serve.app import Application
+    from satrap.serve.metrics import server_values
+    from satrap.serve.scorer import Scorer
+    from satrap.serve.server import Server
+
+    with ExitStack() as stack:
+        scorer = stack.enter_context(Scorer(model, max_queue=limits.max_queue))
+        application = Application(scorer, limits, secret=secret)
+        metrics = None
+        if options.metrics:
+            endpoint = Endpoint(
+                *split_address(options.metrics),
+                lambda: server_values(scorer, application),
+                busy=lambda: application.busy,
+            )
+            metrics = stack.enter_context(endpoint).address
+
+        def started() -> None:
+            for line in _introduction(folder, model, _url(listener), metrics):
+                say(line)
+
+        Server(application, listener, drain_seconds=options.drain_seconds).run(started)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _check_owner(folder: RunFolder, recipe: Recipe) -> None:
+    """Raise `ConfigError` if code in the folder of another user would run."""
+    if recipe.own_code() and folder.path.stat().st_uid != os.geteuid():
+        raise ConfigError(
+            "the run has code of its own, and its folder belongs to another user",
+            where=str(folder),
+            why="serving it would execute that code",
+            fix=f"read the code in {folder.code}; if you trust it, add --trust",
+        )
+
+
+def _secret(key: Path) -> bytes:
+    """Return the text of a key file; raise `ConfigError` if it is not one, or others may read it."""
+    read_key(key)
+    return key.read_bytes().strip()
+
+
+def _size(folder: RunFolder, recipe: Recipe) -> str:
+    """Return how many rows the model has, and what they take on the disk."""
+    members = [manifest for _, manifest in open_chain(model_place(folder, recipe)).members]
+    rows = sum(sum(manifest.rows().values()) for manifest in members)
+    return f"{counted(rows, 'row')}, {size(sum(manifest.bytes for manifest in members))}"
+
+
+def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str | None) -> list[str]:
+    """Return the lines that say what is served, and where."""
+    rows = model.rows()
+    lines = {
+        "serving": f"{model.name}, step {model.step:,}",
+        "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.row_bytes())}",
+        "network": counted(model.weights(), "weight"),
+        "scores": f"{url}/v1/score",
+        "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",
+        **({"metrics": f"http://{metrics}/metrics"} if metrics else {}),
+        "try it": f"satrap request {shlex.quote(str(folder))} | curl -sd @- {url}/v1/score",
+    }
+    return [f"{name:<9} {text}" for name, text in lines.items()]

@@ -1,0 +1,217 @@
+"""The scoring thread: joins the requests that wait, scores them together, and hands out the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from satrap.errors import SatrapError
+from satrap.serve.errors import RequestError
+from satrap.serve.model import Scores, ServedModel
+from satrap.serve.request import ScoreRequest
+
+JOINED_ROWS = 1024
+"""Requests are joined up to this number of rows; a larger one is scored alone. More rows gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The scores of a request.
+
+    Args:
+        model: that scored it.
+        scores: [rows, outputs].
+    """
+
+    model: ServedModel
+    scores: Scores
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    request: ScoreRequest
+    until: float  # on the clock of `perf_counter`
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Answer]
+    begun: float = field(default_factory=perf_counter)
+
+
+@dataclass(slots=True)
+class ScorerStatistics:
+    """Counters of a `Scorer`.
+
+    Attributes:
+        requests: scored.
+        rows: scored.
+        batches: number of passes through the network.
+        wait_seconds: time that requests waited for the scoring thread.
+        late: requests that were not scored because their deadline had passed.
+        abandoned: requests that were not scored because the client had gone.
+        failed: requests whose values could not be used.
+    """
+
+    requests: int = 0
+    rows: int = 0
+    batches: int = 0
+    wait_seconds: float = 0.0
+    late: int = 0
+    abandoned: int = 0
+    failed: int = 0
+
+
+class Scorer:
+    """Owns the served model: only its thread reads rows and runs the network.
+
+    ```python
+    with Scorer(model, max_queue=1024) as scorer:
+        answer = await scorer.score(request, seconds=1.0)
+    ```
+
+    Args:
+        model: to score with.
+        max_queue: most requests that wait; one more is refused with status 503.
+
+    Attributes:
+        statistics: counters, which any thread may read.
+    """
+
+    def __init__(self, model: ServedModel, *, max_queue: int = 1024) -> None:
+        self.model, self.statistics = model, ScorerStatistics()
+        self._max_queue = max_queue
+        self._waiting: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="satrap-scorer", daemon=True)
+
+    def __enter__(self) -> Scorer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait."""
+        return len(self._waiting)
+
+    def score(self, request: ScoreRequest, *, seconds: float) -> asyncio.Future[Answer]:
+        """Queue a request; call it in an event loop.
+
+        Args:
+            request: with the model's columns.
+            seconds: the request is refused with status 504 if scoring has not begun by then.
+
+        Returns:
+            The scores to come. Cancelling it takes the request back, unless it is being scored.
+
+        Raises:
+            RequestError: too many requests wait.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(request, perf_counter() + seconds, loop, loop.create_future())
+        with self._changed:
+            if len(self._waiting) >= self._max_queue:
+                raise RequestError(
+                    503,
+                    f"{len(self._waiting)} requests wait already",
+                    why="more would only wait until nobody needs the answer",
+                    fix="try again later, send less, or start more servers",
+                    headers={"Retry-After": "1"},
+                )
+            self._waiting.append(job)
+            if len(self._waiting) == 1:
+                self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Score what waits, then end the thread and release the model."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.model.close()
+
+    def _run(self) -> None:
+        while jobs := self._next():
+            results = self._results(jobs)
+            for loop in {id(job.loop): job.loop for job in jobs}.values():
+                own = [(job, result) for job, result in results if job.loop is loop]
+                try:
+                    loop.call_soon_threadsafe(_deliver, own)
+                except RuntimeError:  # the loop has ended, and with it whoever waited
+                    continue
+
+    def _next(self) -> list[_Job]:
+        """Wait for requests; return those to be scored together, none at the end."""
+        with self._changed:
+            while not self._waiting and not self._stopping:
+                self._changed.wait()
+            jobs: list[_Job] = []
+            rows = 0
+            while self._waiting and (not jobs or rows + self._waiting[0].request.size <= JOINED_ROWS):
+                jobs.append(self._waiting.popleft())
+                rows += jobs[-1].request.size
+        return jobs
+
+    def _results(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
+        results: list[tuple[_Job, Answer | BaseException]] = []
+        due: list[_Job] = []
+        now = perf_counter()
+        for job in jobs:
+            self.statistics.wait_seconds += now - job.begun
+            if job.future.cancelled():
+                self.statistics.abandoned += 1
+            elif job.until < now:
+                self.statistics.late += 1
+                results.append((job, _late(now - job.begun)))
+            else:
+                due.append(job)
+        return results + self._scored(due) if due else results
+
+    def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
+        """Score requests together; if that fails, one by one, so that only the bad one fails."""
+        try:
+            scores = self.model.score(self.model.encode([job.request for job in jobs]))
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            if len(jobs) > 1:
+                return [result for job in jobs for result in self._scored([job])]
+            self.statistics.failed += 1
+            return [(jobs[0], error)]
+        results: list[tuple[_Job, Answer | BaseException]] = []
+        start = 0
+        for job in jobs:
+            results.append((job, Answer(self.model, scores[start : start + job.request.size])))
+            start += job.request.size
+        self.statistics.requests += len(jobs)
+        self.statistics.rows += start
+        self.statistics.batches += 1
+        return results
+
+
+def _late(waited: float) -> SatrapError:
+    return RequestError(
+        504,
+        f"the deadline passed after {waited * 1000:.0f} ms in the queue",
+        why="nobody waits for the answer any more",
+        fix="give more time, send less, or start more servers",
+    )
+
+
+def _deliver(results: Sequence[tuple[_Job, Answer | BaseException]]) -> None:
+    """Complete the futures; in their event loop."""
+    future: asyncio.Future[Any]
+    for job, result in results:
+        future = job.future
+        if future.done():
+            continue
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

@@ -1,0 +1,128 @@
+"""The server's process: listens, answers until it is told to stop, and lets no request fail then."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import uvicorn
+
+from satrap.errors import ConfigError
+from satrap.rpc import is_loopback
+from satrap.serve.app import Application
+
+CONNECTIONS = 4096
+"""Most connections and waiting requests; uvicorn answers more with status 503."""
+_TICK = 0.01
+"""Seconds between looks whether the server has started."""
+
+
+def listening(host: str, port: int, *, secret: bytes | None) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the address cannot be used, or others could reach it and there is no key.
+    """
+    if secret is None and not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other machines, and there is no key",
+            why="whoever reaches the server could ask it",
+            fix="write a key with satrap key FILE and give it with --key FILE, or listen on 127.0.0.1",
+        )
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except BaseException:
+            listener.close()
+            raise
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error}",
+            fix="choose another --listen, or port 0 for a free one",
+        ) from error
+    return listener
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to `Server`, which drains first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """Answers requests until it is told to stop.
+
+    ```python
+    server = Server(application, listening("127.0.0.1", 8000, secret=None))
+    server.run()        # until SIGTERM, SIGINT or `stop` of another thread
+    ```
+
+    When it is told to stop, it says that it is not ready, continues to answer for a while so that a balancer
+    notices, accepts no more connections, finishes what has begun, and returns. Told a second time, it ends
+    the wait.
+
+    Args:
+        application: answers.
+        listener: socket of `listening`; it is closed at the end.
+        drain_seconds: how long to continue, default 0.
+    """
+
+    def __init__(
+        self, application: Application, listener: socket.socket, *, drain_seconds: float = 0.0
+    ) -> None:
+        self._application, self._listener, self._drain_seconds = application, listener, drain_seconds
+        self._settings = uvicorn.Config(
+            application.asgi,
+            loop="uvloop" if find_spec("uvloop") else "asyncio",
+            http="httptools" if find_spec("httptools") else "h11",
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=30,
+        )
+        self._uvicorn = _Uvicorn(self._settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, started: Callable[[], object] = lambda: None) -> None:
+        """Answer until the end; call `started` once requests are answered."""
+        make_loop = self._settings.get_loop_factory()
+        with self._listener, asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(self._serve(started))
+
+    def stop(self) -> None:
+        """Begin to end; any thread may call it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._drain)
+
+    async def _serve(self, started: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._drain)
+        serving = asyncio.ensure_future(self._uvicorn.serve(sockets=[self._listener]))
+        while not self._uvicorn.started and not serving.done():
+            await asyncio.sleep(_TICK)
+        if self._uvicorn.started:
+            started()
+        await serving
+
+    def _drain(self) -> None:
+        assert self._loop is not None
+        again, self._application.draining = self._application.draining, True
+        self._loop.call_later(0.0 if again else self._drain_seconds, self._end)
+
+    def _end(self) -> None:
+        self._uvicorn.should_exit = True
