@@ -17,10 +17,10 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import multiprocessing
 import os
-import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,12 +33,9 @@ import torch
 
 import satrap
 from benchmarks.record import write
-from satrap.serve.app import Application
-from satrap.serve.limits import Limits
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import Answer, Scorer
-from satrap.serve.server import Server, listening
+from satrap.serve.scorer import Answer
 from satrap.train import Predictor
 
 IDS, NUMBERS, DIM = 26, 13, 16
@@ -50,7 +47,7 @@ MAX_ITEMS = 10_000
 
 def schema() -> satrap.Schema:
     features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM) for i in range(IDS)}
-    features |= {f"n{i}": satrap.Numeric(transform=("log1p",)) for i in range(NUMBERS)}
+    features |= {f"n{i}": satrap.Numeric(transform="log1p") for i in range(NUMBERS)}
     return satrap.Schema((satrap.Label(name="click"),), features)
 
 
@@ -62,7 +59,7 @@ def trained(folder: Path) -> str:
         schema(),
         embedding_optimizer=satrap.optim.SGD(lr=0.1),
         dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01),
-        training=satrap.TrainingOptions(mode="sync"),
+        mode="sync",
     )
     random = np.random.default_rng(0)
     rows: dict[str, Any] = {f"c{i}": random.permutation(ROWS) for i in range(IDS)}
@@ -146,31 +143,15 @@ def processor_ms(work: Callable[[], Any], seconds: float) -> float:
     return (time.process_time() - start) / count * 1000
 
 
-def serve(url: str, listener: socket.socket) -> None:
-    torch.set_num_threads(1)
-    model = ServedModel("reference", Predictor.load(url, threads=1))
-    with Scorer(model) as scorer:
-        Server(Application(scorer, Limits()), listener).run()
-
-
 class Process:
     """A server in a process of its own."""
 
     def __init__(self, url: str) -> None:
-        listener = listening("127.0.0.1", 0, secret=None)
-        self.address = listener.getsockname()
-        self._process = multiprocessing.get_context("spawn").Process(target=serve, args=(url, listener))
-        self._process.start()
-        listener.close()
-        self.connection = http.client.HTTPConnection(*self.address)
-        while True:
-            try:
-                self.connection.request("GET", "/ready")
-                self.connection.getresponse().read()
-                return
-            except OSError:
-                time.sleep(0.1)
-                self.connection.close()
+        program = [sys.executable, "-m", "benchmarks.serving.server", url]
+        self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        host, _, port = self._process.stdout.readline().strip().partition(":")
+        self.connection = http.client.HTTPConnection(host, int(port))
 
     def ask(self, body: bytes) -> bytes:
         self.connection.request("POST", "/v1/score", body)
@@ -185,7 +166,7 @@ class Process:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.join()
+        self._process.wait()
 
 
 def http_ms(process: Process, bodies: Sequence[bytes], seconds: float) -> float:

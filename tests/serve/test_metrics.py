@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from satrap.openmetrics import METRICS
+from satrap.serve.follow import FollowerStatistics
 from satrap.serve.metrics import server_values
 from tests.serve.requests import plain
 from tests.serve.served import Served
@@ -12,7 +13,7 @@ from tests.serve.served import Served
 
 def test_requests_rows_and_missing_ids_are_counted(server: Served, rows: pd.DataFrame) -> None:
     def values() -> dict[str, float]:
-        found = server_values(server.scorer, server.application)
+        found = server_values(server.scorer, server.application, FollowerStatistics())
         assert found.keys() - {"satrap_role"} == {
             metric.name for metric in METRICS if metric.name.startswith("satrap_serve_")
         }

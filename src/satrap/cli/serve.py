@@ -30,6 +30,7 @@ from satrap.cli.options import debug_option, set_option
     type=click.FloatRange(min=0),
     help="After SIGTERM, go on answering for so long and be not ready, so that a balancer notices.",
 )
+@click.option("--follow", is_flag=True, help="Serve each new snapshot of a run that trains.")
 @click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
 @click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
 @set_option
@@ -40,6 +41,7 @@ def serve(
     key: Path | None,
     metrics: str | None,
     drain: float,
+    follow: bool,
     name: str | None,
     trust: bool,
     overrides: tuple[str, ...],
@@ -53,7 +55,9 @@ def serve(
     from satrap import launch
     from satrap.serve.run import Options, run
 
-    options = Options(listen=listen, key=key, metrics=metrics, drain_seconds=drain, name=name, trust=trust)
+    options = Options(
+        listen=listen, key=key, metrics=metrics, drain_seconds=drain, name=name, trust=trust, follow=follow
+    )
     run(launch.RunFolder.open(folder), options, overrides, click.echo)
 
 

@@ -53,11 +53,11 @@ def model_place(folder: RunFolder, recipe: Recipe) -> str:
     return str(folder.model) if ended else newest(folder.snapshots(recipe))
 
 
-def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
+def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    Rows are kept as the recipe says: within `embedding.memory` and the tables' own, and in `embedding.tier`.
-    If they do not fit, raises ConfigError.
+    `place` names another snapshot. Rows are kept as the recipe says: within `embedding.memory` and the
+    tables' own, and in `embedding.tier`. If they do not fit, raises ConfigError.
     """
     store = store_of(recipe)
     if store.tier is None:  # rows that are evicted would be lost
@@ -65,7 +65,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
         store = replace(store, eviction=None, tables=own)
     try:
         predictor = Predictor.load(
-            model_place(folder, recipe),
+            place or model_place(folder, recipe),
             partial(make_model, recipe) if ("model", "class") in recipe.own_code() else None,
             device=recipe.sections.training.device,
             store=store,

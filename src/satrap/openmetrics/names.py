@@ -129,6 +129,15 @@ METRICS = (
     ),
     Metric("satrap_serve_looked_up_ids", "counter", "Unique ids looked up.", labels=("table",)),
     Metric("satrap_serve_missing_ids", "counter", "Ids among them without a row.", labels=("table",)),
+    Metric("satrap_serve_newest_step", "gauge", "Training step of the newest snapshot, served or not."),
+    Metric("satrap_serve_updates", "counter", "Snapshots that took the place of an older one."),
+    Metric("satrap_serve_refused_updates", "counter", "Snapshots that could not be used."),
+    Metric(
+        "satrap_serve_update_seconds",
+        "counter",
+        "Time from noticing snapshots until they were served.",
+        "seconds",
+    ),
     Metric("satrap_serve_rows", "gauge", "Rows held."),
     Metric("satrap_serve_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ from satrap.serve.errors import RequestError, status_of
 from satrap.serve.limits import Limits
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
-from satrap.serve.scorer import Answer, Scorer
+from satrap.serve.scorer import Answer, Scorer, check_step
 
 STEP = "Satrap-Step"
 """Header of an answer: the training step whose rows and network gave it."""
@@ -107,7 +108,10 @@ class Application:
 
     def _read_v2(self, request: Request, body: bytes) -> Any:
         length = request.headers.get(HEADER_LENGTH)
-        return open_inference.read(body, length, self._scorer.model, max_items=self._limits.max_items)
+        asked, wanted = open_inference.read(
+            body, length, self._scorer.model, max_items=self._limits.max_items
+        )
+        return replace(asked, step=self._asked_step(request)), wanted
 
     def _write_v2(self, answer: Answer, wanted: Any) -> Response:
         body, length = open_inference.write(answer, wanted)
@@ -207,9 +211,6 @@ class Application:
             raise RequestError(
                 404, f"model {params['name'][:60]!r} is not served", fix=f"ask for {model.name!r}"
             )
-        if "step" in params:
-            step = params["step"]
-            json.check_step(int(step) if step.isdecimal() else step, model)
 
     async def _live(self, _: Request) -> Response:
         return PlainTextResponse("live")
@@ -234,13 +235,20 @@ class Application:
     async def _server_metadata(self, _: Request) -> Response:
         return _json(open_inference.server_metadata(version("satrap")))
 
+    def _asked_step(self, request: Request) -> int | str | None:
+        """Return the training step in the path of a request, which may not be a number; None: any."""
+        step: str | None = request.path_params.get("step")
+        return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
+
     async def _model_metadata(self, request: Request) -> Response:
         self._check_secret(request)
         self._check_model(request)
+        check_step(self._asked_step(request), self._scorer.model)
         return _json(open_inference.model_metadata(self._scorer.model))
 
     async def _model_ready(self, request: Request) -> Response:
         self._check_model(request)
+        check_step(self._asked_step(request), self._scorer.model)
         return await self._ready(request)
 
 

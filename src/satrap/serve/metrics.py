@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from satrap.serve.app import Application
+from satrap.serve.follow import FollowerStatistics
 from satrap.serve.scorer import Scorer
 
 
-def server_values(scorer: Scorer, application: Application) -> dict[str, Any]:
+def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:
     """Return the values of a server's metrics, see `satrap.openmetrics.METRICS`."""
     model, counters = scorer.model, scorer.statistics
     stages = {
@@ -31,6 +32,10 @@ def server_values(scorer: Scorer, application: Application) -> dict[str, Any]:
         "satrap_serve_stage_seconds": stages,
         "satrap_serve_looked_up_ids": {table: ids for table, (ids, _) in looked_up.items()},
         "satrap_serve_missing_ids": {table: missing for table, (_, missing) in looked_up.items()},
+        "satrap_serve_newest_step": max(following.latest, model.step),
+        "satrap_serve_updates": following.updates,
+        "satrap_serve_refused_updates": following.refused,
+        "satrap_serve_update_seconds": following.seconds,
         "satrap_serve_rows": sum(model.rows().values()),
         "satrap_serve_memory_bytes": model.row_bytes(),
     }

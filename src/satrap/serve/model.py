@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,14 @@ class ServedModel:
         self.seconds.lookup += looked_up - start
         self.seconds.network += perf_counter() - looked_up
         return scores
+
+    def after(self, other: ServedModel) -> Self:
+        """Return this model with the counters of another one, whose place it takes."""
+        self.seconds = other.seconds
+        mine, theirs = self._exchange.telemetry, other._exchange.telemetry
+        mine.peeked.update(theirs.peeked)
+        mine.unseen.update(theirs.unseen)
+        return self
 
     def rows(self) -> Mapping[str, int]:
         """Return the number of rows by table."""

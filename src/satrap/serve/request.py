@@ -23,11 +23,13 @@ class ScoreRequest:
         size: number of items, at least 1.
         context: column -> the value that all items share, as JSON has them.
         items: column -> one value per item: a list of values as JSON has them, or an Arrow array.
+        step: the training step whose rows and network must give the scores; None: any.
     """
 
     size: int
     context: Mapping[str, Any]
     items: Mapping[str, list[Any] | pa.Array]
+    step: Any = None
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Return some columns as Arrow arrays.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.config import Recipe
 from satrap.data.encode import MISSING
@@ -37,6 +38,7 @@ class Options:
         drain_seconds: how long to continue after SIGTERM.
         name: of the model in answers; None: the name of the folder.
         trust: run the code in the folder of another user.
+        follow: serve each new snapshot of the run.
     """
 
     listen: str
@@ -45,6 +47,7 @@ class Options:
     drain_seconds: float = 0.0
     name: str | None = None
     trust: bool = False
+    follow: bool = False
 
 
 def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]) -> None:
@@ -69,14 +72,47 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     recipe = scoring_recipe(folder, overrides)
     if not options.trust:
         _check_owner(folder, recipe)
+    series = _followed(folder, recipe) if options.follow else None
     secret = None if options.key is None else _secret(options.key)
+
+    def load(place: str) -> ServedModel:
+        predictor = load_predictor(folder, recipe, place)
+        missing = recipe.sections.data.missing or MISSING
+        return ServedModel(options.name or folder.path.resolve().name, predictor, missing)
+
     with listening(*split_address(options.listen), secret=secret) as listener:
-        say(f"loading {_size(folder, recipe)}")
-        name = options.name or folder.path.resolve().name
-        model = ServedModel(name, load_predictor(folder, recipe), recipe.sections.data.missing or MISSING)
+        place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
+        say(f"loading {_size(place)}")
+        model = load(place)
         limits = Limits(**recipe.sections.serving.model_dump())
-        _answer(folder, model, listener, limits, secret, options, say)
+        following = None if series is None else _Following(series, lambda step: load(series.place(step)))
+        _answer(folder, model, listener, limits, secret, options, following, say)
     say("ended: every request was answered")
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    series: Series
+    load: Callable[[int], ServedModel]
+
+
+def _followed(folder: RunFolder, recipe: Recipe) -> Series:
+    """Return the snapshots of a run; raise `ConfigError` if it takes none, or has none yet."""
+    keys, place = recipe.sections.checkpoint, folder.snapshots(recipe)
+    if keys.every_steps is None and keys.delta_every_steps is None:
+        raise ConfigError(
+            "the run takes no snapshots, so there is nothing to follow",
+            where=str(folder),
+            fix="train with checkpoint.every_steps: N, or serve without --follow",
+        )
+    series = Series(place)
+    if series.latest() is None:
+        raise ConfigError(
+            "there is no snapshot yet",
+            where=place,
+            fix=f"wait until the run has taken {keys.every_steps or keys.delta_every_steps} steps",
+        )
+    return series
 
 
 def _answer(
@@ -86,9 +122,11 @@ def _answer(
     limits: Limits,
     secret: bytes | None,
     options: Options,
+    following: _Following | None,
     say: Callable[[str], object],
 ) -> None:
     from satrap.serve.app import Application
+    from satrap.serve.follow import Follower, FollowerStatistics
     from satrap.serve.metrics import server_values
     from satrap.serve.scorer import Scorer
     from satrap.serve.server import Server
@@ -96,11 +134,15 @@ def _answer(
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(model, max_queue=limits.max_queue))
         application = Application(scorer, limits, secret=secret)
+        counters = FollowerStatistics()
+        if following is not None:
+            follower = Follower(following.series, following.load, scorer, notice=say)
+            counters = stack.enter_context(follower).statistics
         metrics = None
         if options.metrics:
             endpoint = Endpoint(
                 *split_address(options.metrics),
-                lambda: server_values(scorer, application),
+                lambda: server_values(scorer, application, counters),
                 busy=lambda: application.busy,
             )
             metrics = stack.enter_context(endpoint).address
@@ -134,9 +176,9 @@ def _secret(key: Path) -> bytes:
     return key.read_bytes().strip()
 
 
-def _size(folder: RunFolder, recipe: Recipe) -> str:
-    """Return how many rows the model has, and what they take on the disk."""
-    members = [manifest for _, manifest in open_chain(model_place(folder, recipe)).members]
+def _size(place: str) -> str:
+    """Return how many rows a saved model has, and what they take on the disk."""
+    members = [manifest for _, manifest in open_chain(place).members]
     rows = sum(sum(manifest.rows().values()) for manifest in members)
     return f"{counted(rows, 'row')}, {size(sum(manifest.bytes for manifest in members))}"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from satrap.errors import SatrapError
+from satrap.errors import ConfigError, SatrapError
 from satrap.serve.errors import RequestError
 from satrap.serve.model import Scores, ServedModel
 from satrap.serve.request import ScoreRequest
@@ -72,8 +72,10 @@ class Scorer:
         answer = await scorer.score(request, seconds=1.0)
     ```
 
+    `swap` puts another model in its place between two batches, so each answer is of exactly one step.
+
     Args:
-        model: to score with.
+        model: to score with; the scorer closes it.
         max_queue: most requests that wait; one more is refused with status 503.
 
     Attributes:
@@ -83,6 +85,7 @@ class Scorer:
     def __init__(self, model: ServedModel, *, max_queue: int = 1024) -> None:
         self.model, self.statistics = model, ScorerStatistics()
         self._max_queue = max_queue
+        self._next_model: ServedModel | None = None
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
@@ -129,6 +132,25 @@ class Scorer:
                 self._changed.notify()
         return job.future
 
+    def swap(self, model: ServedModel) -> None:
+        """Score with another model from the next batch on, and close the one before; any thread may call it.
+
+        Raises:
+            ConfigError: it has other columns or predictions, so requests that wait could not be scored.
+        """
+        old = self.model
+        if (model.columns, model.outputs) != (old.columns, old.outputs):
+            raise ConfigError(
+                f"step {model.step} has another schema than step {old.step}",
+                why="requests that fit the one would not fit the other",
+                fix="start another server for it",
+            )
+        with self._changed:
+            unused, self._next_model = self._next_model, model
+            self._changed.notify()
+        if unused is not None:
+            unused.close()
+
     def close(self) -> None:
         """Score what waits, then end the thread and release the model."""
         with self._changed:
@@ -137,9 +159,17 @@ class Scorer:
         if self._thread.is_alive():
             self._thread.join()
         self.model.close()
+        if self._next_model is not None:
+            self._next_model.close()
 
     def _run(self) -> None:
-        while jobs := self._next():
+        while True:
+            jobs, model = self._next()
+            if model is not None:
+                old, self.model = self.model, model.after(self.model)
+                old.close()
+            elif not jobs:
+                return
             results = self._results(jobs)
             for loop in {id(job.loop): job.loop for job in jobs}.values():
                 own = [(job, result) for job, result in results if job.loop is loop]
@@ -148,17 +178,21 @@ class Scorer:
                 except RuntimeError:  # the loop has ended, and with it whoever waited
                     continue
 
-    def _next(self) -> list[_Job]:
-        """Wait for requests; return those to be scored together, none at the end."""
+    def _next(self) -> tuple[list[_Job], ServedModel | None]:
+        """Wait; return the requests to be scored together, and the model to use from now on if it changes.
+
+        At the end there are neither.
+        """
         with self._changed:
-            while not self._waiting and not self._stopping:
+            while not self._waiting and not self._stopping and self._next_model is None:
                 self._changed.wait()
             jobs: list[_Job] = []
             rows = 0
             while self._waiting and (not jobs or rows + self._waiting[0].request.size <= JOINED_ROWS):
                 jobs.append(self._waiting.popleft())
                 rows += jobs[-1].request.size
-        return jobs
+            model, self._next_model = self._next_model, None
+        return jobs, model
 
     def _results(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
         results: list[tuple[_Job, Answer | BaseException]] = []
@@ -172,7 +206,11 @@ class Scorer:
                 self.statistics.late += 1
                 results.append((job, _late(now - job.begun)))
             else:
-                due.append(job)
+                try:
+                    check_step(job.request.step, self.model)
+                    due.append(job)
+                except RequestError as error:
+                    results.append((job, error))
         return results + self._scored(due) if due else results
 
     def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
@@ -193,6 +231,17 @@ class Scorer:
         self.statistics.rows += start
         self.statistics.batches += 1
         return results
+
+
+def check_step(step: object, model: ServedModel) -> None:
+    """Raise `RequestError` unless a model is of a step, or any would do (None)."""
+    if step is not None and step != model.step:
+        raise RequestError(
+            404,
+            f"step {str(step)[:40]} is not served",
+            why="an answer is of exactly the step it names",
+            fix=f"ask for step {model.step}, or for none",
+        )
 
 
 def _late(waited: float) -> SatrapError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -34,8 +35,8 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
     """Return the rows of a request.
 
     The body is an object: `items` has, for each column, a list of one value per item, or it is a list of
-    objects; `context` has the columns whose value all items share. A `step` that is not the model's is
-    refused.
+    objects; `context` has the columns whose value all items share, and `step` the training step that must
+    give the scores.
 
     Raises:
         RequestError, DataError: see `to_request`, or the body is not such an object.
@@ -53,19 +54,8 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
         raise RequestError(
             422, "the context is not an object", where="context", fix="give an object: column -> value"
         )
-    check_step(request.get("step"), model)
-    return to_request(model, context or {}, request["items"], max_items=max_items)
-
-
-def check_step(step: Any, model: ServedModel) -> None:
-    """Raise `RequestError` unless the model is of a step, or any would do (None)."""
-    if step is not None and step != model.step:
-        raise RequestError(
-            404,
-            f"step {str(step)[:40]} is not served",
-            why="an answer is of exactly the step it names",
-            fix=f"ask for step {model.step}, or for none",
-        )
+    asked = to_request(model, context or {}, request["items"], max_items=max_items)
+    return replace(asked, step=request.get("step"))
 
 
 def write(answer: Answer) -> bytes:

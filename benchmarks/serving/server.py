@@ -1,0 +1,20 @@
+"""`python -m benchmarks.serving.server URL`: serves a saved model with one thread, and prints its address."""
+
+import sys
+
+import torch
+
+from satrap.serve.app import Application
+from satrap.serve.limits import Limits
+from satrap.serve.model import ServedModel
+from satrap.serve.scorer import Scorer
+from satrap.serve.server import Server, listening
+from satrap.train import Predictor
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    listener = listening("127.0.0.1", 0, secret=None)
+    model = ServedModel("reference", Predictor.load(sys.argv[1], threads=1))
+    with Scorer(model) as scorer:
+        host, port = listener.getsockname()
+        Server(Application(scorer, Limits()), listener).run(lambda: print(f"{host}:{port}", flush=True))
