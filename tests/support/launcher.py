@@ -6,5 +6,6 @@ Its server is another copy, where `satrap train` as users start it begins one th
 from satrap.cli import main
 from tests.support import copies
 
-with copies.as_servers():
-    main()
+if __name__ == "__main__":
+    with copies.as_servers():
+        main()

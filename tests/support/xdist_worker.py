@@ -7,6 +7,7 @@ import sys
 
 from tests.support import copies, forked
 
-with copies.as_servers():
-    forked.server()  # now, before there are threads
-exec(eval(sys.stdin.readline()))
+if __name__ == "__main__":  # a process that `multiprocessing` spawns imports this module, too
+    with copies.as_servers():
+        forked.server()  # now, before there are threads
+    exec(eval(sys.stdin.readline()))
