@@ -66,26 +66,28 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
     names = list(inspect.signature(call).parameters)
 
     own = int(names[:1] in (["self"], ["cls"]))
+    by_place: list[frozenset[type]] = []
+    by_name: dict[str, frozenset[type]] = {}
 
     @functools.cache
-    def hints() -> tuple[dict[str, Any], list[frozenset[type]], dict[str, frozenset[type]]]:
+    def hints() -> dict[str, Any]:
         found = get_type_hints(call)  # not before every name that they use is there
-        by_name = {name: _at_once(found[name]) for name in names if name in found}
-        return found, [by_name.get(name, frozenset()) for name in names], by_name
+        by_name.update({name: _at_once(found[name]) for name in names if name in found})
+        by_place.extend(by_name.get(name, frozenset()) for name in names[own:])
+        return found
 
     def fits(given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
         """Tell quickly whether all is right: batches are made and rows looked up by such calls."""
-        _, by_place, by_name = hints()
-        for value, kinds in zip(given[own:], by_place[own:], strict=False):
+        for value, kinds in zip(given[own:] if own else given, by_place, strict=False):
             if type(value) not in kinds:
                 return False
-        return all(type(value) in by_name.get(name, ()) for name, value in named.items())
+        return not named or all(type(value) in by_name.get(name, ()) for name, value in named.items())
 
     @functools.wraps(call)
     def checking(*given: Any, **named: Any) -> Any:
-        if fits(given, named):
+        if (by_place or by_name) and fits(given, named):
             return call(*given, **named)
-        kinds = hints()[0]
+        kinds = hints()
 
         def conforming(name: str, value: Any) -> Any:
             return _conforming(owner, name, value, kinds.get(name, Any), fixes)

@@ -51,6 +51,7 @@ HANDED_OUT = {
     "satrap.store.TableSettings.of",
     "satrap.train.Observer",
     "satrap.train.Predictor.logits",
+    "satrap.train.Predictor.outputs",
     "satrap.train.Progress",
     "satrap.train.Progress.of",
     "satrap.train.Result",

@@ -209,7 +209,7 @@ class Chunk:
 
     def ids(self, name: str, feature: Categorical) -> Jagged:
         """Return the ids of a feature."""
-        return reduced(self._raw_ids(name, feature), feature, self.salt)
+        return _reduced(self._raw_ids(name, feature), feature, self.salt)
 
     def _raw_ids(self, name: str, feature: Categorical) -> Jagged:
         column = feature.column or name
@@ -433,7 +433,7 @@ def _sequence(
         given = values[own] if kept is None else values[own].filter(pa.array(kept))
         inner, feature = chunk._inner(column, given, np.diff(offsets)), schema.features[own]
         if isinstance(feature, Categorical):
-            ids[own] = reduced(Jagged(inner._single(column, feature), offsets), feature, chunk.salt)
+            ids[own] = _reduced(Jagged(inner._single(column, feature), offsets), feature, chunk.salt)
         elif isinstance(feature, Numeric):
             events[own] = Jagged(inner.numeric(column, _one(feature), steps[own]), offsets)
     return ids, events
@@ -444,15 +444,19 @@ def _one(feature: Numeric) -> Numeric:
     return replace(feature, sequence=None, separator=None)
 
 
-def reduced(jagged: Jagged, feature: Categorical, salt: int) -> Jagged:
+def reduced(ids: Ids, feature: Categorical, salt: int) -> Ids:
     """Return ids with those outside the feature's vocabulary made one, and mapped to its buckets."""
-    ids = jagged.values
     if feature.vocabulary is not None:
         known, outside = _vocabulary(feature.vocabulary, salt)
         ids = np.where(np.isin(ids, known) | (ids == _MISSING), ids, outside)
     if feature.buckets is not None:
         # One is added so that no real value becomes MISSING_ID.
         ids = np.where(ids == _MISSING, _MISSING, ids % np.uint64(feature.buckets) + np.uint64(1))
+    return ids
+
+
+def _reduced(jagged: Jagged, feature: Categorical, salt: int) -> Jagged:
+    ids = reduced(jagged.values, feature, salt)
     return jagged if ids is jagged.values else Jagged(ids, jagged.offsets, jagged.weights)
 
 

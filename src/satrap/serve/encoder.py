@@ -60,7 +60,7 @@ class RequestEncoder:
         size = sum(request.size for request in requests)
         hashed = self._hashed(requests)
         ids = {
-            name: Jagged(reduced(Jagged(self._of_feature(name, hashed)), feature, self._schema.salt).values)
+            name: Jagged(reduced(self._of_feature(name, hashed), feature, self._schema.salt))
             for name, feature in self._categorical.items()
             if all(column in hashed for column in self._parts(name))
         }

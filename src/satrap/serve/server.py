@@ -18,6 +18,8 @@ from satrap.serve.app import Application
 
 CONNECTIONS = 4096
 """Most connections and waiting requests; uvicorn answers more with status 503."""
+IDLE_SECONDS = 75
+"""A connection without a request is closed after so long: later than balancers close theirs, usually 60."""
 _TICK = 0.01
 """Seconds between looks whether the server has started."""
 
@@ -91,6 +93,7 @@ class Server:
             access_log=False,
             server_header=False,
             limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=30,
         )
         self._uvicorn = _Uvicorn(self._settings)
