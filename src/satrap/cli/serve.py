@@ -1,6 +1,7 @@
 """`satrap serve` and `satrap request`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +26,7 @@ from satrap.cli.options import debug_option, set_option
 @click.option("--metrics", metavar="HOST:PORT", help="Serve OpenMetrics over HTTP at this address.")
 @click.option(
     "--drain",
+    "drain_seconds",
     default=0.0,
     metavar="SECONDS",
     type=click.FloatRange(min=0),
@@ -35,17 +37,7 @@ from satrap.cli.options import debug_option, set_option
 @click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
 @set_option
 @debug_option
-def serve(
-    folder: str,
-    listen: str,
-    key: Path | None,
-    metrics: str | None,
-    drain: float,
-    follow: bool,
-    name: str | None,
-    trust: bool,
-    overrides: tuple[str, ...],
-) -> None:
+def serve(folder: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Answer requests over HTTP with the scores of the trained model in run folder DIR.
 
     POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
@@ -55,10 +47,7 @@ def serve(
     from satrap import launch
     from satrap.serve.run import Options, run
 
-    options = Options(
-        listen=listen, key=key, metrics=metrics, drain_seconds=drain, name=name, trust=trust, follow=follow
-    )
-    run(launch.RunFolder.open(folder), options, overrides, click.echo)
+    run(launch.RunFolder.open(folder), Options(**options), overrides, click.echo)
 
 
 @click.command()

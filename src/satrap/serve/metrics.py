@@ -33,9 +33,9 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "satrap_serve_looked_up_ids": {table: ids for table, (ids, _) in looked_up.items()},
         "satrap_serve_missing_ids": {table: missing for table, (_, missing) in looked_up.items()},
         "satrap_serve_newest_step": max(following.latest, model.step),
-        "satrap_serve_updates": following.updates,
-        "satrap_serve_refused_updates": following.refused,
-        "satrap_serve_update_seconds": following.seconds,
+        "satrap_serve_loaded_snapshots": following.updates,
+        "satrap_serve_refused_snapshots": following.refused,
+        "satrap_serve_load_seconds": following.seconds,
         "satrap_serve_rows": sum(model.rows().values()),
         "satrap_serve_memory_bytes": model.row_bytes(),
     }
