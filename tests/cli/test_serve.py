@@ -7,44 +7,20 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from satrap.launch.folder import RunFolder
-from tests.cli.command import SATRAP, satrap
+from tests.cli.command import satrap
+from tests.cli.serving import started
 from tests.serve.served import COLUMNS, frame, trained
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return trained(tmp_path_factory.mktemp("served"))
-
-
-@contextmanager
-def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Give a server and the lines that it printed."""
-    process = subprocess.Popen(
-        [SATRAP, "serve", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    lines: dict[str, str] = {}
-    try:
-        while "try it" not in lines:
-            line = process.stdout.readline()
-            assert line, process.communicate()
-            name, _, text = line.strip().partition("  ")
-            lines[name.strip() if text else "loading"] = text.strip() or line.strip()
-        yield process, lines
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def ask(url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:

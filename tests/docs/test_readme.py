@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.cli.command import satrap
+from tests.cli.serving import started
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 ROWS = 3000
@@ -75,12 +76,17 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for block in blocks("") for line in block.splitlines() if line.startswith("satrap ")]
     commands = [shlex.split(line, comments=True)[1:] for line in lines if SIMULATE not in line]
     assert len(commands) == len(lines) - 1
-    assert {"init", "train", "report", "evaluate", "predict", "config", "doctor", "plan"} <= {
+    assert {"init", "train", "report", "evaluate", "predict", "serve", "config", "doctor", "plan"} <= {
         c[0] for c in commands
     }
     for command in commands:
         if command[0] == "train" and "--set" in command:  # from here on, the recipe that the README shows
             (tmp_path / "recipe.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+        if command[0] == "serve":  # until it is told to end
+            with started(*command[1:], "--listen", "127.0.0.1:0") as (server, _):
+                server.terminate()
+                assert server.wait(60) == 0
+            continue
         answer = satrap(*command)
         assert answer.code == 0, (command, answer.err)
     assert (tmp_path / "runs" / "first" / "report.html").exists()
