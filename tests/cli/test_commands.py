@@ -24,6 +24,8 @@ def test_help_lists_the_commands_that_exist() -> None:
         "tune",
         "evaluate",
         "predict",
+        "serve",
+        "request",
         "report",
         "config",
         "plan",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.batch import Batch
@@ -92,6 +92,7 @@ def by_training(asked: list[ScoreRequest]) -> Batch:
 ENCODER = RequestEncoder(SCHEMA, MISSING)
 
 
+@settings(deadline=None)  # the first one may compile
 @given(requests())
 def test_joined_requests_have_the_ids_and_numbers_of_training_to_the_bit(asked: list[ScoreRequest]) -> None:
     try:

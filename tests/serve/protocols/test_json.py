@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.serve.bodies import ARROW, INFER, binary_request, stream
@@ -15,6 +15,7 @@ from tests.serve.requests import plain
 from tests.serve.served import Served
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_damaged_bodies_are_refused_and_the_server_lives(
     server: Served, alike: tuple[pd.DataFrame, dict[str, list[Any]]], data: st.DataObject
@@ -41,6 +42,7 @@ def test_damaged_bodies_are_refused_and_the_server_lives(
     assert server.ask("/ready")[0] == 200
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
