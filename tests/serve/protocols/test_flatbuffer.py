@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.serve.protocols.flatbuffer import is_compressed
@@ -41,6 +41,7 @@ def test_it_is_told_of_rows_and_dictionaries_but_not_of_schemas(name: str) -> No
     assert not any(map(is_compressed, messages(TABLES[name], None)))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_damaged_messages_are_value_errors(data: st.DataObject) -> None:
     message = bytearray(data.draw(st.sampled_from(messages(TABLES["dictionary"], "lz4"))))
