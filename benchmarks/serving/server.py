@@ -4,8 +4,8 @@ import sys
 
 import torch
 
+from satrap.config.keys import Serving
 from satrap.serve.app import Application
-from satrap.serve.limits import Limits
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
 from satrap.serve.server import Server, listening
@@ -17,4 +17,4 @@ if __name__ == "__main__":
     model = ServedModel("reference", Predictor.load(sys.argv[1], threads=1))
     with Scorer(model) as scorer:
         host, port = listener.getsockname()
-        Server(Application(scorer, Limits()), listener).run(lambda: print(f"{host}:{port}", flush=True))
+        Server(Application(scorer, Serving()), listener).run(lambda: print(f"{host}:{port}", flush=True))

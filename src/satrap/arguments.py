@@ -66,18 +66,18 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
     names = list(inspect.signature(call).parameters)
 
     own = int(names[:1] in (["self"], ["cls"]))
-    by_place: list[frozenset[type]] = []
-    by_name: dict[str, frozenset[type]] = {}
+    quick: list[tuple[list[frozenset[type]], dict[str, frozenset[type]]]] = []  # once it is known, one entry
 
     @functools.cache
     def hints() -> dict[str, Any]:
         found = get_type_hints(call)  # not before every name that they use is there
-        by_name.update({name: _at_once(found[name]) for name in names if name in found})
-        by_place.extend(by_name.get(name, frozenset()) for name in names[own:])
+        by_name = {name: _at_once(found[name]) for name in names if name in found}
+        quick[:] = [([by_name.get(name, frozenset()) for name in names[own:]], by_name)]
         return found
 
     def fits(given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
         """Tell quickly whether all is right: batches are made and rows looked up by such calls."""
+        by_place, by_name = quick[0]
         for value, kinds in zip(given[own:] if own else given, by_place, strict=False):
             if type(value) not in kinds:
                 return False
@@ -85,7 +85,7 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
 
     @functools.wraps(call)
     def checking(*given: Any, **named: Any) -> Any:
-        if (by_place or by_name) and fits(given, named):
+        if quick and fits(given, named):
             return call(*given, **named)
         kinds = hints()
 

@@ -16,10 +16,10 @@ import pandas as pd
 
 from satrap import launch
 from satrap.config import load
+from satrap.config.keys import Serving
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
 from satrap.serve.app import Application
-from satrap.serve.limits import Limits
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
 from satrap.serve.server import Server, listening
@@ -112,7 +112,7 @@ class Served:
 
 
 @contextmanager
-def served(model: ServedModel, limits: Limits = Limits(), secret: bytes | None = None) -> Iterator[Served]:  # noqa: B008
+def served(model: ServedModel, limits: Serving = Serving(), secret: bytes | None = None) -> Iterator[Served]:  # noqa: B008
     listener = listening("127.0.0.1", 0, secret=secret)
     address = listener.getsockname()[:2]
     with Scorer(model, max_queue=limits.max_queue) as scorer:

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from satrap.config.keys import Serving
 from satrap.launch.folder import RunFolder
-from satrap.serve.limits import Limits
 from tests.serve.requests import assert_scores, plain
 from tests.serve.served import COLUMNS, Served, model_of, served
 
@@ -114,7 +114,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], int, str, str]] = {
 
 @pytest.fixture(scope="module")
 def limited(run: RunFolder) -> Any:
-    with served(model_of(run), Limits(max_items=50, max_bytes=20_000), b"secret") as found:
+    with served(model_of(run), Serving(max_items=50, max_bytes=20_000), b"secret") as found:
         yield found
 
 

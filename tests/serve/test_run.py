@@ -18,7 +18,8 @@ def test_what_cannot_be_served_is_refused_before_rows_are_read(
     satrap("serve", tmp_path).assert_refused("not a run folder")
     satrap("serve", run.path, "--listen", "0.0.0.0:0").assert_refused("there is no key", "satrap key FILE")
     satrap("serve", run.path, "--listen", "nowhere").assert_refused("'nowhere'")
-    satrap("serve", run.path, "--set", "serving.max_items=0").assert_refused("serving.max_items")
+    for name in ("max_items", "max_bytes", "max_queue", "deadline"):
+        satrap("serve", run.path, "--set", f"serving.{name}=0").assert_refused(f"serving.{name}")
     satrap("serve", run.path, "--set", "training.epochs=3").assert_refused("training.epochs")
     key = tmp_path / "key"
     key.write_text("short")

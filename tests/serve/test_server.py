@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from satrap.config.keys import Serving
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.serve.app import Application
-from satrap.serve.limits import Limits
 from satrap.serve.scorer import Scorer
 from satrap.serve.server import Server, listening
 from tests.serve.served import Served, model_of
@@ -32,7 +32,7 @@ def test_an_address_that_is_taken_is_told() -> None:
 def test_it_answers_until_it_has_drained(run: RunFolder) -> None:
     listener = listening("127.0.0.1", 0, secret=None)
     with Scorer(model_of(run)) as scorer:
-        application = Application(scorer, Limits())
+        application = Application(scorer, Serving())
         server = Server(application, listener, drain_seconds=60)
         ask = Served(listener.getsockname()[:2], scorer, application).ask
         ready = threading.Event()

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from satrap.config.keys import Serving
 from satrap.errors import SatrapError, TrainingError
 from satrap.serve.errors import RequestError, status_of
-from satrap.serve.limits import Limits
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.scorer import Answer, Scorer, check_step
@@ -50,7 +50,7 @@ class Application:
         answers: how many answers had each HTTP status.
     """
 
-    def __init__(self, scorer: Scorer, limits: Limits, *, secret: bytes | None = None) -> None:
+    def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
         self._scorer, self._limits, self._secret = scorer, limits, secret
         self.draining = False
         self.seconds = {"parse": 0.0, "write": 0.0}

@@ -23,10 +23,13 @@ from satrap.data.transforms import Doubles, compile_steps
 from satrap.schema import Categorical, Numeric, Schema
 from satrap.serve.request import ITEMS, ScoreRequest
 
+Types = frozenset[type]
+_WHOLE: Types = frozenset({int})
+_TEXT: Types = frozenset({str})
+_NUMBERS: Types = frozenset({int, float, type(None)})
+"""Types of the values of a column that is converted together with others. A truth value is of none."""
 _EXACT = 2.0**53
 """Beyond it, not every whole number is a float64; Arrow refuses to mix such a number with others."""
-
-
 _ENCODERS = 64
 """Most encoders of some features that are kept."""
 
@@ -98,10 +101,10 @@ class RequestEncoder:
         """Return the ids of columns that hold only integers or only text, of all rows."""
         found: dict[str, Ids] = {}
         for columns, values, counts in _blocks(self._id_columns, requests):
-            for kind, chosen in _by_kind(columns, values, ({int}, {str})).items():
+            for kind, chosen in _by_kind(columns, values, (_WHOLE, _TEXT)):
                 flat = list(chain.from_iterable(values[column] for column in chosen))
                 try:
-                    array = np.array(flat, np.int64) if kind is int else pa.array(flat, pa.string())
+                    array = np.array(flat, np.int64) if kind is _WHOLE else pa.array(flat, pa.string())
                 except (OverflowError, pa.ArrowException):
                     continue  # more than 63 bits, or a surrogate: `Encoder` knows what to do
                 ids = hash_ids(array, self._schema.salt, self._missing.ids).reshape(len(chosen), -1)
@@ -113,7 +116,7 @@ class RequestEncoder:
         """Return the numeric features whose columns hold numbers or null and nothing that is refused."""
         raw: dict[str, Doubles] = {}
         for columns, values, counts in _blocks(self._number_columns, requests):
-            for chosen in _by_kind(columns, values, ({int, float, type(None)},)).values():
+            for _, chosen in _by_kind(columns, values, (_NUMBERS,)):
                 flat = list(chain.from_iterable(values[column] for column in chosen))
                 try:
                     block = np.array(flat, np.float64).reshape(len(chosen), -1)
@@ -216,22 +219,19 @@ def _blocks(
         yield list(own), own, None
 
 
-def _by_kind(columns: Sequence[str], values: Values, kinds: Sequence[set[type]]) -> dict[Any, list[str]]:
-    """Return, by the first type of a set, the columns all of whose values are of its types."""
+def _by_kind(
+    columns: Sequence[str], values: Values, kinds: Sequence[Types]
+) -> Iterator[tuple[Types, list[str]]]:
+    """Yield types, and the columns all of whose values are of them."""
     every = set(map(type, chain.from_iterable(values[column] for column in columns)))
     for allowed in kinds:
-        if every <= allowed:
-            return {min(allowed, key=_ORDER.index): list(columns)}
-    found: dict[Any, list[str]] = {}
-    for column in columns:
-        own = set(map(type, values[column]))
-        for allowed in kinds:
-            if own <= allowed:
-                found.setdefault(min(allowed, key=_ORDER.index), []).append(column)
-    return found
-
-
-_ORDER = [int, float, type(None), str]
+        if every <= allowed:  # the usual case: one look at all of them
+            yield allowed, list(columns)
+            return
+    types = {column: set(map(type, values[column])) for column in columns}
+    for allowed in kinds:
+        if chosen := [column for column in columns if types[column] <= allowed]:
+            yield allowed, chosen
 
 
 def concatenated(batches: Sequence[Batch]) -> Batch:

@@ -14,14 +14,16 @@ from pathlib import Path
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.config import Recipe
+from satrap.config.keys import Serving
 from satrap.data.encode import MISSING
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor, model_place, scoring_recipe
 from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
-from satrap.serve.limits import Limits
+from satrap.serve.follow import Follower, FollowerStatistics
 from satrap.serve.model import ServedModel
+from satrap.serve.scorer import Scorer
 from satrap.words import counted, size
 
 NEEDED = ("starlette", "uvicorn", "orjson")
@@ -84,16 +86,14 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
         place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
         say(f"loading {_size(place)}")
         model = load(place)
-        limits = Limits(**recipe.sections.serving.model_dump())
-        following = None if series is None else _Following(series, lambda step: load(series.place(step)))
-        _answer(folder, model, listener, limits, secret, options, following, say)
+
+        def follower(scorer: Scorer) -> Follower | None:
+            if series is None:
+                return None
+            return Follower(series, lambda step: load(series.place(step)), scorer, notice=say)
+
+        _answer(folder, model, listener, recipe.sections.serving, secret, options, follower, say)
     say("ended: every request was answered")
-
-
-@dataclass(frozen=True, slots=True)
-class _Following:
-    series: Series
-    load: Callable[[int], ServedModel]
 
 
 def _followed(folder: RunFolder, recipe: Recipe) -> Series:
@@ -119,25 +119,22 @@ def _answer(
     folder: RunFolder,
     model: ServedModel,
     listener: socket.socket,
-    limits: Limits,
+    limits: Serving,
     secret: bytes | None,
     options: Options,
-    following: _Following | None,
+    follower: Callable[[Scorer], Follower | None],
     say: Callable[[str], object],
 ) -> None:
     from satrap.serve.app import Application
-    from satrap.serve.follow import Follower, FollowerStatistics
     from satrap.serve.metrics import server_values
-    from satrap.serve.scorer import Scorer
     from satrap.serve.server import Server
 
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(model, max_queue=limits.max_queue))
         application = Application(scorer, limits, secret=secret)
         counters = FollowerStatistics()
-        if following is not None:
-            follower = Follower(following.series, following.load, scorer, notice=say)
-            counters = stack.enter_context(follower).statistics
+        if (following := follower(scorer)) is not None:
+            counters = stack.enter_context(following).statistics
         metrics = None
         if options.metrics:
             endpoint = Endpoint(

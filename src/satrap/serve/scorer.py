@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 from satrap.errors import ConfigError, SatrapError
 from satrap.serve.errors import RequestError
@@ -36,7 +36,6 @@ class Answer:
 class _Job:
     request: ScoreRequest
     until: float  # on the clock of `perf_counter`
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Answer]
     begun: float = field(default_factory=perf_counter)
 
@@ -104,7 +103,7 @@ class Scorer:
         return len(self._waiting)
 
     def score(self, request: ScoreRequest, *, seconds: float) -> asyncio.Future[Answer]:
-        """Queue a request; call it in an event loop.
+        """Queue a request; all callers share one event loop.
 
         Args:
             request: with the model's columns.
@@ -116,8 +115,7 @@ class Scorer:
         Raises:
             RequestError: too many requests wait.
         """
-        loop = asyncio.get_running_loop()
-        job = _Job(request, perf_counter() + seconds, loop, loop.create_future())
+        job = _Job(request, perf_counter() + seconds, asyncio.get_running_loop().create_future())
         with self._changed:
             if len(self._waiting) >= self._max_queue:
                 raise RequestError(
@@ -170,13 +168,9 @@ class Scorer:
                 old.close()
             elif not jobs:
                 return
-            results = self._results(jobs)
-            for loop in {id(job.loop): job.loop for job in jobs}.values():
-                own = [(job, result) for job, result in results if job.loop is loop]
-                try:
-                    loop.call_soon_threadsafe(_deliver, own)
-                except RuntimeError:  # the loop has ended, and with it whoever waited
-                    continue
+            if results := self._results(jobs):
+                with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                    jobs[0].future.get_loop().call_soon_threadsafe(_deliver, results)
 
     def _next(self) -> tuple[list[_Job], ServedModel | None]:
         """Wait; return the requests to be scored together, and the model to use from now on if it changes.
@@ -255,12 +249,10 @@ def _late(waited: float) -> SatrapError:
 
 def _deliver(results: Sequence[tuple[_Job, Answer | BaseException]]) -> None:
     """Complete the futures; in their event loop."""
-    future: asyncio.Future[Any]
     for job, result in results:
-        future = job.future
-        if future.done():
+        if job.future.done():
             continue
         if isinstance(result, BaseException):
-            future.set_exception(result)
+            job.future.set_exception(result)
         else:
-            future.set_result(result)
+            job.future.set_result(result)

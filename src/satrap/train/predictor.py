@@ -153,7 +153,6 @@ class Predictor:
         measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
         exchange = LocalExchange(store.open(tables))
         predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
-        predictor.step = int(checkpoint.settings["steps"])
         try:
             predictor._restore(checkpoint, url, stateful=optimizer is not NO_STATE)
         except SatrapError:
@@ -163,6 +162,7 @@ class Predictor:
 
     def _restore(self, checkpoint: Checkpoint, url: str, *, stateful: bool) -> None:
         with reading_settings(url):
+            self.step = int(checkpoint.settings["steps"])
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
