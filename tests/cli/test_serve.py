@@ -6,6 +6,7 @@ import http.client
 import json
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ print(found[0].tolist())
     with started(run.path, "--listen", "127.0.0.1:0") as (_, lines):
         address = lines["scores"].removeprefix("http://").partition("/")[0]
         done = subprocess.run(
-            ["python", "-c", program, address], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", program, address], capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
         columns: dict[str, Any] = {
