@@ -107,6 +107,7 @@ def test_all_defaults(tmp_path: Path) -> None:
             "metrics_host": "127.0.0.1",
         },
         "checkpoint": {"durability": "snapshot"},
+        "publish": {"full_every": 100, "dtype": "float32", "keep": 2},
         "serving": {"max_items": 10_000, "max_bytes": 8 << 20, "max_queue": 256, "deadline": 1.0},
         "tune": {"usual": True},
     }

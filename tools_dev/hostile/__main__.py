@@ -81,7 +81,14 @@ class Outcome:
 
 
 def phase(
-    secured: bool, *, messages: int, seconds: float, seed: int, attackers: int, only: Sequence[str] = ()
+    secured: bool,
+    *,
+    messages: int,
+    seconds: float,
+    seed: int,
+    attackers: int,
+    only: Sequence[str] = (),
+    least: float = 0.0,
 ) -> Outcome:
     """Attack for so long, or until so many messages were delivered.
 
@@ -91,6 +98,7 @@ def phase(
         seed: of the attackers.
         attackers: processes, beside one that attacks the metrics endpoint.
         only: names of attacks; default all.
+        least: seconds that it takes at least, however many messages were delivered; shared as `seconds`.
     """
     name = "with a key" if secured else "without a key"
     with tempfile.TemporaryDirectory(prefix="satrap-hostile-") as place:
@@ -116,9 +124,10 @@ def phase(
             for number, target in enumerate(under.values(), 1):
                 crowd = _crowd(target, keys, seed, attackers, delivered, only)
                 begun = time.monotonic()
-                while time.monotonic() < begun + seconds / len(
-                    under
-                ) and delivered.value < messages * number / len(under):
+                enough, share = messages * number / len(under), 1 / len(under)
+                while (took := time.monotonic() - begun) < seconds * share and (
+                    took < least * share or delivered.value < enough
+                ):
                     time.sleep(0.5)
                     for each in under.values():
                         each.look()

@@ -48,6 +48,11 @@ class DensePart:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     regions: Mapping[str, Region] = field(default_factory=dict)
 
+    def only_weights(self) -> DensePart:
+        """Return it without the optimizer's state."""
+        regions = {name: region for name, region in self.regions.items() if name in self.weights}
+        return DensePart(self.weights, {}, regions)
+
     def copied(self, copy: Callable[[Tensor], Tensor] = _on_host) -> DensePart:
         """Return a copy of which nothing is on a device; `copy` copies a tensor, default into memory."""
 

@@ -1,6 +1,7 @@
 """The numbered snapshots of one run, and where a run has checkpoints."""
 
 import re
+from collections.abc import Iterator
 
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.snapshot import Checkpoint, loaded, open_checkpoint, verify, write_checkpoint
@@ -8,8 +9,8 @@ from satrap.checkpoint.storage import Storage, UnreachableError, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
 
-SNAPSHOTS, MODEL_FOLDER = "checkpoints", "model"
-"""Folders of a run's snapshots and of its trained model, inside the run folder."""
+SNAPSHOTS, FEED_FOLDER, MODEL_FOLDER = "checkpoints", "feed", "model"
+"""Folders of a run's snapshots, its feed and its trained model, inside the run folder."""
 _STEP = re.compile(r"step-(\d{8,})")
 _OWN = re.compile(r"(step|best)-(\d{8,})")
 
@@ -40,29 +41,40 @@ class Series:
 
     def steps(self) -> list[int]:
         """Return the steps of the committed snapshots, ascending."""
-        try:
-            names = self._storage.names()
-            found = [int(m[1]) for name in names if (m := _STEP.fullmatch(name)) and self._committed(name)]
-        except OSError as error:
-            raise CheckpointError(f"the snapshots cannot be listed: {error}", where=self.url) from error
-        return sorted(found)
+        return list(self._descending())[::-1]
 
     def latest(self) -> int | None:
         """Return the step of the newest committed snapshot, or None."""
-        return max(self.steps(), default=None)
+        return next(self._descending(), None)
+
+    def _descending(self) -> Iterator[int]:
+        """Yield the steps of the committed snapshots; each is looked at only when its turn comes."""
+        try:
+            names = [name for name in self._storage.names() if _STEP.fullmatch(name)]
+            for name in sorted(names, key=lambda name: -int(name[5:])):
+                if self._committed(name):
+                    yield int(name[5:])
+        except OSError as error:
+            raise CheckpointError(f"the snapshots cannot be listed: {error}", where=self.url) from error
 
     def write(self, step: int, checkpoint: Checkpoint) -> Manifest:
-        """Commit a snapshot, then remove the oldest ones and what dead attempts left behind.
+        """Commit a snapshot; after a full one, remove the oldest ones and what dead attempts left behind.
 
         If it cannot be written, or is a delta that follows none, raises CheckpointError; the older ones stay.
         """
         link = None if checkpoint.deleted is None else self._link(step)
         manifest = write_checkpoint(self.place(step), checkpoint, link=link)
-        self.prune()
+        if link is None:
+            self.prune()
         hit("checkpoint.pruned")
         # Only now: after an error above, the caller assumes that there is no such snapshot.
         self._last = name_of(step), manifest
         return manifest
+
+    @property
+    def deltas(self) -> int:
+        """Number of deltas from the last full snapshot to the last that this object wrote or read."""
+        return 0 if self._last is None or (link := self._last[1].delta) is None else link.number
 
     def unfollow(self) -> None:
         """Forget the last snapshot: `followable` is False until the next one is written."""
@@ -212,18 +224,14 @@ def series_in(url: str) -> Series:
 def find(url: str) -> dict[str, str]:
     """Return name -> URL of all committed checkpoints, oldest snapshot first; raise if there are none.
 
-    They are in a run folder or a folder of snapshots, or the URL is of a checkpoint itself.
+    They are in a run folder or a folder of snapshots, or the URL is of a checkpoint itself. The versions of a
+    run's feed come before its snapshots, its trained model comes last.
     """
     place, url = Storage(url), url.rstrip("/")
     if place.exists(MANIFEST):
         return {url.rsplit("/", 1)[-1]: url}
-    series = series_in(url)
-    inside = Storage(series.url)
-    found = {
-        name: f"{series.url}/{name}"
-        for name in sorted(inside.names(), key=lambda name: name.rsplit("-", 1)[-1])
-        if name.startswith(("step-", "best-")) and is_plain(name) and inside.exists(f"{name}/{MANIFEST}")
-    }
+    found = _committed_in(f"{url}/{FEED_FOLDER}", f"{FEED_FOLDER}/") if place.exists(FEED_FOLDER) else {}
+    found |= _committed_in(series_in(url).url)
     if place.exists(f"{MODEL_FOLDER}/{MANIFEST}"):
         found[MODEL_FOLDER] = f"{url}/{MODEL_FOLDER}"
     if not found:
@@ -233,6 +241,16 @@ def find(url: str) -> dict[str, str]:
             fix="give a run folder, a folder of snapshots, or one with a manifest.json",
         )
     return found
+
+
+def _committed_in(url: str, prefix: str = "") -> dict[str, str]:
+    """Return name -> URL of the committed snapshots in a folder, oldest first."""
+    inside = Storage(url)
+    return {
+        prefix + name: f"{url}/{name}"
+        for name in sorted(inside.names(), key=lambda name: name.rsplit("-", 1)[-1])
+        if name.startswith(("step-", "best-")) and is_plain(name) and inside.exists(f"{name}/{MANIFEST}")
+    }
 
 
 def newest(url: str) -> str:

@@ -24,6 +24,7 @@ class StorePart:
         suffix: of the names of its files; tells several stores apart.
         buckets: the fixed buckets of its rows, ascending.
         whole: tables of which it has the rows of all buckets.
+        weights: write only weights, in this format, see `Chunk.only_weights`; None: optimizer states, too.
     """
 
     chunks: Iterable[Chunk]
@@ -33,6 +34,7 @@ class StorePart:
     suffix: str = ""
     buckets: Sequence[int] = range(BUCKETS)
     whole: Collection[str] = ()
+    weights: str | None = None
 
     def write(self, storage: Storage, folder: str) -> dict[str, FileEntry]:
         """Write the files; return name -> entry.
@@ -40,9 +42,11 @@ class StorePart:
         Raises:
             CheckpointError, OSError: the storage cannot be written to.
         """
-        suffix, buckets = self.suffix, self.buckets
+        suffix, buckets, chunks, weights = self.suffix, self.buckets, self.chunks, self.weights
+        if weights is not None:
+            chunks = (chunk.only_weights(weights) for chunk in chunks)
         files = write_tables(
-            storage, folder, self.chunks, self.tables, suffix=suffix, buckets=buckets, whole=self.whole
+            storage, folder, chunks, self.tables, suffix=suffix, buckets=buckets, whole=self.whole
         )
         files |= write_store(storage, folder, self.state, suffix=suffix, buckets=buckets)
         if self.deleted is not None:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, create_model
 from satrap import optim, schema
 from satrap.config.cluster import Cluster
 from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, keys_of, literal
-from satrap.config.values import Bytes, Count, Device, Positive, Rate, Share
+from satrap.config.values import Bytes, Count, Device, Positive, Rate, Seconds, Share
 
 
 class Join(Keys):
@@ -424,6 +424,28 @@ class Checkpoint(Keys):
     """What survives the death of a shard. snapshot: the newest snapshot; journal: every update."""
 
 
+class Publish(Keys):
+    """A feed: versions of rows and network while the run trains, for `satrap serve --follow`. Each has
+    weights only."""
+
+    every: Seconds | None = None
+    """Time between two versions, for example 5s; default: 5s if there is a url, else none are published."""
+    url: str | None = None
+    """Folder (relative to the current one) or URL of the feed; default `feed` in the run folder. No other run
+    may publish there."""
+    full_every: Positive = 100
+    """Versions from one with all rows to the next; the others hold what changed since the one before."""
+    dtype: Literal["float32", "float16"] = "float32"
+    """Number format of rows."""
+    keep: Positive = 2
+    """How many versions with all rows to keep, each with those after it."""
+
+    @property
+    def active(self) -> bool:
+        """Whether versions are published."""
+        return self.every is not None or self.url is not None
+
+
 class Serving(Keys):
     """What clients may ask of `satrap serve`; has no effect on training."""
 
@@ -542,6 +564,8 @@ class Sections(Keys):
     """Processes and machines."""
     checkpoint: Checkpoint = Checkpoint()
     """Snapshots during training."""
+    publish: Publish = Publish()
+    """Versions for those who score while the run trains."""
     serving: Serving = Serving()
     """Limits of `satrap serve`."""
     tune: Tune = Tune()

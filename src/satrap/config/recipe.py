@@ -155,9 +155,8 @@ class Recipe:
                 data[part] = [self._absolute(path) for path in data[part]]
         for join in data.get("join", ()):
             join["source"] = self._absolute(join["source"])
-        place = plain.get("checkpoint", {}).get("url")
-        if place and "://" not in place:
-            plain["checkpoint"]["url"] = str(Path(place).absolute())
+        for keys in (plain.get(name, {}) for name in ("checkpoint", "publish")):
+            keys |= _absolute_url(keys.get("url"))
         for path, reference in self.own_code().items():
             if own_code.is_file(own_code.parts(reference)[0]):
                 put(plain, path, self._absolute(reference))
@@ -380,3 +379,8 @@ def _check_transforms(recipe: Recipe) -> None:
                         where=recipe.source.where(path),
                         fix=f"{did_you_mean(kind, TRANSFORMS)}allowed: {', '.join(TRANSFORMS)}",
                     )
+
+
+def _absolute_url(url: str | None) -> dict[str, str]:
+    """Return the key `url` of a place: an absolute path if it is a folder, nothing if there is none."""
+    return {} if not url else {"url": url if "://" in url else str(Path(url).absolute())}

@@ -24,6 +24,16 @@ def as_bytes(value: object) -> object:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+def as_seconds(value: object) -> object:
+    """Read `500ms`, `5s`, `2m` or a plain number of seconds."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)", value)
+    if match is None:
+        raise ValueError("Input should be a time such as 500ms, 5s or 2m")
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0}[match[2]]
+
+
 def as_device(value: object) -> object:
     """Let only `cpu`, `cuda` and `cuda:N` pass."""
     if isinstance(value, str) and not re.fullmatch(r"cpu|cuda(:\d+)?", value):
@@ -32,4 +42,5 @@ def as_device(value: object) -> object:
 
 
 Device = Annotated[str, BeforeValidator(as_device)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(as_seconds)]
 Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]

@@ -244,8 +244,9 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedGroup] = {}
         if not self.mesh.whole:
-            aside = dist.new_group(backend="gloo", timeout=limit)
-            self._axes["aside"] = ConnectedGroup(aside, aside)
+            for name in ("aside", "feed"):
+                beside = dist.new_group(backend="gloo", timeout=limit)
+                self._axes[name] = ConnectedGroup(beside, beside)
         axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
         for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
@@ -282,6 +283,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def aside(self) -> Group:
         """See `Workers.aside`."""
         return self._axes["aside"]
+
+    @property
+    def feed(self) -> Group:
+        """See `Workers.feed`."""
+        return self._axes["feed"]
 
     def pipeline_group(self, device: str) -> Any:
         """Return the processes of `pipeline` as PyTorch has them, for tensors on "cpu" or "cuda"."""

@@ -152,16 +152,16 @@ class _Nothing:
     def snapshot(self) -> Snapshot:
         return Snapshot(iter(()), lambda storage, folder: {})
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         return Cut({}, lambda storage, folder: {})
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         return
 
-    def assist(self) -> bool:
+    def assist(self, *, feed: bool = False) -> bool:
         return True
 
-    def release(self, *, kept: bool) -> None:
+    def release(self, *, kept: bool, feed: bool = False) -> None:
         return
 
     def load(self, table: str, chunk: Chunk) -> None:

@@ -136,6 +136,11 @@ class Workers(Group):
         """All processes, for one thread beside the one that trains; only if the network is in parts."""
         return self
 
+    @property
+    def feed(self) -> Group:
+        """The same for another thread."""
+        return self
+
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Wait until all workers are here, for as long as they are alive.
 

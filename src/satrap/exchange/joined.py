@@ -265,15 +265,15 @@ class JoinedDurability(Durability):
         theirs = self._servers.snapshot()
         return Snapshot(itertools.chain(theirs, ours), _both(theirs.write, ours.write))
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         """See `Durability.cut`. If one part can give only all rows, the other gives all of its own."""
         self._flush()
         if self._rank:
-            return self._replicas.cut(delta=delta)
-        theirs = self._servers.cut(delta=delta)
-        ours = self._replicas.cut(delta=delta and theirs.deleted is not None)
+            return self._replicas.cut(delta=delta, feed=feed)
+        theirs = self._servers.cut(delta=delta, feed=feed)
+        ours = self._replicas.cut(delta=delta and theirs.deleted is not None, feed=feed)
         if theirs.deleted is not None and ours.deleted is None:
-            theirs = self._servers.cut(delta=False)
+            theirs = self._servers.cut(delta=False, feed=feed)
 
         def put_back() -> None:
             try:
@@ -291,13 +291,13 @@ class JoinedDurability(Durability):
             self._servers.read(url, follow=follow, exact=exact)
         self._replicas.read(url, follow=follow, exact=exact)
 
-    def assist(self) -> bool:
+    def assist(self, *, feed: bool = False) -> bool:
         """See `Durability.assist`."""
-        return self._replicas.assist()
+        return self._replicas.assist(feed=feed)
 
-    def release(self, *, kept: bool) -> None:
+    def release(self, *, kept: bool, feed: bool = False) -> None:
         """See `Durability.release`."""
-        self._replicas.release(kept=kept)
+        self._replicas.release(kept=kept, feed=feed)
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Durability.load`."""

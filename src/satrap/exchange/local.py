@@ -196,17 +196,18 @@ class LocalDurability(Durability):
         chunks = self._shard.snapshot()
         return Snapshot(((chunk.table, chunk) for chunk in chunks), self._part(chunks).write)
 
-    def _part(self, chunks: Iterator[Chunk], state: State | None = None) -> StorePart:
+    def _part(
+        self, chunks: Iterator[Chunk], state: State | None = None, feed: str | None = None
+    ) -> StorePart:
         from satrap.checkpoint.store_part import StorePart
 
-        return StorePart(
-            chunks, [table for group in self._shard.groups for table in group.tables], state or {}
-        )
+        tables = [table for group in self._shard.groups for table in group.tables]
+        return StorePart(chunks, tables, state or {}, weights=feed)
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         """See `Durability.cut`."""
         self._flush()
-        changes = self._shard.changes
+        changes = self._shard.weight_changes if feed else self._shard.changes
         if delta is None:
             taken = Delta(True, self._shard.snapshot(), {})
         else:
@@ -219,7 +220,7 @@ class LocalDurability(Durability):
 
         return Cut(
             counts_of(self._shard),
-            self._part(taken.chunks, state_of(self._shard)).write,
+            self._part(taken.chunks, None if feed else state_of(self._shard), feed).write,
             None if taken.full else taken.deleted,
             put_back,
         )

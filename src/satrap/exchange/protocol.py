@@ -168,6 +168,9 @@ class Durability(Protocol):
 
     In a collective exchange all processes call each method. Where process 0 writes a `Snapshot` or a `Cut`,
     the others call `assist` meanwhile, until process 0 calls `release`.
+
+    Cuts for a feed, which holds weights only, have their own record of changes. They may be taken and written
+    while others are; the methods are told which kind it is.
     """
 
     def snapshot(self) -> Snapshot:
@@ -177,8 +180,8 @@ class Durability(Protocol):
         as they are.
         """
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
-        """Return a consistent cut; the next one ends it.
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+        """Return a consistent cut; the next one of its kind ends it.
 
         Its time does not grow with the number of rows: a row is copied only if it changes before it is
         written.
@@ -186,6 +189,8 @@ class Durability(Protocol):
         Args:
             delta: True: only what changed since the previous cut, if that is known. False: all rows, and
                 changes are recorded from now on. None: all rows.
+            feed: it is one for a feed: only weights, in this format, see `Chunk.only_weights`. A lookup does
+                not count as a change, and there is no state to continue from. `delta` must not be None.
         """
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
@@ -204,11 +209,11 @@ class Durability(Protocol):
             StoreError: with `exact`: it is of a larger budget.
         """
 
-    def assist(self) -> bool:
+    def assist(self, *, feed: bool = False) -> bool:
         """Write rows of this process whenever process 0 writes; return whether they have been kept."""
         return True
 
-    def release(self, *, kept: bool) -> None:
+    def release(self, *, kept: bool, feed: bool = False) -> None:
         """Let the others go on after a snapshot; `kept`: what they wrote is part of a checkpoint."""
         return
 

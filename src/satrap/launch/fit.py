@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from satrap.config import Recipe
@@ -46,6 +47,8 @@ def fit(
     trainer = make_trainer(recipe, schema, site, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
+    if site.trial:
+        checkpoint = replace(checkpoint, publish=None)
     if resume and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import MANIFEST
+from satrap.checkpoint.series import FEED_FOLDER
 from satrap.config import Recipe, load, to_yaml, without_data
 from satrap.config.recipe import put
 from satrap.errors import ConfigError, SatrapError
@@ -33,6 +34,7 @@ OWN = (
     "tensorboard",
     "model",
     "checkpoints",
+    FEED_FOLDER,
     "journals",
     "code",
     "identity.json",
@@ -63,6 +65,7 @@ class RunFolder:
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state
         self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
+        self.feed = path / FEED_FOLDER  # versions for servers, unless the recipe names another place
         self.journals = path / "journals"  # during a run: what each shard did since the newest snapshot
 
     def __str__(self) -> str:
@@ -132,16 +135,19 @@ class RunFolder:
             folder.model = folder.path
             return folder
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
-        snapshots = missing == [folder.model] and (
-            folder.checkpoints.exists() or folder.recipe().sections.checkpoint.url
-        )
-        if missing and not snapshots:
+        if missing and not (missing == [folder.model] and folder._left_something()):
             raise ConfigError(
                 f"not a run folder: it has no {missing[0].name}",
                 where=str(path),
                 fix="give the folder that satrap train printed at its end",
             )
         return folder
+
+    def _left_something(self) -> bool:
+        """Return whether there may be snapshots, or a feed."""
+        keys = self.recipe().sections
+        inside = self.checkpoints.exists() or self.feed.exists()
+        return inside or keys.checkpoint.url is not None or keys.publish.url is not None
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
@@ -152,6 +158,10 @@ class RunFolder:
     def snapshots(self, recipe: Recipe) -> str:
         """Return where the snapshots of its run are: the recipe's place, else in the folder."""
         return recipe.sections.checkpoint.url or str(self.checkpoints)
+
+    def feed_place(self, recipe: Recipe) -> str:
+        """Return where the feed of its run is: the recipe's place, else in the folder."""
+        return recipe.sections.publish.url or str(self.feed)
 
     @property
     def stopped(self) -> str:
@@ -187,6 +197,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove what this run wrote, if nothing was measured or saved; other files stay."""
         _remove_if_empty(self.checkpoints)
+        _remove_if_empty(self.feed)
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
         self.remove()

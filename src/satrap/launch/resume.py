@@ -20,13 +20,15 @@ from satrap.launch.worker_requests import as_asked
 from satrap.metrics.own import RESERVED
 from satrap.report import History
 from satrap.schema import Schema
-from satrap.train import Checkpointing, Trainer
+from satrap.train import Checkpointing, Publishing, Trainer
 from satrap.words import counted
 
 Handler = Callable[[int, FrameType | None], Any]
 
 KEPT = 2
 """Snapshots kept if the recipe does not say."""
+PUBLISH_SECONDS = 5.0
+"""Between two versions of a feed if the recipe does not say."""
 
 COMPLETE = ("epochs", "steps", "patience")
 """Why a run ended that has nothing left to do."""
@@ -52,6 +54,8 @@ MAY_CHANGE = (
     ("training", "threads"),
     *(("dense", key) for key in SPREADS),
     ("checkpoint",),
+    ("publish",),
+    ("serving",),
     ("cluster",),
     ("about",),
     ("tune",),
@@ -60,10 +64,29 @@ MAY_CHANGE = (
 
 
 def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
-    """Return where a run's snapshots go: where the recipe says, else `checkpoints` in the run folder."""
+    """Return where a run's snapshots and its feed go: as the recipe says, else into the run folder."""
     keys = recipe.sections.checkpoint
     return Checkpointing(
-        folder.snapshots(recipe), keys.every_steps, keys.keep or KEPT, notice, keys.delta_every_steps
+        folder.snapshots(recipe),
+        keys.every_steps,
+        keys.keep or KEPT,
+        notice,
+        keys.delta_every_steps,
+        _publishing(recipe, folder, notice),
+    )
+
+
+def _publishing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Publishing | None:
+    keys = recipe.sections.publish
+    if not keys.active:
+        return None
+    return Publishing(
+        folder.feed_place(recipe),
+        every=keys.every or PUBLISH_SECONDS,
+        full_every=keys.full_every,
+        dtype=keys.dtype,
+        keep=keys.keep,
+        notice=notice,
     )
 
 

@@ -97,20 +97,23 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
 
 
 def _followed(folder: RunFolder, recipe: Recipe) -> Series:
-    """Return the snapshots of a run; raise `ConfigError` if it takes none, or has none yet."""
-    keys, place = recipe.sections.checkpoint, folder.snapshots(recipe)
-    if keys.every_steps is None and keys.delta_every_steps is None:
+    """Return the feed of a run, else its snapshots; raise `ConfigError` if there is nothing to follow."""
+    keys = recipe.sections.checkpoint
+    if recipe.sections.publish.active:
+        series = Series(folder.feed_place(recipe))
+    elif keys.every_steps is not None or keys.delta_every_steps is not None:
+        series = Series(folder.snapshots(recipe))
+    else:
         raise ConfigError(
-            "the run takes no snapshots, so there is nothing to follow",
+            "the run publishes nothing, so there is nothing to follow",
             where=str(folder),
-            fix="train with checkpoint.every_steps: N, or serve without --follow",
+            fix="train with publish.every: 5s, or serve without --follow",
         )
-    series = Series(place)
     if series.latest() is None:
         raise ConfigError(
-            "there is no snapshot yet",
-            where=place,
-            fix=f"wait until the run has taken {keys.every_steps or keys.delta_every_steps} steps",
+            "there is no version yet",
+            where=series.url,
+            fix="wait until the run has published one",
         )
     return series
 

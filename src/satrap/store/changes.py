@@ -32,11 +32,13 @@ class Taken:
 class Tracker(RowEvents):
     """Two bits per slot of each part of a backend: changed and made since the last `take`; and removed rows.
 
-    Raises `StoreError` if there is no address space for the bits.
+    With `uses`, a row that is looked up changes where uses decide which rows are evicted. Raises `StoreError`
+    if there is no address space for the bits.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], *, uses: bool) -> None:
         super().__init__()
+        self._uses = uses
         self._changed, self._made = (
             [Reserved(part.directory.limit // 8 + 1, huge=False).array(np.uint8) for part in parts]
             for _ in range(2)
@@ -50,7 +52,8 @@ class Tracker(RowEvents):
 
     def used(self, part: int, slots: Inverse) -> None:
         """Note that rows change: their last use changes."""
-        mark(self._changed[part], slots)
+        if self._uses:
+            mark(self._changed[part], slots)
 
     def changing(self, rows: PartRows) -> None:
         """Note that rows change."""
@@ -105,7 +108,10 @@ class Delta:
 
 
 class Changes:
-    """Knows which rows of a store changed and which were removed: `Shard.changes`. Off until first used.
+    """Knows which rows of a store changed and which were removed. Off until first used.
+
+    A store has two, for two readers: `Shard.changes` for snapshots to resume from, `Shard.weight_changes`
+    for readers of weights only.
 
     ```python
     base = shard.changes.take()            # the first is full: all rows
@@ -114,15 +120,15 @@ class Changes:
     ```
 
     After loading a chain of deltas into a new store, call `follow`: the store holds exactly their rows. A row
-    counts as changed when it was created, updated or loaded. Where rows are evicted, a lookup also changes
-    the row, since its last use helps decide which row is evicted next. Besides the budget it takes 2 bits per
-    row, 12 bytes per removed row, 2 bits per row of a tier, and, while a delta is read, copies of changed
-    rows that change again. A lookup or update takes about 2 nanoseconds more per row. `take` itself stops the
-    store while it copies these bits.
+    counts as changed when it was created, updated or loaded. With `uses`, a lookup also changes a row where
+    rows are evicted, since its last use helps decide which row is evicted next. Besides the budget it takes
+    2 bits per row, 12 bytes per removed row, 2 bits per row of a tier, and, while a delta is read, copies of
+    changed rows that change again. A lookup or update takes about 2 nanoseconds more per row. `take` itself
+    stops the store while it copies these bits.
     """
 
-    def __init__(self, groups: Sequence[Group], lock: threading.Condition) -> None:
-        self._groups, self._lock = groups, lock
+    def __init__(self, groups: Sequence[Group], lock: threading.Condition, *, uses: bool) -> None:
+        self._groups, self._lock, self._uses = groups, lock, uses
         self._trackers: list[Tracker] = []
 
     @property
@@ -139,7 +145,7 @@ class Changes:
             StoreError: there is no address space for the marks; nothing has changed.
         """
         with self._lock:
-            trackers = [Tracker(group.backend.parts) for group in self._groups]
+            trackers = [Tracker(group.backend.parts, uses=self._uses) for group in self._groups]
             self.stop()
             self._trackers = trackers
             for group, tracker in zip(self._groups, trackers, strict=True):

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from satrap.arguments import checked
 from satrap.store.types import Floats, Found, Ids, Offsets
+
+FLOAT16_MAX = 65504.0
+FEED_FORMATS = ("float32", "float16")
+"""Number formats in which rows can be written without optimizer state."""
 
 
 @checked()
@@ -31,3 +39,13 @@ class Chunk:
     def pick(self, rows: Offsets | Found | slice) -> Chunk:
         """Return some of the rows: a slice, their positions, or a mask."""
         return Chunk(self.table, self.ids[rows], self.weights[rows], self.state[rows])
+
+    def only_weights(self, dtype: str) -> Chunk:
+        """Return the rows without optimizer state.
+
+        `dtype`: "float32", or "float16", to which weights are rounded; beyond its range they are its largest.
+        """
+        weights: npt.NDArray[Any] = self.weights
+        if dtype == "float16":
+            weights = np.clip(weights, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
+        return Chunk(self.table, self.ids, weights, self.state[:, :0])

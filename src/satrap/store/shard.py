@@ -64,6 +64,7 @@ class Shard(GroupRequests):
 
     Attributes:
         changes: which rows changed or were removed since a moment; off until first used, see `Changes`.
+        weight_changes: the same for another reader, to which a lookup is no change.
         ahead: reads rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
@@ -101,7 +102,8 @@ class Shard(GroupRequests):
             raise
         super().__init__(groups)
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
-        self.changes = Changes(self.groups, self._lock)
+        self.changes = Changes(self.groups, self._lock, uses=True)
+        self.weight_changes = Changes(self.groups, self._lock, uses=False)
         self.ahead = Ahead(self.groups, self._lock)
 
     def __repr__(self) -> str:
@@ -265,6 +267,7 @@ class Shard(GroupRequests):
             if any(len(group.backend.parts) > 1 for group in self.groups):
                 raise StoreError("rows of a store with a tier cannot be dropped one by one")
             self.changes.stop()
+            self.weight_changes.stop()
             return sum(moving.discard(group, mask) for group in self.groups)
 
     def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
@@ -294,7 +297,8 @@ class Shard(GroupRequests):
             for group in self.groups:
                 group.close()
             self.groups, self._closed = (), True
-            self.changes = Changes((), self._lock)
+            self.changes = Changes((), self._lock, uses=True)
+            self.weight_changes = Changes((), self._lock, uses=False)
             self._where = {}
             self._workers.close()
 

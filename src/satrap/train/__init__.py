@@ -1,13 +1,15 @@
 """The one training loop and what it is made of.
 
 `Trainer` is what a user makes. It trains a `TrainingState` in a `Loop` by a `Schedule`, and scores with a
-`Predictor`. `Snapshots` saves the state and resumes from it. An `Observer` follows the loop's progress.
+`Predictor`. `Snapshots` saves the state and resumes from it; a `Publisher` publishes it. An `Observer`
+follows the loop's progress.
 """
 
 from satrap.train.control import TrainingOptions
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.place import Place
 from satrap.train.predictor import Predictor
+from satrap.train.publisher import Publishing
 from satrap.train.schedule import MODES, lookahead
 from satrap.train.snapshots import Checkpointing
 from satrap.train.trainer import Trainer
@@ -19,6 +21,7 @@ __all__ = [
     "Place",
     "Predictor",
     "Progress",
+    "Publishing",
     "Result",
     "Trainer",
     "TrainingOptions",

@@ -8,25 +8,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from satrap.arguments import checked
 from satrap.batch import Batch
-from satrap.checkpoint import Background, Checkpoint, Series
+from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.manifest import reading_settings
-from satrap.dense.on_disk import copied
-from satrap.errors import ConfigError, SatrapError
+from satrap.errors import ConfigError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
-from satrap.train.dense_files import DenseFiles, all_reach, opened
-from satrap.train.dense_stream import DenseStream
-from satrap.train.merge import pack_worker, shared, unpack_worker
+from satrap.train.dense_files import opened
+from satrap.train.merge import shared
+from satrap.train.publisher import FEED_RUN, Publisher, Publishing
 from satrap.train.same_data import DATA, Plain, check_same, fingerprint
 from satrap.train.state import TrainingState
+from satrap.train.state_writer import StateWriter, Worker
 
 CALL_SECONDS = 0.02
 """In `async`: seconds between two checks whether another worker calls."""
@@ -65,6 +64,7 @@ class Checkpointing:
         notice: called with a text about failed saves; default a RuntimeWarning.
         delta_every_steps: steps between two deltas, which hold what changed since the snapshot before; after
             `resume` they follow the snapshot that was read. Default: no deltas.
+        publish: where and how often versions are published for those who score meanwhile; None: never.
     """
 
     url: str
@@ -72,6 +72,7 @@ class Checkpointing:
     keep: int = 2
     notice: Callable[[str], None] = _warn
     delta_every_steps: int | None = None
+    publish: Publishing | None = None
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep", "delta_every_steps"):
@@ -93,16 +94,28 @@ class Snapshots:
 
     def __init__(self, state: TrainingState, plan: Checkpointing | None, data: object) -> None:
         self._state, self._plan, self._workers, self._series = state, plan, state.workers, state.series
-        self._data = data
+        self._data, self._publisher = data, Publisher(state, None if plan is None else plan.publish)
+        self._saved: Mapping[str, Any] = {}  # settings of the snapshot from which the run goes on
         self._read: Plain | None = None  # what the rows of this pass are known by, in process 0
-        self._writer = Background()
+        self._writer = None
+        if self._series is not None:
+            self._writer = StateWriter(
+                state,
+                self._series,
+                self._contents,
+                own=state.of_worker,
+                group=lambda: state.workers.aside,
+            )
         self._due = self._full = False
         self._called_at = 0.0
-        self._reached = False
 
     def writing(self) -> bool:
-        """Return whether a snapshot is being written."""
-        return self._writer.busy
+        """Return whether a snapshot is being written, or a version of a feed."""
+        return self._busy or self._publisher.writing
+
+    @property
+    def _busy(self) -> bool:
+        return self._writer is not None and self._writer.busy
 
     def pass_begins(self) -> None:
         """Raise `StopRequested` if a stop was asked for on any worker."""
@@ -129,6 +142,8 @@ class Snapshots:
 
     def __enter__(self) -> Snapshots:
         self._state.fitting = True
+        if self._plan is not None:
+            self._publisher.begin(self._saved, self._plan.url)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
@@ -138,13 +153,14 @@ class Snapshots:
         if stopped:
             self._state.run.stopped = "stopped"
             self.save()
+        self._publisher.ended(last=stopped)
         self.finish()
         if error is None and self._series is not None and self._workers.rank == 0:
             self._series.prune(finished=True)
         return stopped
 
     def stepped(self, *, stop: bool) -> None:
-        """Save after a step if it is time.
+        """Save and publish after a step if it is time.
 
         If `stop`, it was the last: raise `StopRequested`, or KeyboardInterrupt if there is nowhere to save.
         """
@@ -152,17 +168,18 @@ class Snapshots:
             if stop:
                 raise KeyboardInterrupt
             return
-        if error := self._writer.failure():
-            self._report(error)
+        self._report_failure()
         self._due |= self._is_time(self._plan.delta_every_steps)
         if self._is_time(self._plan.every_steps):
             self._due = self._full = True
         if self._state.apart:
             self._stepped_apart(stop)
-        elif stop:
+            return
+        if stop:
             raise StopRequested
-        elif self._due and not self.anywhere(self._writer.busy):  # a late one waits: training does not
+        if self._due and not self.anywhere(self._busy):  # a late one waits: training does not
             self._start()
+        self._publisher.stepped()
 
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self._state.run.steps % every == 0
@@ -177,9 +194,13 @@ class Snapshots:
 
     def _stepped_apart(self, stop: bool) -> None:
         """In `async`, rank 0 calls the others to a cut; a worker that should stop calls all."""
-        due = self._due and self._workers.rank == 0 and not self._writer.busy
+        due = self._workers.rank == 0 and any(self._wishes())
         if stop or due or self._is_called():
             self._council(stop)
+
+    def _wishes(self) -> list[bool]:
+        """Return whether it is time for a snapshot, and for a version of the feed."""
+        return [self._due and not self._busy, self._publisher.due()]
 
     def _is_called(self) -> bool:
         now = time.monotonic()
@@ -189,11 +210,15 @@ class Snapshots:
         return self._workers.called("council")
 
     def _council(self, stop: bool = False) -> None:
-        """Meet the other workers at whatever step they are, and take the cut."""
+        """Meet the other workers at whatever step they are, and take the cuts that rank 0 wishes."""
         self._workers.meet("council")
         if self.anywhere(stop):
             raise StopRequested
-        self._start()
+        snapshot, version = json.loads(self._workers.share(json.dumps(self._wishes()).encode()))
+        if snapshot:
+            self._start()
+        if version:
+            self._publisher.publish()
 
     def pass_trained(self) -> None:
         """In `async`, wait until the others reach the end of the pass, and answer their calls meanwhile."""
@@ -207,36 +232,8 @@ class Snapshots:
     def _start(self) -> None:
         """Take the cut, and write it in the background."""
         self._due = False
-        if (write := self._cut()) is not None:
-            self._writer.start(write)
-
-    def _write(
-        self,
-        step: int,
-        checkpoint: Checkpoint | ConfigError,
-        put_back: Callable[[], None],
-        files: DenseFiles | DenseStream | None = None,
-    ) -> None:
-        assert self._series is not None
-        kept = False
-        try:
-            if isinstance(checkpoint, ConfigError):  # the network could not be copied
-                raise checkpoint
-            self._series.write(step, checkpoint)
-            kept = True
-        except BaseException:
-            try:
-                put_back()  # so that the next snapshot includes the content of this one
-            except BaseException:
-                self._series.unfollow()  # or everything
-                raise
-            raise
-        finally:
-            try:
-                if files is not None:
-                    files.release()
-            finally:
-                self._state.exchange.durability.release(kept=kept)
+        assert self._writer is not None
+        self._writer.start(delta=self._as_delta())
 
     def warn(self, text: str) -> None:
         """Tell the user, once for all workers."""
@@ -245,72 +242,31 @@ class Snapshots:
 
     def save(self) -> None:
         """Write a snapshot now, or raise `CheckpointError`."""
-        self._writer.wait()
-        if (write := self._cut()) is not None:
-            write()
+        assert self._writer is not None
+        self._writer.save(delta=self._as_delta())
 
     def make_way(self) -> None:
         """Wait for a snapshot under way if all ranks write it: they cannot write anything else meanwhile."""
-        if self._state.exchange.collective:
+        if self._state.exchange.collective and self._writer is not None:
             self._writer.wait()
 
     def finish(self) -> None:
         """Wait until everything is written, and report what failed."""
-        self._writer.wait()
-        if error := self._writer.failure():
-            self._report(error)
+        if self._writer is not None:
+            self._writer.wait()
+            self._report_failure()
 
     def ended(self) -> None:
-        """Wait until all workers have written everything, however long one of them writes."""
+        """Publish the last step; wait until all workers have written everything, however long it takes."""
+        self._publisher.ended(last=True)
         self.finish()
         self._workers.meet("end of writing")
 
-    def _report(self, error: SatrapError) -> None:
+    def _report_failure(self) -> None:
+        assert self._writer is not None
         assert self._plan is not None
-        self._plan.notice(f"warning: {error}")
-
-    def _cut(self) -> Callable[[], None] | None:
-        """Return a function that writes the current state of all workers, which is now copied.
-
-        Rank 0 gets one, and so do ranks that hold rows: theirs writes these. The others get None.
-        From the meeting until rank 0 has gathered the states of the others, no update is under way anywhere.
-        """
-        state, workers, begun = self._state, self._workers, time.perf_counter()
-        state.exchange.flush()
-        workers.meet("cut")
-        all_cut = state.exchange.collective
-        cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 or all_cut else None
-        files = self._dense_files()
-        run, extra = state.of_worker()
-        others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
-        parts = [(run, extra), *map(unpack_worker, others)]
-        write: Callable[[], None] | None = None
-        if workers.rank and (cut is not None or files):
-            write = partial(self._assist, files, None if cut is None else cut.put_back)
-        elif cut is not None:
-            whole = self._whole(cut, files, parts)
-            write = partial(self._write, state.run.steps, whole, cut.put_back, files)
-        state.run.pauses.append(time.perf_counter() - begun)
-        return write
-
-    def _dense_files(self) -> DenseFiles | DenseStream | None:
-        """Return what writes a network in parts: each process its own, if all reach the folder."""
-        assert self._series is not None
-        if self._state.dense.whole:
-            return None
-        self._reached = self._reached or all_reach(self._workers, self._series.url)
-        part = self._state.dense.part().copied()
-        if self._reached:
-            return DenseFiles(self._workers, part)
-        return DenseStream(self._workers, part, self._workers.aside)
-
-    def _assist(self, files: DenseFiles | DenseStream | None, put_back: Callable[[], None] | None) -> None:
-        try:
-            if files is not None:
-                files.assist()
-        finally:  # process 0 waits until it is over here, too
-            if put_back is not None and not self._state.exchange.durability.assist():
-                put_back()
+        if error := self._writer.failure():
+            self._plan.notice(f"warning: {error}")
 
     def _as_delta(self) -> bool | None:
         """Return whether a snapshot now can be a delta; None: this run has no deltas."""
@@ -319,25 +275,14 @@ class Snapshots:
             return None
         return not full and self._series.followable(self._state.run.steps)
 
-    def _whole(
-        self,
-        cut: Cut,
-        files: DenseFiles | DenseStream | None,
-        workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]],
-    ) -> Checkpoint | ConfigError:
-        """Return what is to be written, or why the network cannot be copied."""
+    def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
+        """See `StateWriter`."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
-        settings[DATA] = self._read
+        settings[DATA], settings[FEED_RUN] = self._read, self._publisher.run
         if best := self._state.best.name:
             settings["best"] = best
-        if files is not None:
-            return Checkpoint(settings, {}, {}, (), extra, others, cut.write, cut.deleted, files.write)
-        try:
-            part = self._state.dense.part().copied(copied)
-        except ConfigError as error:  # no room on their disk
-            return error
-        return Checkpoint(settings, part.weights, part.optimizer, (), extra, others, cut.write, cut.deleted)
+        return Checkpoint(settings, {}, {}, (), extra, others)
 
     def resume(self) -> None:
         """Restore the state from the newest snapshot; `ConfigError` if there is none of the same training."""
@@ -353,6 +298,7 @@ class Snapshots:
                 )
             step, whole = series.open()
             place = series.place(step)
+            check_resumable(whole.settings, place)
             self._look()
             check_same(whole.settings, self._read, place, self.warn)
             _check_same(whole.settings, state.settings(), place)
@@ -366,6 +312,7 @@ class Snapshots:
             state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
         with reading_settings(place):
             state.restore_worker(checkpoint)
+        self._saved = checkpoint.settings
 
 
 def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from satrap import models, own_code
 from satrap.arguments import checked
 from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compiled import compile_blocks
@@ -209,7 +210,7 @@ class Trainer:
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.
             observers: notified of every step and evaluation.
-            checkpoint: where and how often snapshots are written; None: never.
+            checkpoint: where and how often snapshots, and a feed, are written; None: never.
             resume: continue from the newest snapshot there, as if the run had never ended. The trainer must
                 be new, with the same arguments as the one before.
             progress: show the progress line of `satrap train` on standard error, once for all workers.
@@ -337,6 +338,7 @@ class Trainer:
             ConfigError: the model is not the saved one.
         """
         checkpoint = read_checkpoint(newest(url))
+        check_resumable(checkpoint.settings, url)
         saved = trainer_arguments(checkpoint, model, url)
         saved["store"] = saved["store"].limited(StoreConfig(memory=memory, eviction=eviction, tier=tier))
         trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)

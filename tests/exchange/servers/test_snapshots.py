@@ -477,7 +477,7 @@ def test_shards_of_which_one_was_restarted_write_all_rows(tmp_path: Path) -> Non
         use(exchange, 1)
         save(exchange, series, 1)
         use(exchange, 2)
-        snapshots = servers[1].service._snapshots
+        snapshots = servers[1].service._cuts.snapshots
         snapshots.since = None
         assert not save(exchange, series, 2)
         use(exchange, 3)

@@ -136,7 +136,7 @@ def test_a_shard_that_lost_the_job_is_asked_again(tmp_path: Path) -> None:
             keeping = pool.submit(keep, exchange, tmp_path / "x")
             assert begun.wait(20)
             for server in servers:  # as coming back from a journal does
-                server.service._snapshots.stop()
+                server.service._cuts.snapshots.stop()
             on.set()
             place = keeping.result(60)
         assert_kept(place, exchange)
@@ -152,7 +152,7 @@ def test_a_shard_back_from_its_journal_has_no_such_job_and_all_its_rows(tmp_path
     asked = {"url": str(model), "folder": "data-00000000", "shown": ""}
     (model / "data-00000000").mkdir(parents=True)
     bench.send(Header(Kind.SAVE, 1, 1, place), [pack_text(asked)])
-    assert eventually(lambda: bool(bench.service._snapshots.saved()["done"]), 20)
+    assert eventually(lambda: bool(bench.service._cuts.snapshots.saved()["done"]), 20)
     bench.die()
     for path in (model / "data-00000000").iterdir():
         path.unlink()

@@ -283,10 +283,10 @@ class PooledDurability(Durability):
         self._flush()
         return self._shards.snapshot()
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         """See `Durability.cut`."""
         self._flush()
-        return self._shards.cut(delta=delta)
+        return self._shards.cut(delta=delta, feed=feed)
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""

@@ -82,7 +82,7 @@ class CollectiveExchange:
         pools: bool = False,
     ) -> None:
         placement.check(tables, store)
-        self._ranks, self._aside = ranks, aside
+        self._ranks = ranks
         self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
         self.shard = store.part(ranks.size).open([table.part(ranks.size) for table in tables])
         self.groups: Sequence[TableGroup] = TableGroup.of(self.shard)
@@ -328,4 +328,4 @@ class CollectiveExchange:
         self._thread.shutdown(wait=True)
         self.shard.close()
         self._ranks.close()
-        self._aside.close()
+        self.durability.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
 
 
+@dataclass(slots=True)
+class _Writing:
+    """What is written of one kind, and the channel of the threads that write it."""
+
+    channel: Channel
+    take: Callable[[], StorePart]
+
+
 class CollectiveDurability:
     """Every method is called by all ranks. Rank 0 writes, and has the others write their rows beside its own.
 
@@ -31,7 +39,7 @@ class CollectiveDurability:
         holders: say which rows these are.
         run: runs something in the thread of the exchange.
         channel: of that thread.
-        aside: of the threads that write.
+        aside: of the threads that write snapshots. Those that write a feed get another one.
         flush: of the exchange.
 
     Attributes:
@@ -50,10 +58,19 @@ class CollectiveDurability:
         flush: Callable[[], None],
     ) -> None:
         self._shard, self._holders, self._run, self._flush = shard, holders, run, flush
-        self._channel, self._aside, self._rank = channel, aside, channel.ranks.rank
-        self._take: Callable[[], StorePart] = self._everything
+        self._channel, self._rank = channel, channel.ranks.rank
+        self._snapshots = _Writing(aside, self._everything)
+        self._feed: _Writing | None = None
 
-    def _part(self, cut: Delta, state: Mapping[str, Any]) -> StorePart:
+    def _writing(self, feed: bool) -> _Writing:
+        """Return what is written of a kind; the first call for a feed is one of all ranks."""
+        if not feed:
+            return self._snapshots
+        if self._feed is None:
+            self._feed = _Writing(Channel(self._snapshots.channel.ranks.another()), self._everything)
+        return self._feed
+
+    def _part(self, cut: Delta, state: Mapping[str, Any], feed: str | None = None) -> StorePart:
         from satrap.checkpoint.store_part import StorePart
 
         return StorePart(
@@ -64,6 +81,7 @@ class CollectiveDurability:
             suffix=f".{self.writer}-{self._rank:04d}",
             buckets=self._holders.buckets,
             whole=self._holders.whole,
+            weights=feed,
         )
 
     def _saved(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -82,14 +100,15 @@ class CollectiveDurability:
     def snapshot(self) -> Snapshot:
         """See `Durability.snapshot`; the rows to iterate over are those that this rank saves."""
         self._flush()
-        self._take = self._everything
+        self._snapshots.take = self._everything
         own = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))
-        return Snapshot(own, self._write)
+        return Snapshot(own, partial(self._write, self._snapshots))
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         """See `Durability.cut`; rank 0 says whether it is to be a delta."""
+        writing = self._writing(feed is not None)
         self._flush()
-        changes = self._shard.changes
+        changes = self._shard.weight_changes if feed else self._shard.changes
         [wish, *_] = self._run(lambda: self._channel.tell(Operation.CUT, {"delta": delta}))
         delta = wish["delta"]
 
@@ -105,8 +124,8 @@ class CollectiveDurability:
         if not taken.full and any(one["full"] for one in said):
             taken.chunks.close()
             taken = take(True)
-        part = self._part(taken, state_of(self._shard))
-        self._take = lambda: part
+        part = self._part(taken, {} if feed else state_of(self._shard), feed)
+        writing.take = lambda: part
 
         def put_back() -> None:
             taken.chunks.close()
@@ -114,22 +133,22 @@ class CollectiveDurability:
                 changes.put_back(taken)
 
         counts = largest(one["counts"] for one in said)
-        return Cut(counts, self._write, None if taken.full else {}, put_back)
+        return Cut(counts, partial(self._write, writing), None if taken.full else {}, put_back)
 
-    def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
+    def _write(self, writing: _Writing, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """On rank 0: have all ranks write their rows, and return the files."""
         from satrap.checkpoint.storage import FileEntry
 
-        self._aside.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
-        files = self._written(lambda: storage, folder)
+        writing.channel.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
+        files = self._written(writing, lambda: storage, folder)
         return {name: FileEntry(**entry) for name, entry in files.items()}
 
-    def _written(self, storage: Callable[[], Storage], folder: str) -> dict[str, Any]:
+    def _written(self, writing: _Writing, storage: Callable[[], Storage], folder: str) -> dict[str, Any]:
         """Write the rows of this rank; return the files of all, or raise what kept any rank from it."""
 
         def work() -> dict[str, Any]:
             try:
-                entries = self._take().write(storage(), folder)
+                entries = writing.take().write(storage(), folder)
                 return {name: asdict(entry) for name, entry in entries.items()}
             except SatrapError:
                 raise
@@ -137,23 +156,24 @@ class CollectiveDurability:
                 what = f"the rows cannot be written: {type(error).__name__}: {error}"
                 raise CheckpointError(what, where=folder) from error
 
-        found = self._aside.ask(Operation.WRITTEN, work)
+        found = writing.channel.ask(Operation.WRITTEN, work)
         return dict(itertools.chain.from_iterable(one.items() for one in found))
 
-    def assist(self) -> bool:
+    def assist(self, *, feed: bool = False) -> bool:
         """On other ranks than 0: write rows whenever rank 0 does; return whether it has kept them."""
         from satrap.checkpoint.storage import Storage
 
+        writing = self._writing(feed)
         while True:
-            said = self._aside.tell(Operation.WRITE, {})[0]
+            said = writing.channel.tell(Operation.WRITE, {})[0]
             if "kept" in said:
                 return bool(said["kept"])
             with suppress(SatrapError):  # rank 0 has heard of it, and decides; who is lost stays lost
-                self._written(partial(Storage, said["url"]), said["folder"])
+                self._written(writing, partial(Storage, said["url"]), said["folder"])
 
-    def release(self, *, kept: bool) -> None:
+    def release(self, *, kept: bool, feed: bool = False) -> None:
         """On rank 0: let the others go on; `kept`: what they have written is part of a checkpoint."""
-        self._aside.tell(Operation.WRITE, {"kept": kept})
+        self._writing(feed).channel.tell(Operation.WRITE, {"kept": kept})
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
@@ -175,3 +195,8 @@ class CollectiveDurability:
     def clear(self) -> None:
         """Forget every row."""
         self._run(self._shard.clear)
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        for writing in filter(None, (self._snapshots, self._feed)):
+            writing.channel.ranks.close()

@@ -48,7 +48,7 @@ class ServersDurability(Durability):
     ) -> None:
         self._shards, self._jobs, self._splitter = shards, Jobs(shards), splitter
         self._tables = [table for group in groups for table in group.tables]
-        self._since: int | None = None
+        self._since: dict[bool, int | None] = {False: None, True: None}  # of snapshots, and of a feed
 
     def snapshot(self) -> Snapshot:
         """See `Durability.snapshot`; rows of a table come in order of (bucket, id), as from one store."""
@@ -80,7 +80,7 @@ class ServersDurability(Durability):
         for answer in coming:
             self._shards.wait(answer)
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         """See `Durability.cut`. Each shard writes its own rows, all at the same time.
 
         A shard knows changes only since this client's previous cut. If one shard was restarted, it gives all
@@ -89,30 +89,32 @@ class ServersDurability(Durability):
         from satrap.checkpoint.storage import FileEntry
 
         self._shards.flush()
-        number, answers = self._cut_all(delta)
+        number, answers = self._cut_all(delta, feed)
         if len({text["full"] for text in answers}) > 1:
-            number, answers = self._cut_all(False)
+            number, answers = self._cut_all(False, feed)
         full = all(text["full"] for text in answers)
-        before = self._since
+        feeds = feed is not None
+        before = self._since[feeds]
         if delta is not None:
-            self._since = number
+            self._since[feeds] = number
 
         def put_back() -> None:
-            self._since = None  # until all shards have done it
-            self._shards.ask_all(Kind.PUT_BACK, [pack_text({"number": number})])
-            self._since = None if full else before
+            self._since[feeds] = None  # until all shards have done it
+            self._shards.ask_all(Kind.PUT_BACK, [pack_text({"number": number, "feed": feed})])
+            self._since[feeds] = None if full else before
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
-            place = {"number": number, "url": storage.absolute, "folder": folder}
-            results = self._jobs.run(Kind.WRITE, place)
+            place = {"number": number, "url": storage.absolute, "folder": folder, "feed": feed}
+            results = self._jobs.run(Kind.WRITE, place, {"feed": feed})
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
         return Cut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
 
-    def _cut_all(self, delta: bool | None) -> tuple[int, list[dict[str, Any]]]:
+    def _cut_all(self, delta: bool | None, feed: str | None) -> tuple[int, list[dict[str, Any]]]:
         """Return (number of a cut, what each shard said to it)."""
         number = secrets.randbits(48)
-        asked = {"number": number, "delta": delta, "since": self._since}
+        since = self._since[feed is not None]
+        asked = {"number": number, "delta": delta, "since": since, "feed": feed}
         answers = self._shards.ask_all(Kind.CUT, [pack_text(asked)])
         return number, [told(parts) for parts in answers]
 
@@ -150,7 +152,7 @@ class ServersDurability(Durability):
 
         number = secrets.randbits(48) if follow else None
         self._jobs.run(Kind.READ, {"url": Storage(url).absolute, "number": number, "exact": exact})
-        self._since = number
+        self._since[False] = number
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Durability.load`."""

@@ -37,10 +37,13 @@ class Jobs:
     def _look(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
         return unpack_result(self._shards.ask(shard, Kind.JOB, [pack_text(text)]).result())
 
-    def run(self, kind: Kind, text: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Have all shards do something; wait for all, then raise what went wrong."""
+    def run(self, kind: Kind, text: Mapping[str, Any], name: Mapping[str, Any] = {}) -> list[dict[str, Any]]:
+        """Have all shards do something; wait for all, then raise what went wrong.
+
+        `name`: what names the job for `result`.
+        """
         self._shards.ask_all(kind, [pack_text(text)])
-        return self.check([self.result(shard, {}) for shard in self._shards.peers])
+        return self.check([self.result(shard, name) for shard in self._shards.peers])
 
     def check(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the results of all shards' jobs, if none went wrong."""

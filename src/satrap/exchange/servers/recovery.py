@@ -112,12 +112,12 @@ class Recovery:
             service.load(chunk)
 
     def executed(self, job: Job, sessions: Sessions) -> None:
-        """See `Durability.executed`: a segment of the journal begins at each cut.
+        """See `Durability.executed`: a segment of the journal begins at each cut for a snapshot.
 
         One also begins when a failed reading has emptied the shard: repeated, the reading might succeed.
         """
         service = self._service
-        if job.header.kind == Kind.CUT:
+        if job.header.kind == Kind.CUT and unpack_text(job.parts[0]).get("feed") is None:
             before = [segment for segment in self.journal.segments if segment.step is not None]
             try:
                 number = unpack_text(job.parts[0])["number"]

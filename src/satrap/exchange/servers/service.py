@@ -18,7 +18,7 @@ from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.handover import beside, buckets_of, census, map_change, rehearse
 from satrap.exchange.servers.members import Members
 from satrap.exchange.servers.rows import EXPORT_ROWS, RowRequests
-from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
+from satrap.exchange.servers.snapshots import Asked, Cuts, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import StepBoard, member_of
 from satrap.exchange.states import state_of, take_state
 from satrap.exchange.statistics import ShardStatistics
@@ -29,6 +29,7 @@ from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, Kind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
 from satrap.store import Chunk, Shard
+from satrap.store.chunk import FEED_FORMATS
 from satrap.store.statistics import merged
 
 MAX_NUMBER = 1 << 63
@@ -65,15 +66,14 @@ class Service(SerialHandler):
         self.members, self.board = Members(), StepBoard()
         self.repeating = self.emptied = self.rehearses = False
         self._opened: RowRequests | None = None
-        self._snapshots = Snapshots()
-        self._cutter = 0  # client that had the last cut taken
+        self._cuts, self._cutter = Cuts(), 0  # client that had the last cut taken
         self.rehearsal: threading.Thread | None = None
         if config is not None:
             self._open(config, config.open())
 
     def _open(self, config: ShardConfig, store: Shard) -> None:
         """Serve a store, without anything there was before."""
-        self.config, self.board, self._snapshots = config, StepBoard(), Snapshots()
+        self.config, self.board, self._cuts = config, StepBoard(), Cuts()
         self._opened = RowRequests(store, self.board, self.max_bytes)
 
     @property
@@ -124,7 +124,7 @@ class Service(SerialHandler):
 
     def close(self) -> None:
         """Free the rows."""
-        self._snapshots.stop()
+        self._cuts.stop()
         if self._opened is not None:
             self.store.close()
 
@@ -137,7 +137,7 @@ class Service(SerialHandler):
         return self.members.remember() | {
             "config": None if self.config is None else self.config.to_dict(),
             "updates": self._updates,
-            "follows": self._snapshots.since if self._snapshots.followed else None,
+            "follows": self._cuts.snapshots.since if self._cuts.snapshots.followed else None,
         }
 
     def resume(
@@ -156,7 +156,7 @@ class Service(SerialHandler):
             load(self)
         self.members, self._rows.updates = Members.recall(plain), plain["updates"]
         if plain["follows"] is not None:  # the rows are those of that cut
-            self._snapshots.follow(self.store, plain["follows"])
+            self._cuts.snapshots.follow(self.store, plain["follows"])
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""
@@ -200,7 +200,7 @@ class Service(SerialHandler):
 
     def _manage(self, session: Session, kind: int, parts: Sequence[Buffer]) -> Work:
         """Check a request about the store as a whole."""
-        store, snapshots = self.store, self._snapshots
+        store = self.store
         match kind:
             case Kind.STATISTICS:
                 about = unpack_text(only(parts)) if parts else {}
@@ -212,10 +212,10 @@ class Service(SerialHandler):
                     return _telling(partial(census, store, buckets_of(about)))
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
             case Kind.CUT:
-                asked = _cut_asked(unpack_text(only(parts)))
-                return _telling(partial(self._take_cut, session, asked))
+                return _telling(partial(self._take_cut, session, _cut_asked(unpack_text(only(parts)))))
             case Kind.PUT_BACK:
-                return _silent(partial(snapshots.put_back, store, _number(unpack_text(only(parts)))))
+                asked = unpack_text(only(parts))
+                return _silent(partial(self._cuts.of(_feed(asked)).put_back, store, _number(asked)))
             case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
                 return self._job(kind, unpack_text(only(parts)))
             case Kind.CLEAR:
@@ -237,14 +237,15 @@ class Service(SerialHandler):
     def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
         self._cutter = session.client
         # of a cut that is repeated nobody can ask for the rows any more
-        return self._snapshots.cut(self.store, asked, keep=not self.repeating)
+        return self._cuts.of(asked.feed).cut(self.store, asked, keep=not self.repeating)
 
     def _job(self, kind: int, asked: Mapping[str, Any]) -> Work:
         """Check a request to write or read a snapshot, or to tell how far it is."""
         assert self.config is not None
-        snapshots, config, store = self._snapshots, self.config, self.store
+        snapshots, config, store = self._cuts.of(_feed(asked)), self.config, self.store
         if kind == Kind.JOB:
-            return _telling(snapshots.saved if asked.get("save") is True else self._result)
+            told = snapshots.saved if asked.get("save") is True else partial(self._result, snapshots)
+            return _telling(told)
         url = _value(asked, "url", str)
         if kind == Kind.READ:
             number = None if asked.get("number") is None else _number(asked)
@@ -264,12 +265,12 @@ class Service(SerialHandler):
         snapshots.check(config, number)
         return _telling(partial(snapshots.write, config, number, url, folder))
 
-    def _result(self) -> Mapping[str, Any]:
+    def _result(self, snapshots: Snapshots) -> Mapping[str, Any]:
         """Tell how far a job is; once a reading has failed, the rows that it had read are let go."""
-        if self._snapshots.spoilt():
+        if snapshots.spoilt():
             self.store.clear()
             self.emptied = True
-        return self._snapshots.result()
+        return snapshots.result()
 
     def forget(self, gone: Callable[[int], bool]) -> None:
         """See `Handler.forget`: an export or a cut keeps rows as they were."""
@@ -277,26 +278,26 @@ class Service(SerialHandler):
         if self._opened is not None:
             self._opened.forget(gone)
         if gone(self._cutter):
-            self._snapshots.let_go()
+            self._cuts.let_go()
 
     @property
     def loaded(self) -> int:
         """Rows that have been read from snapshots, also of one that is being read; any thread may ask."""
-        return self._snapshots.loaded
+        return self._cuts.snapshots.loaded
 
     def load(self, chunk: Chunk) -> None:
         """Load rows of the snapshot after which requests are to be repeated."""
         self.store.load(chunk.table, chunk)
-        self._snapshots.loaded += len(chunk.ids)
+        self._cuts.snapshots.loaded += len(chunk.ids)
 
     def settle(self, stopping: Callable[[], bool]) -> None:
-        """Wait until rows that are being read are there, or until `stopping` returns True.
+        """Wait until rows that are being read are there, or `stopping` returns True.
 
         Raises:
             CheckpointError: they cannot be read.
         """
         assert self.config is not None
-        while not (result := self._snapshots.result())["done"]:
+        while not (result := self._cuts.snapshots.result())["done"]:
             if stopping():
                 return
             time.sleep(SETTLE_SECONDS)
@@ -403,6 +404,15 @@ def _export_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"table": table, "buckets": buckets_of(asked), "rows": rows}
 
 
+def _feed(asked: Mapping[str, Any]) -> str | None:
+    """Return the number format of a feed; None: it is about snapshots."""
+    feed = asked.get("feed")
+    if feed is not None and feed not in FEED_FORMATS:
+        raise FrameError(f"a request has an impossible feed: {shortened(feed)}")
+    return feed
+
+
 def _cut_asked(asked: Mapping[str, Any]) -> Asked:
     delta = None if asked.get("delta") is None else _value(asked, "delta", bool)
-    return Asked(_number(asked), delta, None if asked.get("since") is None else _number(asked, "since"))
+    since = None if asked.get("since") is None else _number(asked, "since")
+    return Asked(_number(asked), delta, since, _feed(asked))

@@ -17,6 +17,7 @@ from satrap.faults import hit
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 from satrap.store import Chunk, Delta, Shard
+from satrap.store.changes import Changes
 
 Result = dict[str, Any]
 Work = Callable[[threading.Event], Result]
@@ -32,11 +33,13 @@ class Asked:
         delta: True: the changes since the cut `since` if it is known here, else all rows; False: all rows,
             and from now on changes are noted; None: all rows.
         since: number of the client's last stored cut.
+        feed: number format of weights, if nothing but these will be asked for.
     """
 
     number: int
     delta: bool | None = None
     since: int | None = None
+    feed: str | None = None
 
 
 class Snapshots:
@@ -45,13 +48,18 @@ class Snapshots:
     A failed job harms nothing: files without a manifest are no part of a snapshot, and a run does not begin
     with half of its rows.
 
+    Args:
+        changes: returns which rows of a store have changed since the last cut of this kind.
+
     Attributes:
         since: number of the cut or reading since which the store notes changes; None: it notes none.
         loaded: rows read so far, also by a running job.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Callable[[Shard], Changes] = lambda store: store.changes) -> None:
+        self._changes = changes
         self._cut: Delta | None = None
+        self._feed: str | None = None
         self._number = 0
         self._job: _Job | None = None
         self._saving: _Job | None = None
@@ -75,12 +83,13 @@ class Snapshots:
             cut = Delta(True, store.snapshot(), {})
         else:
             known = asked.since is not None and asked.since == self.since
-            cut = store.changes.take(full=not (asked.delta and known), chunk_rows=CHUNK_ROWS)
+            cut = self._changes(store).take(full=not (asked.delta and known), chunk_rows=CHUNK_ROWS)
             before = None if cut.full else self.since
             self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
             self.since = asked.number
         self._number = asked.number
-        self._cut, self._state = (cut, state_of(store)) if keep else (None, {})
+        self._cut, self._feed = cut if keep else None, asked.feed
+        self._state = state_of(store) if keep and asked.feed is None else {}
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
@@ -89,12 +98,12 @@ class Snapshots:
             self._stop_job()
         if self._taken is not None and self._taken[0] == number:
             _, self.since, taken = self._taken
-            store.changes.put_back(taken)
+            self._changes(store).put_back(taken)
             self._taken = None
 
     def follow(self, store: Shard, number: int) -> None:
         """Note changes from now on; the store now holds the rows of cut `number`."""
-        store.changes.follow()
+        self._changes(store).follow()
         self.since = self._number = number
 
     def check(self, config: ShardConfig, number: int) -> None:
@@ -110,8 +119,8 @@ class Snapshots:
         """Begin to write a cut, which can be done once; raise a `StoreError` if there is none."""
         self.check(config, number)
         assert self._cut is not None
-        cut, state = self._cut, self._state
-        return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping))
+        cut, state, feed = self._cut, self._state, self._feed
+        return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping, feed))
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
         """Begin to write all rows as they are now, besides the cut and the job; `saved` returns the result.
@@ -156,7 +165,7 @@ class Snapshots:
             rows, alone = load_rows(store, counted(stopping))
             if number is None or not alone:
                 return {"rows": rows}
-            store.changes.follow()
+            self._changes(store).follow()
             return {"rows": rows, "follows": number}
 
         started = self._start(work)
@@ -211,6 +220,32 @@ class Snapshots:
             self._job = self._reading = None
 
 
+class Cuts:
+    """What takes the cuts of a shard: one for snapshots, one for a feed.
+
+    Attributes:
+        snapshots: the first of them, which also reads.
+    """
+
+    def __init__(self) -> None:
+        self.snapshots = Snapshots()
+        self._feed = Snapshots(lambda store: store.weight_changes)
+
+    def of(self, feed: str | None) -> Snapshots:
+        """Return which one serves requests about a feed in a number format; None: about snapshots."""
+        return self.snapshots if feed is None else self._feed
+
+    def let_go(self) -> None:
+        """Drop the cuts, for which nobody will ask any more; running jobs go on."""
+        self.snapshots.let_go()
+        self._feed.let_go()
+
+    def stop(self) -> None:
+        """Drop the cuts, and have running jobs end as soon as they can."""
+        self.snapshots.stop()
+        self._feed.stop()
+
+
 class _Job:
     def __init__(self, work: Work) -> None:
         self.stopping = threading.Event()
@@ -239,7 +274,13 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chun
 
 
 def _write(
-    config: ShardConfig, cut: Delta, url: str, folder: str, state: State, stopping: threading.Event
+    config: ShardConfig,
+    cut: Delta,
+    url: str,
+    folder: str,
+    state: State,
+    stopping: threading.Event,
+    feed: str | None = None,
 ) -> Result:
     from satrap.checkpoint.storage import Storage
     from satrap.checkpoint.store_part import StorePart
@@ -251,6 +292,7 @@ def _write(
         None if cut.full else cut.deleted,
         suffix=f".shard-{config.shard:04d}",
         buckets=config.map.buckets(config.shard),
+        weights=feed,
     )
     storage = Storage(url)
     with storage.together():

@@ -1,0 +1,305 @@
+"""Each version of a feed is what training had at its step, however it was published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import satrap
+from satrap.checkpoint import Series
+from satrap.checkpoint.feed import Feed
+from satrap.dense import DENSE_TABLE
+from satrap.errors import CheckpointError, ConfigError
+from satrap.train import Checkpointing, Predictor, Publishing, Trainer
+from satrap.train.publisher import Publisher
+from tests import faults
+from tests.support.exact_runs import Dropped, make_trainer, train_data
+from tests.support.interruptions import KillAt, KilledError, StopAt
+from tests.support.trainers import contents
+from tests.train.plain import Tower
+from tests.train.ranks import parts, ranks, rows_of, workers
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+Rows = dict[str, dict[int, Any]]
+Had = dict[int, tuple[Rows, dict[str, Any]]]
+"""Step -> what training had: rows by table and id, weights of the network by name."""
+
+
+def feeding(plan: Publishing) -> Checkpointing:
+    return Checkpointing(f"{plan.url}-snapshots", publish=plan)
+
+
+EVERY = 1e-4
+"""Seconds: a version at each step."""
+
+
+@pytest.fixture
+def had(monkeypatch: pytest.MonkeyPatch) -> Had:
+    """What training had at the step of each version, read in another way than it was published."""
+    found: dict[int, list[Any]] = {}
+    publish = Publisher.publish
+
+    def watched(self: Publisher) -> None:
+        state = self._state
+        state.exchange.flush()
+        state.workers.meet("all is there")
+        if state.apart:
+            state.dense.settle(state.exchange)
+        mine = state.exchange.collective or state.workers.rank == 0
+        rows = contents(state) if mine else {}
+        weights = {name: tensor.numpy().copy() for name, tensor in state.model.state_dict().items()}
+        found.setdefault(state.run.steps, []).append((state.workers.rank, rows, weights))
+        publish(self)
+
+    monkeypatch.setattr(Publisher, "publish", watched)
+    return _Had(found)
+
+
+class _Had(dict[int, Any]):
+    def __init__(self, found: dict[int, list[Any]]) -> None:
+        self._found = found
+
+    def __missing__(self, step: int) -> tuple[Rows, dict[str, Any]]:
+        parts = sorted(self._found[step], key=lambda part: part[0])
+        return by_id(rows_of([rows for _, rows, _ in parts])), parts[0][2]
+
+
+def by_id(rows: Any) -> Rows:
+    """Weights by table and id; `rows`: (ids, weights, state) of each table."""
+    return {
+        table: dict(zip(columns[0].tolist(), columns[1], strict=True))
+        for table, columns in rows.items()
+        if table != DENSE_TABLE and len(columns[0])
+    }
+
+
+def read(place: str, model: Any = None) -> tuple[Rows, dict[str, Any], int]:
+    predictor = Predictor.load(place, model or Dropped())
+    rows: dict[str, Any] = {}
+    for table, chunk in predictor.exchange.durability.snapshot():
+        found = rows.setdefault(table, ([], [], []))
+        found[0].append(chunk.ids)
+        found[1].append(chunk.weights)
+    weights = {name: tensor.numpy().copy() for name, tensor in predictor.model.state_dict().items()}
+    step = predictor.step
+    predictor.close()
+    return (
+        by_id({t: [np.concatenate(c) if c else c for c in columns] for t, columns in rows.items()}),
+        weights,
+        step,
+    )
+
+
+def assert_versions(feed: Feed, had: Had, *, model: Any = None, tolerance: float = 0.0) -> list[int]:
+    """Compare all versions with what training had; return their steps."""
+    for step in feed.steps():
+        rows, weights, said = read(feed.place(step), model and model())
+        expected_rows, expected_weights = had[step]
+        assert said == step
+        assert {t: r.keys() for t, r in rows.items()} == {t: r.keys() for t, r in expected_rows.items()}
+        for table, own in rows.items():
+            for id_, row in own.items():
+                np.testing.assert_allclose(
+                    row, expected_rows[table][id_], rtol=tolerance, atol=tolerance / 16
+                )
+        for name, tensor in expected_weights.items():
+            assert np.array_equal(weights[name], tensor), name
+    return feed.steps()
+
+
+LRU = satrap.store.Eviction("lru")
+STORES: dict[str, dict[str, Any]] = {
+    "hybrid": {},
+    "sync": {"mode": "sync", "staleness": 0},
+    "evicting": {"memory": 107_500, "eviction": LRU},
+    "admission": {"admission": satrap.store.Admission(min_count=2, probability=0.8, memory=256)},
+    "16 bits": {"embedding_dtype": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_each_version_is_what_training_had(store: str, tmp_path: Path, had: Had) -> None:
+    trainer = make_trainer(**STORES[store])
+    plan = Publishing(str(tmp_path), every=EVERY, full_every=7, keep=3)
+    trainer.fit(train_data(), epochs=2, checkpoint=feeding(plan))
+    evicted = sum(table.evicted for table in trainer.statistics().tables.values())
+    trainer.close()
+    feed = Feed(str(tmp_path))
+    steps = assert_versions(feed, had)
+    links = [feed.manifest(step).delta for step in steps]
+    assert [link and link.number for link in links] == [None, 1, 2, 3, 4, 5, 6] * 2 + [None, 1]
+    assert steps == list(range(15, 31))
+    assert (evicted > 0) == (store == "evicting")
+    if store == "hybrid":
+        assert all(len(feed.manifest(s).rows()) == 2 for s in steps)
+
+
+def test_a_feed_has_no_optimizer_state_and_may_have_half_the_bits(tmp_path: Path, had: Had) -> None:
+    sizes = {}
+    for dtype in ("float32", "float16"):
+        trainer = make_trainer()
+        plan = Publishing(str(tmp_path / dtype), every=EVERY, dtype=dtype)
+        trainer.fit(train_data(), checkpoint=feeding(plan))
+        trainer.close()
+        feed = Feed(plan.url)
+        assert_versions(feed, had, tolerance=0.0 if dtype == "float32" else 2**-11)
+        files = feed.manifest(1).files
+        sizes[dtype] = sum(entry.bytes for entry in files.values() if entry.table)
+        assert files["optimizer.safetensors"].bytes < 100
+    rows = sum(Feed(str(tmp_path / "float16")).manifest(1).rows().values())
+    assert sizes["float32"] - sizes["float16"] == pytest.approx(rows * 8 * 2, abs=256)
+
+
+def test_weights_beyond_the_range_of_float16_are_its_largest() -> None:
+    weights = np.array([[1e6, -1e6, 1.0]], np.float32)
+    chunk = satrap.store.Chunk("t", np.array([1], np.uint64), weights, np.zeros((1, 3), np.float32))
+    narrow = chunk.only_weights("float16")
+    assert narrow.weights.tolist() == [[65504.0, -65504.0, 1.0]]
+    assert narrow.state.shape == (1, 0)
+
+
+def test_a_version_that_cannot_be_written_is_made_up_for_by_the_next(tmp_path: Path, had: Had) -> None:
+    told: list[str] = []
+    trainer = make_trainer(memory=107_500, eviction=LRU)
+    plan = Publishing(str(tmp_path), every=EVERY, notice=told.append)
+    failing = faults.armed("checkpoint.data_written", faults.fail(lambda: OSError(28, "no space")), at=4)
+    with failing:
+        trainer.fit(train_data(), checkpoint=feeding(plan))
+    trainer.close()
+    assert [("the run goes on" in text and "no space" in text) for text in told] == [True]
+    assert assert_versions(Feed(str(tmp_path)), had) == [1, 2, 3, *range(5, 16)]
+
+
+def test_a_resumed_run_goes_on_with_its_feed(tmp_path: Path, had: Had) -> None:
+    """Killed at 9 with a snapshot of 7: versions 8 and 9 are of a past that did not happen."""
+    snapshots = Checkpointing(str(tmp_path / "snapshots"), every_steps=7)
+    plan = Publishing(str(tmp_path / "feed"), every=EVERY)
+    trainer = make_trainer()
+    with pytest.raises(KilledError):
+        trainer.fit(train_data(), checkpoint=replace(snapshots, publish=plan), observers=[KillAt(10)])
+    trainer.close()
+    feed = Feed(plan.url)
+    assert feed.steps() == list(range(1, 10))
+    again = make_trainer()
+    again.fit(
+        train_data(), checkpoint=replace(snapshots, publish=plan), resume=True, observers=[StopAt(again, 12)]
+    )
+    again.close()
+    assert assert_versions(feed, had) == list(range(1, 14))
+    assert feed.manifest(8).delta is None
+
+
+def test_the_last_step_is_published_and_seconds_pass_between_versions(tmp_path: Path, had: Had) -> None:
+    trainer = make_trainer()
+    trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path), every=3600)))
+    trainer.close()
+    assert assert_versions(Feed(str(tmp_path)), had) == [1, 15]
+
+
+def test_two_runs_cannot_publish_to_one_feed(tmp_path: Path) -> None:
+    plan = Publishing(str(tmp_path), every=EVERY)
+    first, second = make_trainer(), make_trainer()
+    first.fit(train_data(), checkpoint=feeding(plan), steps=2)
+    with pytest.raises(ConfigError, match="another run publishes here"):
+        second.fit(train_data(), checkpoint=feeding(plan))
+    first.close()
+    second.close()
+
+
+def test_a_run_that_began_to_publish_meanwhile_is_noticed(tmp_path: Path) -> None:
+    told: list[str] = []
+    plan = Publishing(str(tmp_path), every=EVERY, notice=told.append)
+    other = make_trainer()
+    other.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path / "other"), every=3600)), steps=5)
+    other.close()
+    trainer = make_trainer()
+
+    class Intruder(satrap.train.Observer):
+        def step(self, progress: satrap.train.Progress) -> None:
+            if progress.step == 3:
+                (tmp_path / "other" / "step-00000005").rename(tmp_path / "step-00000005")
+
+    trainer.fit(train_data(), checkpoint=feeding(plan), steps=4, observers=[Intruder()])
+    trainer.close()
+    assert all("another run publishes here" in text for text in told)
+    assert len(told) == 2
+
+
+def test_a_feed_is_not_in_the_folder_of_snapshots(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    place = Checkpointing(str(tmp_path), every_steps=5)
+    with pytest.raises(ConfigError, match="in the folder of snapshots"):
+        trainer.fit(train_data(), checkpoint=replace(place, publish=Publishing(str(tmp_path))))
+    trainer.fit(train_data(), checkpoint=place)
+    with pytest.raises(ConfigError, match="has snapshots, and is no feed"):
+        trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path))))
+    trainer.close()
+
+
+def test_training_does_not_go_on_from_a_feed(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path))), steps=2)
+    trainer.close()
+    with pytest.raises(CheckpointError, match="holds weights only"):
+        Trainer.load(str(tmp_path), Dropped())
+    again = make_trainer()
+    with pytest.raises(CheckpointError, match="holds weights only"):
+        again.fit(train_data(), checkpoint=Checkpointing(str(tmp_path)), resume=True)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"every": 0.0}, "every"),
+        ({"full_every": 0}, "full_every"),
+        ({"keep": 0}, "keep"),
+        ({"dtype": "int8"}, "int8"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        Publishing("feed", **wrong)
+
+
+def fit(trainer: Trainer, rank: int, plan: Publishing) -> None:
+    trainer.fit(parts(rank), epochs=2, checkpoint=feeding(plan))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_ranks_that_hold_the_rows_publish_them(mode: str, tmp_path: Path, had: Had) -> None:
+    plan = Publishing(str(tmp_path), every=EVERY, full_every=5)
+    ranks(2, lambda trainer, rank: fit(trainer, rank, plan), mode=mode)
+    steps = assert_versions(Feed(str(tmp_path)), had, model=Tower)
+    assert len(steps) > 3
+    assert steps[-1] == 14
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("mode", "replicated"),
+    [("sync", ()), ("hybrid", ()), ("async", ()), ("sync", ("user", "tags")), ("hybrid", ("user", "tags"))],
+)
+def test_workers_publish_the_rows_of_shards(
+    mode: str, replicated: tuple[str, ...], tmp_path: Path, had: Had
+) -> None:
+    plan = Publishing(str(tmp_path), every=EVERY, full_every=5)
+    workers(2, lambda trainer, rank: fit(trainer, rank, plan), mode=mode, replicated=replicated)
+    steps = assert_versions(Feed(str(tmp_path)), had, model=Tower)
+    assert len(steps) > 3
+
+
+def test_snapshots_and_versions_are_written_side_by_side(tmp_path: Path, had: Had) -> None:
+    snapshots = Checkpointing(str(tmp_path / "snapshots"), every_steps=5, delta_every_steps=2)
+    plan = Publishing(str(tmp_path / "feed"), every=EVERY)
+    trainer = make_trainer(memory=107_500, eviction=LRU)
+    trainer.fit(train_data(), checkpoint=replace(snapshots, publish=plan))
+    trainer.close()
+    assert assert_versions(Feed(plan.url), had) == list(range(1, 16))
+    assert Series(snapshots.url).steps() == [10, 12, 14, 15]
