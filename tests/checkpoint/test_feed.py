@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint
 from satrap.checkpoint.feed import FEED, Feed, check_resumable, feed_settings, is_feed
 from satrap.errors import CheckpointError, ConfigError
+from satrap.store import Chunk
+from tests import faults
 
 NO_IDS: dict[str, Any] = {"t": np.empty(0, np.uint64)}
 
@@ -54,14 +56,39 @@ def test_what_others_have_written_is_left_alone(run: str | None, match: str, tmp
     assert feed.steps() == [3, 5]
 
 
-def test_deltas_are_counted_from_the_last_full_version(tmp_path: Path) -> None:
-    feed = Feed(str(tmp_path))
-    assert feed.deltas == 0
-    counts = []
-    for step, delta in ((1, False), (2, True), (3, True), (4, False)):
-        feed.write(step, version("a", delta=delta))
-        counts.append(feed.deltas)
-    assert counts == [0, 1, 2, 0]
+def test_now_and_then_a_delta_becomes_a_full_version_that_followers_have_read(tmp_path: Path) -> None:
+    """Rows of the table "t": its ids are the steps at which they changed, and step 3 removes that of step 1."""
+    feed = Feed(str(tmp_path), keep=2, full_every=4)
+    for step in range(1, 31):
+        ids = np.array([step], np.uint64)
+        chunk = Chunk("t", ids, np.full((1, 2), step, np.float32), np.empty((1, 0), np.float32))
+        gone = {"t": np.array([1], np.uint64)} if step == 3 else NO_IDS
+        settings = {FEED: feed_settings("a", "float32")}
+        deleted = None if step == 1 else gone
+        feed.write(step, Checkpoint(settings, {}, {}, [("t", chunk)], deleted=deleted))
+        feed.finish()
+    kept = {step: feed.manifest(step).delta is None for step in feed.steps()}
+    full = [step for step, whole in kept.items() if whole]
+    assert full == [13, 17]
+    assert list(kept) == list(range(13, 31))
+    for step in kept:
+        rows = np.concatenate([chunk.ids for _, chunk in read_checkpoint(feed.place(step)).chunks])
+        assert sorted(rows.tolist()) == list(range(2, step + 1))
+
+
+def test_a_delta_that_cannot_be_made_full_stays_one_and_the_next_try_works(tmp_path: Path) -> None:
+    told: list[str] = []
+    feed = Feed(str(tmp_path), full_every=2, notice=told.append)
+    with faults.armed("checkpoint.data_written", faults.fail(lambda: OSError(28, "no space")), at=14):
+        for step in range(1, 14):
+            feed.write(step, version("a", delta=step > 1))
+        feed.finish()
+    assert ["no space" in text and "tried again" in text for text in told] == [True]
+    assert feed.manifest(3).delta is not None
+    feed.write(14, version("a", delta=True))
+    feed.finish()
+    assert feed.manifest(3).delta is None
+    assert len(told) == 1
 
 
 def test_after_an_intruder_the_next_version_is_full(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from satrap.checkpoint.background import Background
 from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.series import Series, name_of
 from satrap.checkpoint.snapshot import Checkpoint
 from satrap.errors import CheckpointError, ConfigError
 
 FEED = "feed"
 """Setting of a version: what kind of feed it belongs to, and of which run."""
+FOLLOWERS_BEHIND = 10
+"""Versions that a follower may be behind before it finds a full version in place of a delta."""
 FEED_FORMAT = 1
 """Version of what a feed holds; readers refuse any other."""
 
@@ -38,10 +44,31 @@ def check_resumable(settings: Mapping[str, Any], where: str) -> None:
 
 
 class Feed(Series):
-    """The versions of one run at one place, in the layout of snapshots: full ones, and deltas after each.
+    """The versions of one run at one place, in the layout of snapshots: a full one, then deltas.
 
-    Only the run that began a feed may write to it.
+    Only the run that began a feed may write to it. Those who follow it only ever read deltas. For those who
+    begin later, now and then a delta is made a full version, from what was written before, in a thread of its
+    own. It is one that followers have read by then.
+
+    Args:
+        url: folder or fsspec URL.
+        keep: full versions to keep, each with the deltas after it, default 2.
+        full_every: versions from one full one to the next, default 100.
+        notice: called with a text if a delta could not be made a full version; it is tried again.
     """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        keep: int = 2,
+        full_every: int = 100,
+        notice: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        super().__init__(url, keep=keep)
+        self._full_every, self._notice = full_every, notice
+        self._since: list[int] = []  # steps of the deltas after the last full version
+        self._compacting, self._changing = Background(), threading.Lock()
 
     def take_over(self, run: str, step: int) -> None:
         """Prepare to write from a step of a run on: versions of later steps are removed.
@@ -70,7 +97,28 @@ class Feed(Series):
                 why="two runs must not publish to one feed",
                 fix="end one of them, or publish to another url",
             )
-        return super().write(step, checkpoint)
+        self._report()
+        with self._changing:  # what is being written looks like what a dead attempt has left
+            manifest = super().write(step, checkpoint)
+            self._since = [] if manifest.delta is None else [*self._since, step]
+        if len(self._since) >= self._full_every + FOLLOWERS_BEHIND and not self._compacting.busy:
+            self._compacting.start(partial(self._compact, self._since[self._full_every - 1]))
+        return manifest
+
+    def _compact(self, step: int) -> None:
+        compact(self.place(step), weights=self.manifest(step).settings[FEED]["dtype"])
+        with self._changing:
+            self._since = [later for later in self._since if later > step]
+            self.prune()
+
+    def finish(self) -> None:
+        """Wait until nothing is being written."""
+        self._compacting.wait()
+        self._report()
+
+    def _report(self) -> None:
+        if (error := self._compacting.failure()) is not None:
+            self._notice(f"warning: a version was not made a full one, which is tried again: {error}")
 
     def _not_of(self, run: str) -> str | None:
         """Return what is wrong with the newest version if it is not one of this run."""

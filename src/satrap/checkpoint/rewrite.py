@@ -51,10 +51,10 @@ def rewrite(
     return _replaced(storage, old, write)
 
 
-def compact(url: str) -> Manifest:
+def compact(url: str, *, weights: str | None = None) -> Manifest:
     """Make a delta a full snapshot, which needs no snapshot before it; the deltas after it stay valid.
 
-    A full snapshot stays as it is.
+    A full snapshot stays as it is. `weights`: write only weights, in this format, see `Chunk.only_weights`.
     """
     chain = open_chain(url)
     storage, old = chain.members[-1]
@@ -64,7 +64,10 @@ def compact(url: str) -> Manifest:
     def write(folder: str) -> dict[str, FileEntry]:
         names = [name for name, entry in old.files.items() if not entry.table and not is_deleted_file(name)]
         files = {name: _copied(storage, folder, old, name) for name in names}
-        return files | write_tables(storage, folder, (chunk for _, chunk in chain.chunks()))
+        chunks = (chunk for _, chunk in chain.chunks())
+        if weights is not None:
+            chunks = (chunk.only_weights(weights) for chunk in chunks)
+        return files | write_tables(storage, folder, chunks)
 
     return _replaced(storage, replace(old, delta=None), write)
 

@@ -71,11 +71,6 @@ class Series:
         self._last = name_of(step), manifest
         return manifest
 
-    @property
-    def deltas(self) -> int:
-        """Number of deltas from the last full snapshot to the last that this object wrote or read."""
-        return 0 if self._last is None or (link := self._last[1].delta) is None else link.number
-
     def unfollow(self) -> None:
         """Forget the last snapshot: `followable` is False until the next one is written."""
         self._last = None

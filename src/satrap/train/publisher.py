@@ -48,7 +48,7 @@ class Publishing:
         every: seconds between two versions, default 5. With several workers it takes a little longer where
             their steps become slower.
         full_every: versions from one with all rows to the next, default 100: a server that starts reads the
-            last of these and all versions after it.
+            last of these and all versions after it. Process 0 makes it from the versions before.
         dtype: number format of rows, "float32" (default) or "float16".
         keep: how many of the versions with all rows to keep, with those after each, default 2.
         notice: called with a text about versions that could not be written; default a RuntimeWarning.
@@ -93,7 +93,7 @@ class Publisher:
         self._published = -1  # step of the last version
         self._looked = (0, time.monotonic())  # step and time of the last look
         if plan is not None:
-            self._feed = Feed(plan.url, keep=plan.keep)
+            self._feed = Feed(plan.url, keep=plan.keep, full_every=plan.full_every, notice=plan.notice)
             self._writer = StateWriter(
                 state,
                 self._feed,
@@ -165,8 +165,7 @@ class Publisher:
         assert self._plan is not None
         self._due_at = time.monotonic() + self._plan.every
         step = self._published = self._state.run.steps
-        delta = self._feed.followable(step) and self._feed.deltas + 1 < self._plan.full_every
-        self._writer.start(delta=delta)
+        self._writer.start(delta=self._feed.followable(step))
 
     def ended(self, *, last: bool) -> None:
         """Wait until everything is written; before, publish the `last` step unless this was done."""
@@ -177,6 +176,7 @@ class Publisher:
             self.publish()
         self._writer.wait()
         self._report()
+        self._feed.finish()
 
     def _report(self) -> None:
         assert self._plan is not None
