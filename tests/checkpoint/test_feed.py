@@ -57,7 +57,7 @@ def test_what_others_have_written_is_left_alone(run: str | None, match: str, tmp
 
 
 def test_now_and_then_a_delta_becomes_a_full_version_that_followers_have_read(tmp_path: Path) -> None:
-    """Rows of the table "t": its ids are the steps at which they changed, and step 3 removes that of step 1."""
+    """The ids of table "t" are the steps at which their rows changed; step 3 removes that of step 1."""
     feed = Feed(str(tmp_path), keep=2, full_every=4)
     for step in range(1, 31):
         ids = np.array([step], np.uint64)

@@ -16,14 +16,18 @@ import pytest
 
 from satrap import launch
 from satrap.checkpoint import Series
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
 from satrap.config import load
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
+from satrap.serve import overlay
 from satrap.serve.follow import Follower
 from satrap.serve.model import ServedModel
+from satrap.serve.update import Update
 from satrap.train import Predictor
 from tests.serve.requests import plain
-from tests.serve.served import RECIPE, served
+from tests.serve.served import RECIPE, Served, served
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +49,11 @@ def steps(trained: RunFolder) -> list[int]:
     return Series(str(trained.checkpoints)).steps()[:4]
 
 
-def snapshot(trained: RunFolder, step: int) -> ServedModel:
+def snapshot(trained: RunFolder, step: int, *, known: bool = False) -> ServedModel:
+    """Return the model of a step; with `known` it can be updated by the deltas after it."""
     place = Series(str(trained.checkpoints)).place(step)
-    return ServedModel("books", load_predictor(trained, trained.recipe(), place))
+    version = read_manifest(Storage(place)).id if known else ""
+    return ServedModel("books", load_predictor(trained, trained.recipe(), place), version=version)
 
 
 class Appearing(Series):
@@ -81,38 +87,74 @@ def eventually(check: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+class Followed:
+    """What clients were answered while a server followed a run, and what each step should answer."""
+
+    def __init__(self, trained: RunFolder, rows: pd.DataFrame, *, known: bool) -> None:
+        self.wanted, self._request = expected(trained, rows), {"items": plain(rows)}
+        differ = [np.abs(a - b).max() for a, b in pairwise(self.wanted.values())]
+        assert min(differ) > 1e-4  # a mixture would be noticed
+        self.answers: list[tuple[int, Any]] = []
+        self._stopping = threading.Event()
+        series = Appearing(str(trained.checkpoints))
+        load = lambda step: snapshot(trained, step, known=known)  # noqa: E731
+        with served(load(min(self.wanted))) as server:
+            threads = [threading.Thread(target=self._ask, args=(server,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            with Follower(series, load, server.scorer, notice=pytest.fail) as follower:
+                self.statistics = follower.statistics
+                for step in list(self.wanted)[1:]:
+                    series.newest = step
+                    eventually(lambda step=step: server.scorer.model.step == step)  # type: ignore[misc]
+                    asked = len(self.answers)
+                    eventually(lambda asked=asked: len(self.answers) > asked + 20)  # type: ignore[misc]
+            self._stopping.set()
+            for thread in threads:
+                thread.join()
+        self.whole = [series.manifest(step).delta is None for step in list(self.wanted)[1:]]
+
+    def _ask(self, server: Served) -> None:
+        while not self._stopping.is_set():
+            status, answer = server.score(self._request)
+            assert status == 200
+            self.answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
+
+    @property
+    def mixed(self) -> int:
+        """Number of answers that are not those of the step they name."""
+        return sum(
+            not np.allclose(scores, self.wanted[step], rtol=1e-6, atol=1e-6) for step, scores in self.answers
+        )
+
+
+@pytest.mark.parametrize("known", [False, True])
 def test_each_answer_is_of_the_step_it_names_and_steps_never_fall(
-    trained: RunFolder, rows: pd.DataFrame
+    known: bool, trained: RunFolder, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, request = expected(trained, rows), {"items": plain(rows)}
-    differ = [np.abs(a - b).max() for a, b in pairwise(wanted.values())]
-    assert min(differ) > 1e-4  # a mixture would be noticed
-    series = Appearing(str(trained.checkpoints))
-    answers: list[tuple[int, Any]] = []
-    stopping = threading.Event()
-    with served(snapshot(trained, min(wanted))) as server:
+    """Snapshots are loaded as a whole, or, if the served one is known, by the rows that changed."""
+    monkeypatch.setattr(overlay, "FOLDED_ROWS", 3)  # so that there are many batches while rows are written
+    found = Followed(trained, rows, known=known)
+    assert {step for step, _ in found.answers} == found.wanted.keys()
+    assert found.mixed == 0
+    assert found.statistics.updates == len(found.whole)
+    assert found.statistics.reloads == (sum(found.whole) if known else len(found.whole))
+    assert not all(found.whole)
 
-        def ask() -> None:
-            while not stopping.is_set():
-                status, answer = server.score(request)
-                assert status == 200
-                answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        load = lambda step: snapshot(trained, step)  # noqa: E731
-        with Follower(series, load, server.scorer, notice=pytest.fail) as follower:
-            for step in list(wanted)[1:]:
-                series.newest = step
-                eventually(lambda step=step: server.scorer.model.step == step)  # type: ignore[misc]
-            assert follower.statistics.updates == len(wanted) - 1
-        stopping.set()
-        for thread in threads:
-            thread.join()
-    assert {step for step, _ in answers} == wanted.keys()
-    for step, scores in answers:
-        np.testing.assert_allclose(scores, wanted[step], rtol=1e-6, atol=1e-6)
+def test_rows_that_are_simply_loaded_would_be_noticed(
+    trained: RunFolder, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test before can fail: here the rows of an update are written under the eyes of the clients."""
+
+    def written(self: Follower, model: ServedModel, update: Update) -> None:
+        while update.overlay.fold():
+            time.sleep(0.005)
+        model._predictor.network, model.step, model.version = update.network, update.step, update.version
+
+    monkeypatch.setattr(Follower, "_apply", written)
+    monkeypatch.setattr(overlay, "FOLDED_ROWS", 3)
+    assert Followed(trained, rows, known=True).mixed > 0
 
 
 def test_a_step_that_is_not_served_any_more_is_not_answered_by_another(

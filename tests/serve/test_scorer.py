@@ -24,6 +24,7 @@ class Slow(ServedModel):
 
     def __init__(self) -> None:
         self.may, self.begun, self.sizes = threading.Semaphore(0), threading.Semaphore(0), list[int]()
+        self._overlay, self.step = None, 1
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         values = np.concatenate([np.array(request.items["row"], np.float32) for request in requests])

@@ -68,6 +68,21 @@ def test_a_delta_holds_what_changed_and_no_more():
     assert not list(store.changes.take().chunks)
 
 
+def test_two_readers_have_their_own_changes_and_to_one_of_them_a_use_is_none():
+    """Where rows are evicted, a lookup changes when a row was used last, but not its weights."""
+    store = shard(memory=1 << 20, eviction=Eviction("lru"))
+    store.lookup("a", np.arange(1000, dtype=U))
+    for reader in (store.changes, store.weight_changes):
+        assert sum(len(chunk.ids) for chunk in reader.take().chunks) == 1000
+    store.lookup("a", np.arange(500, dtype=U))
+    store.update("a", np.array([3, 5], U), np.ones((2, 3), np.float32))
+    assert sum(len(chunk.ids) for chunk in store.changes.take().chunks) == 500
+    store.update("a", np.array([5, 9], U), np.ones((2, 3), np.float32))
+    delta = store.weight_changes.take()
+    assert [c.ids.tolist() for c in delta.chunks] == [store_order("a", [3, 5, 9])]
+    assert [c.ids.tolist() for c in store.changes.take().chunks] == [store_order("a", [5, 9])]
+
+
 def store_order(table, keys):
     other = shard()
     other.lookup(table, np.array(keys, U))

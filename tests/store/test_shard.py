@@ -319,6 +319,34 @@ def test_a_table_that_evicts_takes_more_rows_in_a_chunk_than_it_has_room_for():
             assert count in kept.ids
 
 
+def test_rows_that_are_removed_start_again():
+    with closing(Shard([Table("a", dim=2), Table("b", dim=2)], optimizer=SGD(lr=1.0), seed=3)) as store:
+        ids = np.arange(5, dtype=np.uint64)
+        first = store.lookup("a", ids)
+        store.lookup("b", ids)
+        store.update("a", ids, np.ones((5, 2), np.float32))
+        store.remove("a", np.array([1, 3, 77], np.uint64))
+        rows, found = store.peek("a", ids)
+        assert found.tolist() == [True, False, True, False, True]
+        assert (rows[[1, 3]] == first[[1, 3]]).all()
+        assert (rows[[0, 2, 4]] == first[[0, 2, 4]] - 1).all()
+        assert store.statistics().tables["a"].rows == 3
+        assert store.statistics().tables["b"].rows == 5
+
+
+def test_another_store_has_the_same_tables_and_begins_rows_as_this_one():
+    ids = np.arange(5, dtype=np.uint64)
+    eviction = Eviction("lru")
+    with closing(
+        Shard([Table("a", dim=2)], optimizer=SGD(lr=1.0), seed=3, memory=1 << 20, eviction=eviction)
+    ) as store:
+        first = store.lookup("a", ids)
+        with closing(store.another()) as other:
+            assert other.statistics().rows == 0
+            assert (other.lookup("a", ids) == first).all()
+            assert not other.groups[0].directory.evicts
+
+
 def test_a_store_without_tables_stays_empty_until_it_is_closed():
     shard = Shard([], memory=1 << 20)
     assert repr(shard) == "Shard(tables=[], rows=0, memory=0 B)"

@@ -93,6 +93,24 @@ def open_chain(url: str) -> Chain:
     return Chain(tuple(members))
 
 
+def deltas_since(url: str, id_: str) -> list[tuple[Storage, Manifest]] | None:
+    """Return the deltas that lead from the checkpoint of an id to another one, in order; None: none do.
+
+    Reads their manifests only, and raises as `open_chain` does.
+    """
+    storage = Storage(url.rstrip("/"))
+    manifest = read_manifest(storage)
+    found: list[tuple[Storage, Manifest]] = []
+    while manifest.id != id_:
+        if (link := manifest.delta) is None:
+            return None
+        found.insert(0, (storage, manifest))
+        if link.previous_id == id_:
+            break
+        storage, manifest = _followed(storage, link)
+    return found
+
+
 def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[Chunk]:
     """Yield the verified rows of some fixed buckets of a checkpoint; all by default."""
     return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))

@@ -134,7 +134,7 @@ class Application:
         answer = await _unless_gone(request, self._scorer.score(asked, seconds=seconds))
         start = perf_counter()
         response = write(answer, wanted)
-        response.headers[STEP] = str(answer.model.step)
+        response.headers[STEP] = str(answer.step)
         self.seconds["write"] += perf_counter() - start
         self._count(response.status_code)
         return response

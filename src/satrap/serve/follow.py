@@ -1,4 +1,4 @@
-"""Follows the snapshots of a run that trains: loads each new one aside, then scores with it."""
+"""Follows a run that trains: reads each new version aside, then scores with it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from time import monotonic
 
 from satrap.checkpoint import Series
+from satrap.checkpoint.chain import deltas_since
 from satrap.errors import ConfigError, SatrapError
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
+from satrap.serve.update import Update
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.2
 """Between two looks at the folder."""
+FOLD_SECONDS = 0.005
+"""Between two looks whether the rows of the update before have been written."""
 
 
 @dataclass(slots=True)
@@ -21,23 +25,26 @@ class FollowerStatistics:
     """Counters of a `Follower`.
 
     Attributes:
-        updates: snapshots that took the place of an older one.
-        refused: snapshots that could not be used.
-        seconds: time from noticing a snapshot until it was served, of all together.
-        latest: step of the newest snapshot in the folder; -1: none was seen.
+        updates: versions that took the place of an older one.
+        reloads: how many of these were read as a whole.
+        refused: versions that could not be used.
+        seconds: time from noticing a version until it was served, of all together.
+        latest: step of the newest version in the folder; -1: none was seen.
     """
 
     updates: int = 0
+    reloads: int = 0
     refused: int = 0
     seconds: float = 0.0
     latest: int = -1
 
 
 class Follower:
-    """Looks for new snapshots in a thread, and swaps them in, so that steps never fall.
+    """Looks for new versions, of a feed or snapshots, in a thread, and has them served; steps never fall.
 
-    A snapshot that cannot be used is refused once, with a notice; the model before it continues to answer,
-    and the next snapshot is tried. While one is loaded, both are in memory.
+    Of deltas that follow the served version, only the rows that changed are read. Else all of the version is
+    loaded aside, and both are in memory meanwhile. A version that cannot be used is refused once, with a
+    notice; the one before it continues to answer, and the next one is tried.
 
     ```python
     with Follower(series, load, scorer, notice=print):
@@ -45,10 +52,10 @@ class Follower:
     ```
 
     Args:
-        series: the snapshots.
+        series: the versions.
         load: returns the model of a step.
         scorer: to swap models of.
-        notice: called with a text about each refused snapshot.
+        notice: called with a text about each refused version.
 
     Attributes:
         statistics: counters, which any thread may read.
@@ -96,18 +103,34 @@ class Follower:
     def _update(self, step: int) -> None:
         start = monotonic()
         try:
-            model = self._load(step)
-            try:
-                self._scorer.swap(model)
-            except ConfigError:
-                model.close()
-                raise
+            served = self._scorer.model
+            deltas = deltas_since(self._series.place(step), served.version) if served.version else None
+            if deltas is None:
+                self._reload(step)
+            else:
+                self._apply(served, served.prepare(deltas))
         except SatrapError as error:
             self.statistics.refused += 1
             self._notice(
                 f"warning: step {step} is not served: {error}\n"
-                f"  step {self._scorer.model.step} continues to answer; the next snapshot is tried"
+                f"  step {self._scorer.model.step} continues to answer; the next version is tried"
             )
             return
         self.statistics.updates += 1
         self.statistics.seconds += monotonic() - start
+
+    def _reload(self, step: int) -> None:
+        model = self._load(step)
+        try:
+            self._scorer.swap(model)
+        except ConfigError:
+            model.close()
+            raise
+        self.statistics.reloads += 1
+
+    def _apply(self, served: ServedModel, update: Update) -> None:
+        while served.folding:
+            if self._stopping.wait(FOLD_SECONDS):
+                update.overlay.close()
+                return
+        self._scorer.do(lambda: served.apply(update)).result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Self
@@ -10,14 +11,19 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from satrap.batch import Batch
+from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.storage import Storage
 from satrap.data.encode import MISSING, needed_columns
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
+from satrap.serve.overlay import Overlay
 from satrap.serve.request import ScoreRequest
+from satrap.serve.update import Update
 from satrap.train import Predictor
 from satrap.train.loss import prediction_names
 
@@ -36,13 +42,18 @@ class StageSeconds:
 class ServedModel:
     """Scores rows with the rows and the network of one training step. Only one thread may score at a time.
 
+    `prepare` reads later versions of the same run in another thread, and `apply` has them score from the next
+    batch on. Changed rows lie over the others at first; `fold` writes them there, some at a time.
+
     Args:
         name: of the model, for people and the Open Inference Protocol.
         predictor: with its rows in this process; `close` closes it.
         missing: texts that mean "missing", as in training.
+        version: `Manifest.id` of its checkpoint, if updates are to follow.
 
     Attributes:
         step: of the training run.
+        version: of the arguments, or of the last update.
         columns: the names of the columns that each request must have.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
@@ -54,7 +65,9 @@ class ServedModel:
         ConfigError: the rows are not in this process.
     """
 
-    def __init__(self, name: str, predictor: Predictor, missing: Sequence[str] = MISSING) -> None:
+    def __init__(
+        self, name: str, predictor: Predictor, missing: Sequence[str] = MISSING, version: str = ""
+    ) -> None:
         if not isinstance(predictor.exchange, LocalExchange):
             raise ConfigError(
                 "the rows are not in this process", fix="load the predictor with Predictor.load(url)"
@@ -69,6 +82,9 @@ class ServedModel:
         self.outputs = [name for label in predictor.schema.labels for name in prediction_names(label)]
         self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
         self.seconds = StageSeconds()
+        self.version = version
+        self._overlay: Overlay | None = None
+        self._spare: nn.Module | None = None  # a second network, for the weights of the next update
         predictor.model.eval()
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
@@ -87,12 +103,42 @@ class ServedModel:
         start = perf_counter()
         ticket = self._predictor.plan.ticket(batch)
         rows = self._exchange.peek(ticket.requests)
+        if self._overlay is not None:
+            self._overlay.cover(ticket.requests, rows)
         looked_up = perf_counter()
         with torch.inference_mode():
             scores = self._predictor.outputs(ticket, rows)
         self.seconds.lookup += looked_up - start
         self.seconds.network += perf_counter() - looked_up
         return scores
+
+    def prepare(self, deltas: Sequence[tuple[Storage, Manifest]]) -> Update:
+        """Read what comes after this model's version, see `Update.read`; in another thread than scores.
+
+        Nothing may have been prepared that was not applied or dropped.
+        """
+        spare, self._spare = self._spare, None
+        if spare is None:
+            spare = deepcopy(self._predictor.model)
+        return Update.read(deltas, self._exchange.shard, spare)
+
+    def apply(self, update: Update) -> None:
+        """Score with an update from now on; in the thread that scores, and while nothing is `folding`."""
+        assert not self.folding
+        self._spare = self._predictor.model
+        self._predictor.model = self._predictor.network = update.network
+        self._overlay, self.step, self.version = update.overlay, update.step, update.version
+
+    @property
+    def folding(self) -> bool:
+        """Whether rows of the last update are still to be written."""
+        return self._overlay is not None
+
+    def fold(self) -> None:
+        """Write some rows of the last update to their place; in the thread that scores."""
+        if self._overlay is not None and not self._overlay.fold():
+            self._overlay.close()
+            self._overlay = None
 
     def after(self, other: ServedModel) -> Self:
         """Return this model with the counters of another one, whose place it takes."""
@@ -126,6 +172,8 @@ class ServedModel:
 
     def close(self) -> None:
         """Release the rows."""
+        if self._overlay is not None:
+            self._overlay.close()
         self._predictor.close()
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
 from satrap.config.keys import Serving
 from satrap.data.encode import MISSING
@@ -80,7 +82,8 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     def load(place: str) -> ServedModel:
         predictor = load_predictor(folder, recipe, place)
         missing = recipe.sections.data.missing or MISSING
-        return ServedModel(options.name or folder.path.resolve().name, predictor, missing)
+        version = read_manifest(Storage(place)).id
+        return ServedModel(options.name or folder.path.resolve().name, predictor, missing, version)
 
     with listening(*split_address(options.listen), secret=secret) as listener:
         place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeVar
 
 from satrap.errors import ConfigError, SatrapError
 from satrap.serve.errors import RequestError
 from satrap.serve.model import Scores, ServedModel
 from satrap.serve.request import ScoreRequest
+
+T = TypeVar("T")
 
 JOINED_ROWS = 1024
 """Requests are joined up to this number of rows; a larger one is scored alone. More rows gain nothing."""
@@ -25,10 +29,12 @@ class Answer:
 
     Args:
         model: that scored it.
+        step: at which it was.
         scores: [rows, outputs].
     """
 
     model: ServedModel
+    step: int
     scores: Scores
 
 
@@ -71,7 +77,8 @@ class Scorer:
         answer = await scorer.score(request, seconds=1.0)
     ```
 
-    `swap` puts another model in its place between two batches, so each answer is of exactly one step.
+    `do` runs something between two batches, such as an update of the model, and `swap` puts another one in
+    its place. So each answer is of exactly one step.
 
     Args:
         model: to score with; the scorer closes it.
@@ -84,7 +91,7 @@ class Scorer:
     def __init__(self, model: ServedModel, *, max_queue: int = 1024) -> None:
         self.model, self.statistics = model, ScorerStatistics()
         self._max_queue = max_queue
-        self._next_model: ServedModel | None = None
+        self._actions: deque[tuple[Callable[[], object], Future[None]]] = deque()
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
@@ -143,11 +150,22 @@ class Scorer:
                 why="requests that fit the one would not fit the other",
                 fix="start another server for it",
             )
+        self.do(lambda: self._take(model))
+
+    def _take(self, model: ServedModel) -> None:
+        old, self.model = self.model, model.after(self.model)
+        old.close()
+
+    def do(self, action: Callable[[], object]) -> Future[None]:
+        """Run something in the scoring thread after the current batch, and return its end to come.
+
+        Any thread may call it. At the end of the scorer what is left is run, too.
+        """
+        done: Future[None] = Future()
         with self._changed:
-            unused, self._next_model = self._next_model, model
+            self._actions.append((action, done))
             self._changed.notify()
-        if unused is not None:
-            unused.close()
+        return done
 
     def close(self) -> None:
         """Score what waits, then end the thread and release the model."""
@@ -156,37 +174,42 @@ class Scorer:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._act()
         self.model.close()
-        if self._next_model is not None:
-            self._next_model.close()
 
     def _run(self) -> None:
         while True:
-            jobs, model = self._next()
-            if model is not None:
-                old, self.model = self.model, model.after(self.model)
-                old.close()
-            elif not jobs:
-                return
+            jobs = self._next()
+            self._act()
             if results := self._results(jobs):
                 with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
                     jobs[0].future.get_loop().call_soon_threadsafe(_deliver, results)
+            if self.model.folding:
+                self.model.fold()
+            elif not jobs and self._stopping:
+                return
 
-    def _next(self) -> tuple[list[_Job], ServedModel | None]:
-        """Wait; return the requests to be scored together, and the model to use from now on if it changes.
+    def _act(self) -> None:
+        """Do what `do` was asked for."""
+        while self._actions:
+            action, done = self._actions.popleft()
+            _, error = _tried(action)
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
-        At the end there are neither.
-        """
+    def _next(self) -> list[_Job]:
+        """Wait until there is something to do; return the requests to be scored together."""
         with self._changed:
-            while not self._waiting and not self._stopping and self._next_model is None:
+            while not (self._waiting or self._actions or self._stopping or self.model.folding):
                 self._changed.wait()
             jobs: list[_Job] = []
             rows = 0
             while self._waiting and (not jobs or rows + self._waiting[0].request.size <= JOINED_ROWS):
                 jobs.append(self._waiting.popleft())
                 rows += jobs[-1].request.size
-            model, self._next_model = self._next_model, None
-        return jobs, model
+        return jobs
 
     def _results(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
         results: list[tuple[_Job, Answer | BaseException]] = []
@@ -209,9 +232,10 @@ class Scorer:
 
     def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
         """Score requests together; if that fails, one by one, so that only the bad one fails."""
-        try:
-            scores = self.model.score(self.model.encode([job.request for job in jobs]))
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        model, requests = self.model, [job.request for job in jobs]
+        scores, error = _tried(lambda: model.score(model.encode(requests)))
+        if scores is None:
+            assert error is not None
             if len(jobs) > 1:
                 return [result for job in jobs for result in self._scored([job])]
             self.statistics.failed += 1
@@ -219,12 +243,20 @@ class Scorer:
         results: list[tuple[_Job, Answer | BaseException]] = []
         start = 0
         for job in jobs:
-            results.append((job, Answer(self.model, scores[start : start + job.request.size])))
+            results.append((job, Answer(model, model.step, scores[start : start + job.request.size])))
             start += job.request.size
         self.statistics.requests += len(jobs)
         self.statistics.rows += start
         self.statistics.batches += 1
         return results
+
+
+def _tried(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
+    """Return what work returns, or what it raises: whoever waits must hear of it."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to somebody else
+        return None, error
 
 
 def check_step(step: object, model: ServedModel) -> None:

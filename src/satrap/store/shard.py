@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -91,6 +92,9 @@ class Shard(GroupRequests):
             tables, optimizer=optimizer, memory=memory, admission=admission, eviction=eviction, tier=tier
         )
         self.seed = seed
+        self._another = partial(
+            Shard, tables, seed=seed, optimizer=optimizer, threads=threads, admission=admission
+        )
         self._workers = Workers(threads)
         groups: list[Group] = []
         try:
@@ -251,6 +255,22 @@ class Shard(GroupRequests):
                 tables=tables,
                 tier=total(tier for g in self.groups if (tier := g.backend.slower()) is not None),
             )
+
+    def remove(self, table: str, ids: Ids) -> None:
+        """Forget the rows of ids uint64[n], distinct; one without a row is ignored.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown table, or the store has a tier; nothing has changed.
+        """
+        g, splits, ids = self._one_table(table, ids)
+        group, t = self.groups[g], self.group_of(table)[1]
+        with self._lock:
+            slots = group.backend.find(ids, splits).slots
+            group.backend.discard(t, ids[slots >= 0], slots[slots >= 0])
+
+    def another(self) -> Shard:
+        """Return a store of the same tables without rows, budget and tier; new rows start as here."""
+        return self._another()
 
     def discard(self, buckets: Sequence[int]) -> int:
         """Drop the rows of some fixed buckets, because another store has them now; return how many.

@@ -70,7 +70,7 @@ def write(answer: Answer) -> bytes:
     """Return the scores as a stream: a column for each prediction; the step is in the schema's metadata."""
     model = answer.model
     columns = [pa.array(column) for column in answer.scores.T]
-    metadata = {"model": model.name, "step": str(model.step)}
+    metadata = {"model": model.name, "step": str(answer.step)}
     table = pa.Table.from_arrays(columns, model.outputs).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

@@ -64,7 +64,7 @@ def write(answer: Answer) -> bytes:
     columns = answer.scores.T.copy()  # orjson writes only arrays that are C-contiguous
     scores = dict(zip(model.outputs, columns, strict=True))
     return orjson.dumps(
-        {"model": model.name, "step": model.step, "predictions": scores}, option=orjson.OPT_SERIALIZE_NUMPY
+        {"model": model.name, "step": answer.step, "predictions": scores}, option=orjson.OPT_SERIALIZE_NUMPY
     )
 
 

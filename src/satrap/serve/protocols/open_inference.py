@@ -250,7 +250,7 @@ def write(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
         else:
             output["data"] = scores
         outputs.append(output)
-    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.step), "outputs": outputs}
+    head: dict[str, Any] = {"model_name": model.name, "model_version": str(answer.step), "outputs": outputs}
     if wanted.id is not None:
         head["id"] = wanted.id
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,91 @@
+"""Rows that lie over those of a store until they are written there: how a served model changes at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from satrap.exchange.lookup import Array, Request
+from satrap.store import Chunk, Shard
+from satrap.store.types import Ids
+
+FOLDED_ROWS = 4096
+"""Rows that are written at once; it takes a fraction of a millisecond."""
+
+
+class Overlay:
+    """The rows that change from one version to a later one, made beside a store that goes on being read.
+
+    ```python
+    overlay = Overlay(store)
+    overlay.load(chunk)                     # in any thread
+    overlay.remove("user", ids)
+    overlay.seal()
+    overlay.cover(requests, rows)           # from now on in the thread that reads the store
+    while overlay.fold():                   # between two lookups
+        ...
+    ```
+
+    Args:
+        store: where the rows are written in the end.
+    """
+
+    def __init__(self, store: Shard) -> None:
+        self._store, self._rows = store, store.another()
+        self._widths = {table: group.plan.width for group in store.groups for table in group.tables}
+        self._removed: dict[str, Ids] = {}
+        self._pieces: deque[tuple[Chunk, Ids]] = deque()
+
+    @property
+    def folding(self) -> bool:
+        """Whether rows are still to be written."""
+        return bool(self._pieces)
+
+    def load(self, chunk: Chunk) -> None:
+        """Take rows, without their optimizer state; later ones replace earlier ones."""
+        self._put(chunk.table, chunk.ids, chunk.weights)
+        if (removed := self._removed.get(chunk.table)) is not None:
+            self._removed[chunk.table] = np.setdiff1d(removed, chunk.ids)
+
+    def _put(self, table: str, ids: Ids, weights: Array) -> None:
+        state = np.zeros((len(ids), self._widths[table]), np.float32)
+        self._rows.load(table, Chunk(table, ids, weights, state))
+
+    def remove(self, table: str, ids: Ids) -> None:
+        """Give ids uint64[n], distinct, the row that they would start with."""
+        self._rows.remove(table, ids)
+        self._put(table, ids, self._rows.peek(table, ids)[0])
+        self._removed[table] = np.union1d(self._removed.get(table, np.empty(0, np.uint64)), ids)
+
+    def seal(self) -> None:
+        """Cut the rows into pieces to be written; nothing is loaded or removed afterwards."""
+        for chunk in self._rows.snapshot(chunk_rows=FOLDED_ROWS):
+            gone = np.zeros(len(chunk.ids), np.bool_)
+            if (
+                not self._store.ahead.useful
+            ):  # a tier cannot forget single rows: there they stay, as they begin
+                gone = np.isin(chunk.ids, self._removed.get(chunk.table, ()))
+            self._pieces.append((chunk.pick(~gone), chunk.ids[gone]))
+
+    def cover(self, requests: Sequence[Request], rows: Sequence[Array]) -> None:
+        """Write the rows that are here over those that were looked up, float32[ids, dim] of each request."""
+        for request, block in zip(requests, rows, strict=True):
+            mine, found = self._rows.peek_group(request.group, request.ids, request.splits)
+            block[found] = mine[found]
+
+    def fold(self) -> bool:
+        """Write some rows to the store; return whether there are more."""
+        if self._pieces:
+            chunk, gone = self._pieces.popleft()
+            if len(chunk.ids):
+                self._store.load(chunk.table, chunk)
+            if len(gone):
+                self._store.remove(chunk.table, gone)
+        return self.folding
+
+    def close(self) -> None:
+        """Free its memory."""
+        self._pieces.clear()
+        self._rows.close()

@@ -1,0 +1,65 @@
+"""What takes a served model from one step to a later one: rows that changed, and the network's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from torch import nn
+
+from satrap.checkpoint.chain import read_deleted
+from satrap.checkpoint.manifest import Manifest, reading_settings
+from satrap.checkpoint.parts import read_chunks
+from satrap.checkpoint.saved_dense import SavedDense, loaded_values
+from satrap.checkpoint.storage import Storage
+from satrap.dense import DENSE_TABLE
+from satrap.serve.overlay import Overlay
+from satrap.store import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A later step, ready to be served.
+
+    Args:
+        step: of the training run.
+        version: `Manifest.id` of the checkpoint.
+        overlay: rows that changed, sealed.
+        network: with the weights of the step.
+    """
+
+    step: int
+    version: str
+    overlay: Overlay
+    network: nn.Module
+
+    @classmethod
+    def read(cls, deltas: Sequence[tuple[Storage, Manifest]], store: Shard, network: nn.Module) -> Self:
+        """Read deltas that follow what is in a store; every byte is verified.
+
+        Args:
+            deltas: in order, see `deltas_since`.
+            store: of which the rows are; another thread may read it meanwhile.
+            network: takes the weights of the last delta.
+
+        Raises:
+            CheckpointError: one of them is damaged, or was removed.
+        """
+        overlay = Overlay(store)
+        storage, manifest = deltas[-1]
+        try:
+            for delta in deltas:
+                for table, ids in read_deleted(*delta).items():
+                    overlay.remove(table, ids)
+                for table, chunk in read_chunks(*delta):
+                    if table != DENSE_TABLE:
+                        overlay.load(chunk)
+            with reading_settings(storage.url):
+                step = int(manifest.settings["steps"])
+                network.load_state_dict(loaded_values(dict(SavedDense(storage, manifest).weights)))
+        except BaseException:
+            overlay.close()
+            raise
+        overlay.seal()
+        return cls(step, manifest.id, overlay, network)

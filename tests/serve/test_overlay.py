@@ -1,0 +1,104 @@
+"""Rows of an overlay are read as if they were in the store: before, while and after they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.exchange.local import LocalExchange
+from satrap.exchange.lookup import Request
+from satrap.optim import SGD, Adam
+from satrap.schema import Table
+from satrap.serve import overlay as module
+from satrap.serve.overlay import Overlay
+from satrap.store import Chunk, Eviction, Shard, Tier
+
+TABLES = ["a", "b"]
+IDS = np.arange(12, dtype=np.uint64)
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(TABLES),
+        st.booleans(),
+        st.lists(st.integers(0, 11), min_size=1, max_size=8, unique=True),
+        st.integers(1, 99),
+    ),
+    max_size=8,
+)
+"""(table, remove, ids, value) each: rows that get a value or are removed."""
+
+
+def chunk(table: str, ids: list[int], value: float, width: int = 0) -> Chunk:
+    own = np.array(ids, np.uint64)
+    weights = np.repeat((own + np.float32(value)).astype(np.float32)[:, None], 2, axis=1)
+    return Chunk(table, own, weights, np.zeros((len(own), width), np.float32))
+
+
+def read(exchange: LocalExchange, over: Overlay | None) -> dict[str, Any]:
+    """Return the rows of all ids by table."""
+    splits = np.array([0, len(IDS), 2 * len(IDS)], np.int64)
+    requests = [Request(0, np.concatenate([IDS, IDS]), splits)]
+    rows = exchange.peek(requests)
+    if over is not None:
+        over.cover(requests, rows)
+    return {"a": rows[0][: len(IDS)].copy(), "b": rows[0][len(IDS) :].copy()}
+
+
+def changed(exchange: LocalExchange, changes: Any, width: int = 0) -> tuple[Overlay, dict[str, Any]]:
+    """Return an overlay of the changes, and the rows that are to be read."""
+    wanted, initial = read(exchange, None), read(LocalExchange(exchange.shard.another()), None)
+    over = Overlay(exchange.shard)
+    for table, remove, ids, value in changes:
+        if remove:
+            over.remove(table, np.array(ids, np.uint64))
+            wanted[table][ids] = initial[table][ids]
+        else:
+            over.load(chunk(table, ids, value, width))
+            wanted[table][ids] = chunk(table, ids, value).weights
+    over.seal()
+    return over, wanted
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FOLDED_ROWS", 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=CHANGES, changes=CHANGES)
+def test_what_is_read_is_the_same_at_each_moment(before: Any, changes: Any) -> None:
+    exchange = LocalExchange(Shard([Table(name, dim=2, optimizer=SGD(lr=1.0)) for name in TABLES], seed=3))
+    for table, _, ids, value in before:
+        exchange.shard.load(table, chunk(table, ids, value))
+    over, wanted = changed(exchange, changes)
+    more = True
+    while more:
+        for table, rows in read(exchange, over).items():
+            assert np.array_equal(rows, wanted[table])
+        more = over.fold()
+    for table, rows in read(exchange, None).items():
+        assert np.array_equal(rows, wanted[table])
+    had = {(t, id_) for t, _, ids, _ in before for id_ in ids}
+    for table, remove, ids, _ in changes:
+        had = had - {(table, id_) for id_ in ids} if remove else had | {(table, id_) for id_ in ids}
+    assert exchange.shard.statistics().rows == len(had)  # what was removed takes no memory
+    over.close()
+    exchange.close()
+
+
+def test_rows_with_optimizer_state_and_those_of_a_tier(tmp_path: Any) -> None:
+    tier = Tier(str(tmp_path), size=1 << 20)
+    tables = [Table(name, dim=2, optimizer=Adam(lr=1.0)) for name in TABLES]
+    exchange = LocalExchange(Shard(tables, seed=3, memory=4_000_000, eviction=Eviction("lru"), tier=tier))
+    exchange.shard.load("a", chunk("a", [1, 2, 3, 4], 5, width=5))
+    over, wanted = changed(exchange, [("a", False, [2, 9], 7), ("a", True, [3, 4], 0), ("b", False, [1], 2)])
+    while over.fold():
+        pass
+    found = read(exchange, None)
+    assert all(np.array_equal(found[table], wanted[table]) for table in TABLES)
+    over.close()
+    exchange.close()
