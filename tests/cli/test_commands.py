@@ -26,6 +26,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "predict",
         "serve",
         "request",
+        "versions",
         "report",
         "config",
         "plan",

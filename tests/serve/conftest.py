@@ -8,6 +8,7 @@ import pytest
 
 from satrap import launch
 from satrap.launch.folder import RunFolder
+from tests.serve.followed import run_with_snapshots
 from tests.serve.requests import plain
 from tests.serve.served import COLUMNS, Served, frame, model_of, served, trained
 
@@ -15,6 +16,12 @@ from tests.serve.served import COLUMNS, Served, frame, model_of, served, trained
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return trained(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="session")
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that has left snapshots of some steps; all but the first are deltas."""
+    return run_with_snapshots(tmp_path_factory.mktemp("followed"))
 
 
 @pytest.fixture(scope="module")

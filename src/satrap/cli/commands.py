@@ -29,6 +29,7 @@ from satrap.cli.shard import shard
 from satrap.cli.shards import shards
 from satrap.cli.train import train
 from satrap.cli.tune import tune
+from satrap.cli.versions import versions
 from satrap.cli.workers import workers
 from satrap.errors import ConfigError, DataError, SatrapError
 from satrap.own_warnings import told
@@ -61,6 +62,7 @@ for command in (
     predict,
     serve,
     request,
+    versions,
     report,
     config,
     plan,

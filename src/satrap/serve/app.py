@@ -22,6 +22,7 @@ from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.scorer import Answer, Scorer, check_step
+from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
 """Header of an answer: the training step whose rows and network gave it."""
@@ -48,6 +49,7 @@ class Application:
         draining: new requests are answered, but the server says that it is not ready.
         seconds: time of the event loop by stage: "parse" and "write".
         answers: how many answers had each HTTP status.
+        versions: answers requests about versions, once it has a follower.
     """
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
@@ -55,6 +57,7 @@ class Application:
         self.draining = False
         self.seconds = {"parse": 0.0, "write": 0.0}
         self.answers: dict[str, int] = {}
+        self.versions = Versions(scorer, self._check_secret)
         model = "/v2/models/{name}"
         self.asgi = Starlette(
             routes=[
@@ -66,6 +69,7 @@ class Application:
                 *(Route(path, self._live) for path in ("/live", "/v2/health/live")),
                 *(Route(path, self._ready) for path in ("/ready", "/v2/health/ready")),
                 Route("/v1/model", self._describe),
+                *self.versions.routes,
                 Route("/v2", self._server_metadata),
                 *(
                     route

@@ -10,6 +10,7 @@ from time import monotonic
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import deltas_since
 from satrap.errors import ConfigError, SatrapError
+from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
 from satrap.serve.update import Update
@@ -46,6 +47,9 @@ class Follower:
     loaded aside, and both are in memory meanwhile. A version that cannot be used is refused once, with a
     notice; the one before it continues to answer, and the next one is tried.
 
+    `pin` keeps the served version, `rollback` goes back to an older one and keeps that, `release` follows
+    again. Any thread may call them.
+
     ```python
     with Follower(series, load, scorer, notice=print):
         server.run()
@@ -59,6 +63,7 @@ class Follower:
 
     Attributes:
         statistics: counters, which any thread may read.
+        pinned: whether the served version is kept.
     """
 
     def __init__(
@@ -72,6 +77,8 @@ class Follower:
         self.statistics = FollowerStatistics()
         self._series, self._load, self._scorer, self._notice = series, load, scorer, notice
         self._tried = scorer.model.step
+        self.pinned = False
+        self._changing = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="satrap-follower", daemon=True)
 
@@ -94,11 +101,52 @@ class Follower:
                     unreachable = str(error)
                     self._notice(f"warning: {error}")
                 continue
-            if step is not None:
-                self.statistics.latest = step
-                if step > self._tried:
+            if step is None:
+                continue
+            self.statistics.latest = step
+            with self._changing:
+                if step > self._tried and not self.pinned:
                     self._tried = step
                     self._update(step)
+
+    def steps(self) -> list[int]:
+        """Return the steps of the versions that there are, ascending; raises as `Series.steps` does."""
+        return self._series.steps()
+
+    def pin(self) -> int:
+        """Keep the served version until `release`; return its step."""
+        with self._changing:
+            self.pinned = True
+            return self._scorer.model.step
+
+    def release(self) -> int:
+        """Follow again; return the step that is served until a later one is there."""
+        with self._changing:
+            self.pinned = False
+            self._tried = self._scorer.model.step
+            return self._tried
+
+    def rollback(self, step: int) -> int:
+        """Serve a version of an earlier or later step, and keep it until `release`; return its step.
+
+        It is loaded aside, while the served version continues to answer.
+
+        Raises:
+            RequestError: there is no version of that step.
+            CheckpointError: it cannot be read; nothing has changed.
+        """
+        with self._changing:
+            if step != self._scorer.model.step:
+                if step not in (steps := self._series.steps()):
+                    raise RequestError(
+                        404,
+                        f"there is no version of step {step}",
+                        where=self._series.url,
+                        fix=f"those there are: {_listed(steps)}",
+                    )
+                self._reload(step)
+            self.pinned = True
+            return step
 
     def _update(self, step: int) -> None:
         start = monotonic()
@@ -122,7 +170,7 @@ class Follower:
     def _reload(self, step: int) -> None:
         model = self._load(step)
         try:
-            self._scorer.swap(model)
+            self._scorer.swap(model).result()
         except ConfigError:
             model.close()
             raise
@@ -134,3 +182,9 @@ class Follower:
                 update.overlay.close()
                 return
         self._scorer.do(lambda: served.apply(update)).result()
+
+
+def _listed(steps: list[int], most: int = 8) -> str:
+    """Return some of the steps, the newest first, for people."""
+    shown = ", ".join(map(str, steps[: -most - 1 : -1]))
+    return f"{shown}, ..." if len(steps) > most else shown or "none"

@@ -141,6 +141,7 @@ def _answer(
         counters = FollowerStatistics()
         if (following := follower(scorer)) is not None:
             counters = stack.enter_context(following).statistics
+            application.versions.follower = following
         metrics = None
         if options.metrics:
             endpoint = Endpoint(

@@ -137,8 +137,8 @@ class Scorer:
                 self._changed.notify()
         return job.future
 
-    def swap(self, model: ServedModel) -> None:
-        """Score with another model from the next batch on, and close the one before; any thread may call it.
+    def swap(self, model: ServedModel) -> Future[None]:
+        """Score with another model from the next batch on, and close the one before; see `do`.
 
         Raises:
             ConfigError: it has other columns or predictions, so requests that wait could not be scored.
@@ -150,7 +150,7 @@ class Scorer:
                 why="requests that fit the one would not fit the other",
                 fix="start another server for it",
             )
-        self.do(lambda: self._take(model))
+        return self.do(lambda: self._take(model))
 
     def _take(self, model: ServedModel) -> None:
         old, self.model = self.model, model.after(self.model)

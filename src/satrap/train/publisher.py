@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from satrap.arguments import checked
 from satrap.checkpoint import Checkpoint
@@ -19,6 +19,8 @@ from satrap.exchange import Cut
 from satrap.store.chunk import FEED_FORMATS
 from satrap.train.state import TrainingState
 from satrap.train.state_writer import StateWriter, Worker
+
+T = TypeVar("T")
 
 FEED_RUN = "feed_run"
 """Setting of a snapshot: by this a feed knows its run, also when it is resumed."""
@@ -144,11 +146,16 @@ class Publisher:
         if not self.active or self._until > 0:
             return
         self._report()
-        due, self._until = self.due(), self._next_look()
-        if self._workers.size > 1:
-            due, self._until = json.loads(self._workers.share(json.dumps([due, self._until]).encode()))
+        due, self._until = self._told([self.due(), self._next_look()])
         if due:
             self.publish()
+
+    def _told(self, said: T) -> T:
+        """Return what process 0 says."""
+        if self._workers.size == 1:
+            return said
+        told: T = json.loads(self._workers.share(json.dumps(said).encode()))
+        return told
 
     def _next_look(self) -> int:
         """Return after how many steps about half of the time until the next version will have passed."""
@@ -171,7 +178,7 @@ class Publisher:
         """Wait until everything is written; before, publish the `last` step unless this was done."""
         if not self.active:
             return
-        if last and self._published != self._state.run.steps:
+        if last and self._told(self._published != self._state.run.steps):  # in `async` each has its own steps
             self._writer.wait()
             self.publish()
         self._writer.wait()

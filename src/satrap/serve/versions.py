@@ -1,0 +1,81 @@
+"""Which version a server answers with, and how an operator keeps or changes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from satrap.serve.errors import RequestError
+from satrap.serve.follow import Follower
+from satrap.serve.operator import PATH
+from satrap.serve.scorer import Scorer
+
+
+class Versions:
+    """The routes about versions.
+
+    Args:
+        scorer: has the served version.
+        check: raises `RequestError` unless a request has the server's key.
+
+    Attributes:
+        follower: follows a run; None: the server does not.
+    """
+
+    def __init__(self, scorer: Scorer, check: Callable[[Request], None]) -> None:
+        self._scorer, self._check = scorer, check
+        self.follower: Follower | None = None
+        self.routes = [
+            Route(PATH, self._list),
+            *(
+                Route(f"{PATH}/{name}", partial(self._change, name), methods=["POST"])
+                for name in ("pin", "rollback", "release")
+            ),
+        ]
+
+    def _following(self) -> Follower:
+        if self.follower is None:
+            raise RequestError(
+                409,
+                "this server follows no run, so it has one version",
+                fix="start it with satrap serve DIR --follow",
+            )
+        return self.follower
+
+    async def _list(self, request: Request) -> Response:
+        """Answer GET /v1/versions: the served step, whether it is pinned, and the steps that there are."""
+        self._check(request)
+        follower = self._following()
+        steps = await asyncio.to_thread(follower.steps)
+        return self._told(follower, versions=steps)
+
+    async def _change(self, name: str, request: Request) -> Response:
+        self._check(request)
+        follower = self._following()
+        if name == "rollback":
+            await asyncio.to_thread(follower.rollback, _step(await request.body()))
+        else:
+            await asyncio.to_thread(getattr(follower, name))
+        return self._told(follower)
+
+    def _told(self, follower: Follower, **more: Any) -> Response:
+        said = {"step": self._scorer.model.step, "pinned": follower.pinned, **more}
+        return Response(orjson.dumps(said), media_type="application/json")
+
+
+def _step(body: bytes) -> int:
+    """Return the step in the body of a rollback."""
+    try:
+        step = orjson.loads(body)["step"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        step = None
+    if type(step) is not int or step < 0:
+        raise RequestError(422, "the body names no step", fix='send {"step": NUMBER}')
+    return step

@@ -1,0 +1,78 @@
+"""A run that has left snapshots of several steps, to be followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from satrap import launch
+from satrap.checkpoint import Series
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
+from satrap.config import load
+from satrap.launch.folder import RunFolder
+from satrap.launch.scoring import load_predictor
+from satrap.serve.model import ServedModel
+from satrap.train import Predictor
+from tests.serve.served import RECIPE, frame
+
+
+def run_with_snapshots(folder: Path) -> RunFolder:
+    """Train a run that leaves snapshots of some steps; all but the first are deltas."""
+    frame().to_parquet(folder / "rows.parquet")
+    every = ["checkpoint.every_steps=999", "checkpoint.delta_every_steps=2"]
+    (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
+    launch.train(load(folder / "books.yaml", ["training.epochs=5", *every]), str(folder / "books"))
+    found = RunFolder.open(folder / "books")
+    assert len(steps(found)) >= 4
+    return found
+
+
+def steps(trained: RunFolder) -> list[int]:
+    """Return the steps of its first snapshots."""
+    return Series(str(trained.checkpoints)).steps()[:4]
+
+
+def snapshot(trained: RunFolder, step: int, *, known: bool = False) -> ServedModel:
+    """Return the model of a step; with `known` it can be updated by the deltas after it."""
+    place = Series(str(trained.checkpoints)).place(step)
+    version = read_manifest(Storage(place)).id if known else ""
+    return ServedModel("books", load_predictor(trained, trained.recipe(), place), version=version)
+
+
+class Appearing(Series):
+    """The snapshots of a run, up to a step."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.newest = super().steps()[0]
+
+    def latest(self) -> int | None:
+        return self.newest
+
+    def steps(self) -> list[int]:
+        return [step for step in super().steps() if step <= self.newest]
+
+
+def expected(trained: RunFolder, rows: pd.DataFrame) -> dict[int, Any]:
+    """The scores of each step, by a predictor of its own."""
+    from satrap.data import read
+
+    found = {}
+    for step in steps(trained):
+        predictor = Predictor.load(Series(str(trained.checkpoints)).place(step))
+        data = read(rows, predictor.schema.without_labels(), batch_size=len(rows))
+        found[step] = predictor.predict_all(data)[:, 0]
+        predictor.close()
+    return found
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -1,0 +1,131 @@
+"""An operator keeps a version, goes back to one and follows again, while clients are answered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from satrap.launch.folder import RunFolder
+from satrap.rpc import create_key
+from satrap.serve.follow import Follower
+from tests.serve.followed import Appearing, eventually, expected, snapshot, steps
+from tests.serve.requests import plain
+from tests.serve.served import Served, served
+
+
+@dataclass
+class Followed:
+    server: Served
+    series: Appearing
+    follower: Follower
+
+    def change(self, action: str, body: Any = None) -> tuple[int, Any]:
+        return self.server.score(body or {}, f"/v1/versions/{action}")
+
+    def listed(self) -> Any:
+        status, _, body = self.server.ask("/v1/versions")
+        assert status == 200
+        return json.loads(body)
+
+    @property
+    def step(self) -> int:
+        return self.server.scorer.model.step
+
+
+@pytest.fixture
+def followed(snapshots: RunFolder) -> Iterator[Followed]:
+    series = Appearing(str(snapshots.checkpoints))
+    load = lambda step: snapshot(snapshots, step, known=True)  # noqa: E731
+    with (
+        served(load(series.newest)) as server,
+        Follower(series, load, server.scorer, notice=pytest.fail) as follower,
+    ):
+        server.application.versions.follower = follower
+        yield Followed(server, series, follower)
+
+
+def test_a_pinned_version_stays_until_it_is_released(followed: Followed, snapshots: RunFolder) -> None:
+    first, second, *_ = steps(snapshots)
+    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+    assert followed.change("pin") == (200, {"step": first, "pinned": True})
+    followed.series.newest = second
+    eventually(lambda: followed.follower.statistics.latest == second)
+    assert followed.listed() == {"step": first, "pinned": True, "versions": [first, second]}
+    assert followed.change("release") == (200, {"step": first, "pinned": False})
+    eventually(lambda: followed.step == second)
+
+
+def test_no_request_fails_and_no_answer_is_mixed_while_a_server_goes_back_and_follows_again(
+    followed: Followed, snapshots: RunFolder, rows: pd.DataFrame
+) -> None:
+    wanted, request = expected(snapshots, rows), {"items": plain(rows)}
+    first, _, third, last = steps(snapshots)
+    followed.series.newest = third
+    eventually(lambda: followed.step == third)
+    answers: list[tuple[int, Any]] = []
+    stopping = threading.Event()
+
+    def ask() -> None:
+        while not stopping.is_set():
+            status, answer = followed.server.score(request)
+            assert status == 200
+            answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert followed.change("rollback", {"step": first}) == (200, {"step": first, "pinned": True})
+    followed.series.newest = last
+    eventually(lambda: followed.follower.statistics.latest == last)
+    assert followed.step == first
+    seen = len(answers)
+    eventually(lambda: len(answers) > seen + 10)
+    followed.change("release")
+    eventually(lambda: followed.step == last)
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    assert {first, third} <= {step for step, _ in answers}
+    for step, scores in answers:
+        np.testing.assert_allclose(scores, wanted[step], rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
+    followed: Followed, snapshots: RunFolder
+) -> None:
+    first, *_ = steps(snapshots)
+    status, answer = followed.change("rollback", {"step": 99_999})
+    assert (status, answer["error"]["what"]) == (404, "there is no version of step 99999")
+    assert answer["error"]["fix"] == f"those there are: {first}"
+    for body in ({"to": 3}, {"step": "3"}, {"step": True}, {"step": -1}, [3]):
+        assert followed.change("rollback", body)[0] == 422
+    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+
+
+def test_going_back_to_the_served_step_keeps_it(followed: Followed, snapshots: RunFolder) -> None:
+    first, *_ = steps(snapshots)
+    assert followed.change("rollback", {"step": first}) == (200, {"step": first, "pinned": True})
+    assert followed.follower.statistics.reloads == 0
+
+
+def test_a_server_that_follows_nothing_says_so(server: Served) -> None:
+    assert server.ask("/v1/versions")[0] == 409
+    status, answer = server.score({}, "/v1/versions/pin")
+    assert (status, answer["error"]["fix"]) == (409, "start it with satrap serve DIR --follow")
+
+
+def test_operators_need_the_key(snapshots: RunFolder, tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    secret = (tmp_path / "key").read_bytes().strip()
+    with served(snapshot(snapshots, steps(snapshots)[0]), secret=secret) as server:
+        assert server.ask("/v1/versions")[0] == 401
+        assert server.score({}, "/v1/versions/pin")[0] == 401
+        assert server.score({}, "/v1/versions/pin", Authorization=f"Bearer {secret.decode()}")[0] == 409
