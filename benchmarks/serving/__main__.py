@@ -112,7 +112,9 @@ class Work:
         scores = self.model.score(self.model.encode(asked))
         answers, start = [], 0
         for one in asked:
-            answers.append(protocol.write(Answer(self.model, scores[start : start + one.size])))
+            answers.append(
+                protocol.write(Answer(self.model, self.model.step, scores[start : start + one.size]))
+            )
             start += one.size
         return answers
 

@@ -46,8 +46,8 @@ class Overlay:
     def load(self, chunk: Chunk) -> None:
         """Take rows, without their optimizer state; later ones replace earlier ones."""
         self._put(chunk.table, chunk.ids, chunk.weights)
-        if (removed := self._removed.get(chunk.table)) is not None:
-            self._removed[chunk.table] = np.setdiff1d(removed, chunk.ids)
+        if chunk.table in self._removed:
+            self._removed[chunk.table] = np.setdiff1d(self._removed[chunk.table], chunk.ids)
 
     def _put(self, table: str, ids: Ids, weights: Array) -> None:
         state = np.zeros((len(ids), self._widths[table]), np.float32)
@@ -55,6 +55,8 @@ class Overlay:
 
     def remove(self, table: str, ids: Ids) -> None:
         """Give ids uint64[n], distinct, the row that they would start with."""
+        if not len(ids):
+            return
         self._rows.remove(table, ids)
         self._put(table, ids, self._rows.peek(table, ids)[0])
         self._removed[table] = np.union1d(self._removed.get(table, np.empty(0, np.uint64)), ids)
@@ -63,10 +65,9 @@ class Overlay:
         """Cut the rows into pieces to be written; nothing is loaded or removed afterwards."""
         for chunk in self._rows.snapshot(chunk_rows=FOLDED_ROWS):
             gone = np.zeros(len(chunk.ids), np.bool_)
-            if (
-                not self._store.ahead.useful
-            ):  # a tier cannot forget single rows: there they stay, as they begin
-                gone = np.isin(chunk.ids, self._removed.get(chunk.table, ()))
+            # A tier cannot forget single rows: there they stay, as they begin.
+            if chunk.table in self._removed and not self._store.ahead.useful:
+                gone = np.isin(chunk.ids, self._removed[chunk.table])
             self._pieces.append((chunk.pick(~gone), chunk.ids[gone]))
 
     def cover(self, requests: Sequence[Request], rows: Sequence[Array]) -> None:
