@@ -21,7 +21,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor, scored_tables
 from satrap.prepare import prepare
 from satrap.schema import Label
-from satrap.train import Observer, Progress, Trainer
+from satrap.train import Observer, Predictor, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
 
 
@@ -107,6 +107,23 @@ def test_a_run_that_was_stopped_is_scored_as_of_then(elsewhere: bool, tmp_path: 
     more = load(recipe, ["training.epochs=3"])
     launch.train(more, run, resume=True, observers=[TerminateAt(20)])
     assert_of_the_newest()
+
+
+def test_a_snapshot_or_a_version_of_a_step_can_be_scored(tmp_path: Path) -> None:
+    recipe, run = make_recipe(tmp_path, RECIPE, frame(1000)), str(tmp_path / "run")
+    keys = ["checkpoint.every_steps=3", "checkpoint.keep=9", "publish.every=1ms", "publish.dtype=float32"]
+    launch.train(load(recipe, keys), run)
+    folder = launch.RunFolder.open(run)
+    snapshots, feed = Series(str(folder.checkpoints)), Series(str(folder.feed))
+    for series, step in ((snapshots, snapshots.steps()[0]), (feed, feed.steps()[0])):
+        predictor = Predictor.load(series.place(step))
+        rows = open_part(load(recipe), predictor.schema, "test")
+        assert rows is not None
+        assert launch.evaluate(folder, step=step) == predictor.evaluate(rows)
+        predictor.close()
+    with pytest.raises(ConfigError, match="no snapshot or version of step 9,999") as caught:
+        launch.evaluate(folder, step=9_999)
+    assert str(feed.steps()[-1]) in caught.value.fix
 
 
 def test_without_any_rows_to_score_evaluate_asks_for_them(tmp_path: Path) -> None:

@@ -12,6 +12,14 @@ MANY_UNSEEN = 0.5
 """With a larger share of unseen ids, the values are probably written differently than in training."""
 
 
+step_option = click.option(
+    "--step",
+    type=click.IntRange(min=0),
+    metavar="STEP",
+    help="Use the snapshot, or the version of the feed, of this training step. Default: the trained model.",
+)
+
+
 def _warn_of_unseen(shares: Mapping[str, float]) -> None:
     if many := [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]:
         notice(
@@ -30,10 +38,13 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
     metavar="FILE",
     help="Rows with labels; may be repeated. Default: the recipe's test rows, else its validation rows.",
 )
+@step_option
 @set_option
 @json_option
 @debug_option
-def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
+def evaluate(
+    folder: str, sources: tuple[str, ...], step: int | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
     """Print the metrics of the trained model in run folder DIR, and the share of ids it has never seen.
 
     Standard error says which rows are scored. embedding.memory and embedding.tier of its recipe limit memory;
@@ -45,7 +56,7 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
 
     shares: dict[str, float] = {}
     metrics = launch.evaluate(
-        launch.RunFolder.open(folder), sources, overrides, shares=shares.update, notice=notice
+        launch.RunFolder.open(folder), sources, overrides, shares=shares.update, notice=notice, step=step
     )
     _warn_of_unseen(shares)
     metrics |= {f"unseen/{table}": share for table, share in shares.items()}
@@ -70,6 +81,7 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
     metavar="COL",
     help="Column of the input to write, such as an id; may be repeated. Default: all.",
 )
+@step_option
 @set_option
 @debug_option
 def predict(
@@ -77,6 +89,7 @@ def predict(
     sources: tuple[str, ...],
     output: str,
     keep: tuple[str, ...],
+    step: int | None,
     overrides: tuple[str, ...],
 ) -> None:
     """Score rows with the trained model in run folder DIR.
@@ -94,5 +107,6 @@ def predict(
         overrides,
         columns=keep or None,
         shares=_warn_of_unseen,
+        step=step,
     )
     click.echo(f"{counted(count, 'row')} written to {output}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from satrap.batch import Batch
+from satrap.checkpoint import Series
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
@@ -47,10 +48,29 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
     return folder.recipe(overrides)
 
 
-def model_place(folder: RunFolder, recipe: Recipe) -> str:
-    """Return where the trained model of a run is, or its newest snapshot if the run was stopped."""
+def model_place(folder: RunFolder, recipe: Recipe, step: int | None = None) -> str:
+    """Return where the trained model of a run is, or its newest snapshot if the run was stopped.
+
+    With `step`, it is the snapshot or the version of the feed of that step; `ConfigError` if there is none.
+    """
+    if step is not None:
+        return _of_step(folder, recipe, step)
     ended = folder.model.exists() and folder.stopped != "stopped"
     return str(folder.model) if ended else newest(folder.snapshots(recipe))
+
+
+def _of_step(folder: RunFolder, recipe: Recipe, step: int) -> str:
+    every = [Series(folder.snapshots(recipe)), Series(folder.feed_place(recipe))]
+    steps = [series.steps() for series in every]
+    for series, there in zip(every, steps, strict=True):
+        if step in there:
+            return series.place(step)
+    known = ", ".join(str(one) for one in sorted({*steps[0], *steps[1]})[-8:])
+    raise ConfigError(
+        f"there is no snapshot or version of step {step:,}",
+        where=str(folder),
+        fix=f"the newest there are: {known}" if known else "leave --step out: the run has only its model",
+    )
 
 
 def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) -> Predictor:
@@ -105,15 +125,17 @@ def evaluate(
     *,
     shares: TellShares = lambda _: None,
     notice: Callable[[str], object] = lambda _: None,
+    step: int | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a trained model; call `shares` with the share of unseen ids by table.
 
     The sources are files with labels, relative to the current folder; default the recipe's test rows, else
     its validation rows. Overrides are `key=value` texts for keys of `SCORING_KEYS`. `notice` is called with a
     line of text that says which rows are scored, and with a warning if the model was trained on some of them.
+    For `step` see `model_place`.
     """
     recipe = scoring_recipe(folder, overrides)
-    with closing(load_predictor(folder, recipe)) as predictor:
+    with closing(load_predictor(folder, recipe, model_place(folder, recipe, step))) as predictor:
         rows = _rows(recipe, predictor.schema, sources, notice)
         if rows is None:
             raise ConfigError(
@@ -166,6 +188,7 @@ def predict(
     *,
     columns: Sequence[str] | None = None,
     shares: TellShares = lambda _: None,
+    step: int | None = None,
 ) -> int:
     """Score files with a trained model; return the number of rows.
 
@@ -181,11 +204,12 @@ def predict(
         columns: which of the input's columns to write, in this order; default all. One that a file lacks is
             empty in its rows.
         shares: as for `evaluate`.
+        step: see `model_place`.
     """
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
     recipe = scoring_recipe(folder, overrides)
-    predictor = load_predictor(folder, recipe)
+    predictor = load_predictor(folder, recipe, model_place(folder, recipe, step))
     try:
         rows = open_sources(recipe, predictor.schema.without_labels(), sources)
         names = {
