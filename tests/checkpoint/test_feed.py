@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint
-from satrap.checkpoint.feed import FEED, Feed, check_resumable, feed_settings, is_feed
+from satrap.checkpoint.feed import FEED, Feed, check_resumable, feed_settings, is_feed, published_at
 from satrap.errors import CheckpointError, ConfigError
 from satrap.store import Chunk
 from tests import faults
@@ -107,3 +108,12 @@ def test_a_version_is_told_from_a_snapshot() -> None:
     check_resumable({}, "here")
     with pytest.raises(CheckpointError, match="holds weights only"):
         check_resumable(settings, "here")
+
+
+def test_a_feed_of_another_format_is_refused_by_number() -> None:
+    settings = {FEED: feed_settings("a", "float16")}
+    assert abs(published_at(settings, "here") - time.time()) < 60
+    assert abs(published_at({}, "here") - time.time()) < 60
+    for wrong in ({**settings[FEED], "format": 2}, "feed"):
+        with pytest.raises(CheckpointError, match="is not known to this version, which reads 1"):
+            published_at({FEED: wrong}, "here")

@@ -25,6 +25,7 @@ NAMES = [
     "satrap_loader_sent_bytes",
     "satrap_role",
     "satrap_serve_abandoned_requests",
+    "satrap_serve_age_seconds",
     "satrap_serve_answers",
     "satrap_serve_batches",
     "satrap_serve_items",

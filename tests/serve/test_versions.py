@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from satrap.config.keys import Serving
 from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
 from satrap.serve.follow import Follower
@@ -129,3 +130,22 @@ def test_operators_need_the_key(snapshots: RunFolder, tmp_path: Path) -> None:
         assert server.ask("/v1/versions")[0] == 401
         assert server.score({}, "/v1/versions/pin")[0] == 401
         assert server.score({}, "/v1/versions/pin", Authorization=f"Bearer {secret.decode()}")[0] == 409
+
+
+def test_a_server_whose_run_publishes_no_more_is_stale_but_ready_unless_fresh_ones_are_asked_for(
+    snapshots: RunFolder,
+) -> None:
+    series = Appearing(str(snapshots.checkpoints))
+    load = lambda step: snapshot(snapshots, step, known=True)  # noqa: E731
+    with served(load(series.newest), Serving(max_staleness=0.5)) as server:
+        server.scorer.model.published -= 60
+        assert server.ask("/ready")[::2] == (200, b"ready"), "it does not follow"
+        with Follower(series, load, server.scorer, notice=pytest.fail) as follower:
+            server.application.versions.follower = follower
+            status, _, body = server.ask("/ready")
+            assert status == 200
+            assert body.startswith(b"stale: step ")
+            assert server.ask("/ready?fresh")[0] == 503
+            assert server.ask("/live")[0] == 200
+            follower.pin()
+            assert server.ask("/ready?fresh")[0] == 200

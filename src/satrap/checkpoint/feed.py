@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,8 +24,32 @@ FEED_FORMAT = 1
 
 
 def feed_settings(run: str, dtype: str) -> dict[str, Any]:
-    """Return the setting `FEED` of a version: of a run, with weights of rows in a number format."""
-    return {"format": FEED_FORMAT, "run": run, "dtype": dtype}
+    """Return the setting `FEED` of a version, cut now: of a run, with weights of rows in a number format."""
+    return {"format": FEED_FORMAT, "run": run, "dtype": dtype, "time": round(time.time(), 3)}
+
+
+def check_format(settings: Mapping[str, Any], where: str) -> None:
+    """Raise `CheckpointError` if a checkpoint is of a feed of another format than this version reads."""
+    if not is_feed(settings):
+        return
+    found = settings[FEED]
+    number = found.get("format") if isinstance(found, dict) else None
+    if number != FEED_FORMAT:
+        raise CheckpointError(
+            f"feed format {str(number)[:20]} is not known to this version, which reads {FEED_FORMAT}",
+            where=where,
+            fix="use the version of satrap that wrote it",
+        )
+
+
+def published_at(settings: Mapping[str, Any], where: str) -> float:
+    """Return when a version was cut, in seconds since 1970; of another checkpoint, the present.
+
+    Raises:
+        CheckpointError: see `check_format`.
+    """
+    check_format(settings, where)
+    return float(settings[FEED]["time"]) if is_feed(settings) else time.time()
 
 
 def is_feed(settings: Mapping[str, Any]) -> bool:

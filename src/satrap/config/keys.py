@@ -457,6 +457,9 @@ class Serving(Keys):
     """Most requests that wait to be scored; one more is refused."""
     deadline: Rate = 1.0
     """Seconds a request may wait to be scored. A client may ask for less by the header Satrap-Deadline-Ms."""
+    max_staleness: Seconds | None = None
+    """Age of the served version, for example 1m, from which a server that follows says that it is stale;
+    default: never."""
 
 
 class Tune(Keys):

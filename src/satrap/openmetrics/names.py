@@ -114,6 +114,7 @@ METRICS = (
     Metric("satrap_loader_sent_bytes", "counter", "Payload sent to workers.", "bytes"),
     # of a server of scores
     Metric("satrap_serve_step", "gauge", "Training step whose rows and network answer."),
+    Metric("satrap_serve_age_seconds", "gauge", "Time since the served version was cut.", "seconds"),
     Metric("satrap_serve_answers", "counter", "Requests answered, by HTTP status.", labels=("status",)),
     Metric("satrap_serve_items", "counter", "Items scored."),
     Metric("satrap_serve_batches", "counter", "Passes through the network; each joins the waiting requests."),

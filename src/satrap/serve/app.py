@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.metadata import version
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import orjson
@@ -219,8 +219,20 @@ class Application:
     async def _live(self, _: Request) -> Response:
         return PlainTextResponse("live")
 
-    async def _ready(self, _: Request) -> Response:
-        return PlainTextResponse(self.busy or "ready", 503 if self.busy else 200)
+    @property
+    def stale(self) -> str:
+        """Why a newer version should be there by now; empty if the served one is new enough."""
+        age, most = time() - self._scorer.model.published, self._limits.max_staleness
+        if most is None or age <= most or not self.versions.following:
+            return ""
+        return f"stale: step {self._scorer.model.step} was published {age:.0f} s ago, more than {most:g} s"
+
+    async def _ready(self, request: Request) -> Response:
+        """Answer whether to send requests here; a stale server is ready, unless `?fresh` is asked for."""
+        if self.busy:
+            return PlainTextResponse(self.busy, 503)
+        fresh = "fresh" in request.query_params
+        return PlainTextResponse(self.stale or "ready", 503 if self.stale and fresh else 200)
 
     async def _describe(self, request: Request) -> Response:
         """Answer GET /v1/model: what a request must have, and what an answer will have."""

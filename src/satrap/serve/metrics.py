@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Any
 
 from satrap.serve.app import Application
@@ -23,6 +24,7 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
     return {
         "satrap_role": {"role": "server", "index": ""},
         "satrap_serve_step": model.step,
+        "satrap_serve_age_seconds": time() - model.published,
         "satrap_serve_answers": dict(application.answers),
         "satrap_serve_items": counters.rows,
         "satrap_serve_batches": counters.batches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, time
 from typing import Self
 
 import numpy as np
@@ -50,10 +50,11 @@ class ServedModel:
         predictor: with its rows in this process; `close` closes it.
         missing: texts that mean "missing", as in training.
         version: `Manifest.id` of its checkpoint, if updates are to follow.
+        published: when that was cut, in seconds since 1970; None: now.
 
     Attributes:
         step: of the training run.
-        version: of the arguments, or of the last update.
+        version, published: of the arguments, or of the last update.
         columns: the names of the columns that each request must have.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
@@ -66,7 +67,12 @@ class ServedModel:
     """
 
     def __init__(
-        self, name: str, predictor: Predictor, missing: Sequence[str] = MISSING, version: str = ""
+        self,
+        name: str,
+        predictor: Predictor,
+        missing: Sequence[str] = MISSING,
+        version: str = "",
+        published: float | None = None,
     ) -> None:
         if not isinstance(predictor.exchange, LocalExchange):
             raise ConfigError(
@@ -83,6 +89,7 @@ class ServedModel:
         self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
         self.seconds = StageSeconds()
         self.version = version
+        self.published = time() if published is None else published
         self._overlay: Overlay | None = None
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
         predictor.model.eval()
@@ -127,7 +134,8 @@ class ServedModel:
         assert not self.folding
         self._spare = self._predictor.model
         self._predictor.model = self._predictor.network = update.network
-        self._overlay, self.step, self.version = update.overlay, update.step, update.version
+        self._overlay, self.step = update.overlay, update.step
+        self.version, self.published = update.version, update.published
 
     @property
     def folding(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.feed import published_at
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
@@ -82,8 +83,9 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     def load(place: str) -> ServedModel:
         predictor = load_predictor(folder, recipe, place)
         missing = recipe.sections.data.missing or MISSING
-        version = read_manifest(Storage(place)).id
-        return ServedModel(options.name or folder.path.resolve().name, predictor, missing, version)
+        manifest = read_manifest(Storage(place))
+        name, published = options.name or folder.path.resolve().name, published_at(manifest.settings, place)
+        return ServedModel(name, predictor, missing, manifest.id, published)
 
     with listening(*split_address(options.listen), secret=secret) as listener:
         place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)

@@ -9,6 +9,7 @@ from typing import Self
 from torch import nn
 
 from satrap.checkpoint.chain import read_deleted
+from satrap.checkpoint.feed import published_at
 from satrap.checkpoint.manifest import Manifest, reading_settings
 from satrap.checkpoint.parts import read_chunks
 from satrap.checkpoint.saved_dense import SavedDense, loaded_values
@@ -25,12 +26,14 @@ class Update:
     Args:
         step: of the training run.
         version: `Manifest.id` of the checkpoint.
+        published: when it was cut, in seconds since 1970.
         overlay: rows that changed, sealed.
         network: with the weights of the step.
     """
 
     step: int
     version: str
+    published: float
     overlay: Overlay
     network: nn.Module
 
@@ -46,8 +49,9 @@ class Update:
         Raises:
             CheckpointError: one of them is damaged, or was removed.
         """
-        overlay = Overlay(store)
         storage, manifest = deltas[-1]
+        published = published_at(manifest.settings, storage.url)
+        overlay = Overlay(store)
         try:
             for delta in deltas:
                 for table, ids in read_deleted(*delta).items():
@@ -62,4 +66,4 @@ class Update:
             overlay.close()
             raise
         overlay.seal()
-        return cls(step, manifest.id, overlay, network)
+        return cls(step, manifest.id, published, overlay, network)

@@ -40,6 +40,11 @@ class Versions:
             ),
         ]
 
+    @property
+    def following(self) -> bool:
+        """Whether later versions will be served."""
+        return self.follower is not None and not self.follower.pinned
+
     def _following(self) -> Follower:
         if self.follower is None:
             raise RequestError(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from satrap.arguments import checked
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
+from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
@@ -141,6 +142,7 @@ class Predictor:
             StoreError: the rows do not fit into the memory.
         """
         checkpoint = read_checkpoint(newest(url))
+        check_format(checkpoint.settings, url)
         saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
         network: nn.Module = saved["model"].to(place)
