@@ -145,7 +145,6 @@ class Publisher:
         self._until -= 1
         if not self.active or self._until > 0:
             return
-        self._report()
         due, self._until = self._told([self.due(), self._next_look()])
         if due:
             self.publish()
@@ -170,6 +169,7 @@ class Publisher:
     def publish(self) -> None:
         """Take a version, and write it in the background."""
         assert self._plan is not None
+        self._report()
         self._due_at = time.monotonic() + self._plan.every
         step = self._published = self._state.run.steps
         self._writer.start(delta=self._feed.followable(step))
