@@ -162,6 +162,7 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.store.TableSettings": {},
         "satrap.store.Tier": {"path": str(things.folder), "size": 1 << 20},
         "satrap.train.Checkpointing": {"url": str(things.folder)},
+        "satrap.train.Publishing": {"url": str(things.folder)},
         "satrap.train.Place": {},
         "satrap.train.Predictor": {"model": Tower(), "schema": SCHEMA, "exchange": things.exchange},
         "satrap.train.TrainingOptions": {},
@@ -278,6 +279,7 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.optim.schedule_from_dict, {"settings": {"name": "constant"}}
         ),
         "satrap.store.Chunk.pick": Call(chunk.pick, {"rows": slice(0, 1)}),
+        "satrap.store.Chunk.only_weights": Call(chunk.only_weights, {"dtype": "float16"}),
         "satrap.store.Eviction.check": Call(satrap.store.Eviction().check, {"memory": 9, "where": ""}),
         "satrap.store.Shard.check_gradients": Call(
             shard.check_gradients, {"groups": [0], "gradients": [ROWS]}
@@ -286,6 +288,7 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.store.Shard.export": Call(shard.export, {"table": "user", "buckets": [1], "chunk_rows": 9}),
         "satrap.store.Shard.fetch_group": Call(shard.fetch_group, group),
         "satrap.store.Shard.group_of": Call(shard.group_of, {"table": "user"}),
+        "satrap.store.Shard.remove": Call(shard.remove, {"table": "user", "ids": chunk.ids[:0]}),
         "satrap.store.Shard.load": Call(shard.load, {"table": "user", "chunk": chunk}),
         "satrap.store.Shard.load_group": Call(
             shard.load_group, {**group, "weights": ROWS, "state": np.empty((4, 0), np.float32)}

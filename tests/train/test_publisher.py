@@ -13,7 +13,7 @@ import satrap
 from satrap.checkpoint import Series
 from satrap.checkpoint.feed import Feed
 from satrap.dense import DENSE_TABLE
-from satrap.errors import CheckpointError, ConfigError
+from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.train import Checkpointing, Predictor, Publishing, Trainer
 from satrap.train.publisher import Publisher
 from tests import faults
@@ -162,6 +162,8 @@ def test_weights_beyond_the_range_of_float16_are_its_largest() -> None:
     narrow = chunk.only_weights("float16")
     assert narrow.weights.tolist() == [[65504.0, -65504.0, 1.0]]
     assert narrow.state.shape == (1, 0)
+    with pytest.raises(StoreError, match="'int8'"):
+        chunk.only_weights("int8")
 
 
 def test_a_version_that_cannot_be_written_is_made_up_for_by_the_next(tmp_path: Path, had: Had) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.arguments import checked
+from satrap.errors import StoreError
 from satrap.store.types import Floats, Found, Ids, Offsets
 
 FLOAT16_MAX = 65504.0
@@ -44,7 +45,12 @@ class Chunk:
         """Return the rows without optimizer state.
 
         `dtype`: "float32", or "float16", to which weights are rounded; beyond its range they are its largest.
+        Another one is a `StoreError`.
         """
+        if dtype not in FEED_FORMATS:
+            raise StoreError(
+                f"weights cannot be written as {dtype!r}", fix=f"use {' or '.join(FEED_FORMATS)}"
+            )
         weights: npt.NDArray[Any] = self.weights
         if dtype == "float16":
             weights = np.clip(weights, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)

@@ -83,7 +83,7 @@ def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_
     change(exchange, range(100, 120))
     cuts = together([lambda r=r: r.durability.cut(delta=True) for r in exchange.ranks])  # type: ignore[misc]
     first, second = (rank.durability for rank in exchange.ranks)
-    exchange.ranks[failing].durability._take = lambda: (_ for _ in ()).throw(error)
+    exchange.ranks[failing].durability._snapshots.take = lambda: (_ for _ in ()).throw(error)
 
     def rank_0() -> None:
         with pytest.raises((CheckpointError, StoreError), match=error.args[-1]) as caught:
