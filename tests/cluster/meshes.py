@@ -29,7 +29,7 @@ from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
-from satrap.train import Checkpointing, Trainer, dense_files, merge, snapshots
+from satrap.train import Checkpointing, Trainer, dense_files, merge, state_writer
 from satrap.train.dense_stream import DenseStream
 from satrap.train.microbatches import MicroBatches
 from satrap.train.place import torch_ranks
@@ -158,7 +158,7 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     pieces.UNIT = task.get("unit", pieces.UNIT)
     stream.READ = task.get("read", stream.READ)
     if task.get("unreached"):
-        snapshots.all_reach = lambda workers, url: False
+        state_writer.all_reach = lambda workers, url: False
         merge.loaded = no_room
         if workers.rank:
             dense_files.read_manifest = unseen
