@@ -28,7 +28,7 @@ def test_after_satrap_compile_a_run_compiles_nothing(tmp_path: Path) -> None:
     files = set(kept.rglob("*.nbc"))
     assert first["new"] == first["kept"] == len(files) > 50
     recipe = make_recipe(tmp_path)
-    for name, cluster in (("one", "{}"), ("two", "{shards: 2, workers: 2}")):
+    for name, cluster in (("one", "{}"), ("two", "{exchange: servers, shards: 2, workers: 2}")):
         satrap("train", recipe, "--output", tmp_path / name, "--set", f"cluster={cluster}")
         satrap("evaluate", tmp_path / name)
     assert set(kept.rglob("*.nbc")) == files
