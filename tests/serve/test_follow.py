@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,49 +16,32 @@ from satrap.serve import overlay
 from satrap.serve.follow import Follower
 from satrap.serve.model import ServedModel
 from satrap.serve.update import Update
-from tests.serve.followed import Appearing, eventually, expected, snapshot, steps
+from tests.serve.followed import Appearing, Clients, eventually, expected, snapshot, steps
 from tests.serve.requests import plain
-from tests.serve.served import Served, served
+from tests.serve.served import served
 
 
 class Followed:
     """What clients were answered while a server followed a run, and what each step should answer."""
 
     def __init__(self, snapshots: RunFolder, rows: pd.DataFrame, *, known: bool) -> None:
-        self.wanted, self._request = expected(snapshots, rows), {"items": plain(rows)}
+        self.wanted = expected(snapshots, rows)
         differ = [np.abs(a - b).max() for a, b in pairwise(self.wanted.values())]
         assert min(differ) > 1e-4  # a mixture would be noticed
-        self.answers: list[tuple[int, Any]] = []
-        self._stopping = threading.Event()
         series = Appearing(str(snapshots.checkpoints))
         load = lambda step: snapshot(snapshots, step, known=known)  # noqa: E731
-        with served(load(min(self.wanted))) as server:
-            threads = [threading.Thread(target=self._ask, args=(server,)) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            with Follower(series, load, server.scorer, notice=pytest.fail) as follower:
-                self.statistics = follower.statistics
-                for step in list(self.wanted)[1:]:
-                    series.newest = step
-                    eventually(lambda step=step: server.scorer.model.step == step)  # type: ignore[misc]
-                    asked = len(self.answers)
-                    eventually(lambda asked=asked: len(self.answers) > asked + 20)  # type: ignore[misc]
-            self._stopping.set()
-            for thread in threads:
-                thread.join()
-
-    def _ask(self, server: Served) -> None:
-        while not self._stopping.is_set():
-            status, answer = server.score(self._request)
-            assert status == 200
-            self.answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
-
-    @property
-    def mixed(self) -> int:
-        """Number of answers that are not those of the step they name."""
-        return sum(
-            not np.allclose(scores, self.wanted[step], rtol=1e-6, atol=1e-6) for step, scores in self.answers
-        )
+        with (
+            served(load(min(self.wanted))) as server,
+            Clients(server, rows) as clients,
+            Follower(series, load, server.scorer, notice=pytest.fail) as follower,
+        ):
+            self.statistics = follower.statistics
+            for step in list(self.wanted)[1:]:
+                series.newest = step
+                eventually(lambda step=step: server.scorer.model.step == step)  # type: ignore[misc]
+                clients.some_more()
+        self.steps = {step for step, _ in clients.answers}
+        self.mixed = clients.mixed(self.wanted)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -70,7 +51,7 @@ def test_each_answer_is_of_the_step_it_names_and_steps_never_fall(
     """Snapshots are loaded as a whole, or, if the served one is known, by the rows that changed."""
     monkeypatch.setattr(overlay, "FOLDED_ROWS", 3)  # so that there are many batches while rows are written
     found = Followed(snapshots, rows, known=known)
-    assert {step for step, _ in found.answers} == found.wanted.keys()
+    assert found.steps == found.wanted.keys()
     assert found.mixed == 0
     assert found.statistics.updates == len(found.wanted) - 1
     assert found.statistics.reloads == (0 if known else found.statistics.updates)

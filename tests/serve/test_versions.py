@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -17,8 +15,7 @@ from satrap.config.keys import Serving
 from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
 from satrap.serve.follow import Follower
-from tests.serve.followed import Appearing, eventually, expected, snapshot, steps
-from tests.serve.requests import plain
+from tests.serve.followed import Appearing, Clients, eventually, expected, snapshot, steps
 from tests.serve.served import Served, served
 
 
@@ -67,36 +64,22 @@ def test_a_pinned_version_stays_until_it_is_released(followed: Followed, snapsho
 def test_no_request_fails_and_no_answer_is_mixed_while_a_server_goes_back_and_follows_again(
     followed: Followed, snapshots: RunFolder, rows: pd.DataFrame
 ) -> None:
-    wanted, request = expected(snapshots, rows), {"items": plain(rows)}
+    wanted = expected(snapshots, rows)
     first, _, third, last = steps(snapshots)
     followed.series.newest = third
     eventually(lambda: followed.step == third)
-    answers: list[tuple[int, Any]] = []
-    stopping = threading.Event()
-
-    def ask() -> None:
-        while not stopping.is_set():
-            status, answer = followed.server.score(request)
-            assert status == 200
-            answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert followed.change("rollback", {"step": first}) == (200, {"step": first, "pinned": True})
-    followed.series.newest = last
-    eventually(lambda: followed.follower.statistics.latest == last)
-    assert followed.step == first
-    seen = len(answers)
-    eventually(lambda: len(answers) > seen + 10)
-    followed.change("release")
-    eventually(lambda: followed.step == last)
-    stopping.set()
-    for thread in threads:
-        thread.join()
-    assert {first, third} <= {step for step, _ in answers}
-    for step, scores in answers:
-        np.testing.assert_allclose(scores, wanted[step], rtol=1e-6, atol=1e-6)
+    with Clients(followed.server, rows, 2) as clients:
+        clients.some_more()
+        assert followed.change("rollback", {"step": first}) == (200, {"step": first, "pinned": True})
+        followed.series.newest = last
+        eventually(lambda: followed.follower.statistics.latest == last)
+        assert followed.step == first
+        clients.some_more()
+        followed.change("release")
+        eventually(lambda: followed.step == last)
+        clients.some_more()
+    assert {step for step, _ in clients.answers} == {third, first, last}
+    assert clients.mixed(wanted) == 0
 
 
 def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,16 +17,12 @@ from satrap.errors import ConfigError
 from satrap.exchange import Cut
 from satrap.store.chunk import FEED_FORMATS
 from satrap.train.state import TrainingState
-from satrap.train.state_writer import StateWriter, Worker
+from satrap.train.state_writer import StateWriter, Worker, as_warning
 
 T = TypeVar("T")
 
 FEED_RUN = "feed_run"
 """Setting of a snapshot: by this a feed knows its run, also when it is resumed."""
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @checked()
@@ -64,7 +59,7 @@ class Publishing:
     full_every: int = 100
     dtype: str = "float32"
     keep: int = 2
-    notice: Callable[[str], None] = _warn
+    notice: Callable[[str], None] = as_warning
 
     def __post_init__(self) -> None:
         if not 0 < self.every < float("inf"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from satrap.train.merge import shared
 from satrap.train.publisher import FEED_RUN, Publisher, Publishing
 from satrap.train.same_data import DATA, Plain, check_same, fingerprint
 from satrap.train.state import TrainingState
-from satrap.train.state_writer import StateWriter, Worker
+from satrap.train.state_writer import StateWriter, Worker, as_warning
 
 CALL_SECONDS = 0.02
 """In `async`: seconds between two checks whether another worker calls."""
@@ -36,10 +35,6 @@ CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best"
 
 class StopRequested(KeyboardInterrupt):
     """`Trainer.request_stop` was called; the state is consistent."""
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @checked()
@@ -70,7 +65,7 @@ class Checkpointing:
     url: str
     every_steps: int | None = None
     keep: int = 2
-    notice: Callable[[str], None] = _warn
+    notice: Callable[[str], None] = as_warning
     delta_every_steps: int | None = None
     publish: Publishing | None = None
 
@@ -238,7 +233,7 @@ class Snapshots:
     def warn(self, text: str) -> None:
         """Tell the user, once for all workers."""
         if text and self._workers.rank == 0:
-            (self._plan.notice if self._plan else _warn)(text)
+            (self._plan.notice if self._plan else as_warning)(text)
 
     def save(self) -> None:
         """Write a snapshot now, or raise `CheckpointError`."""

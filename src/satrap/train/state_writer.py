@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,11 @@ Worker = tuple[dict[str, Any], dict[str, Tensor]]
 """What only one worker knows: plain data and tensors."""
 Contents = Callable[[Cut, Sequence[Worker]], Checkpoint]
 """Makes a checkpoint, without network and rows, from the cut and what the workers know, in process 0."""
+
+
+def as_warning(text: str) -> None:
+    """Tell a user of Python what could not be written: the default where a plan names nobody else."""
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 class StateWriter:
@@ -111,19 +117,15 @@ class StateWriter:
         if self._state.dense.whole:
             return None
         self._reached = self._reached or all_reach(self._workers, self._series.url)
-        part = self._part()
-        return (
-            DenseFiles(self._workers, part)
-            if self._reached
-            else DenseStream(self._workers, part, self._group())
-        )
+        part = self._part().copied()
+        if self._reached:
+            return DenseFiles(self._workers, part)
+        return DenseStream(self._workers, part, self._group())
 
-    def _part(self, copy: Callable[[Tensor], Tensor] | None = None) -> DensePart:
-        """Return a copy of the network, or of this worker's part of it."""
+    def _part(self) -> DensePart:
+        """Return the network, or this worker's part of it, not copied."""
         part = self._state.dense.part()
-        if self._feed is not None:
-            part = part.only_weights()
-        return part.copied() if copy is None else part.copied(copy)
+        return part if self._feed is None else part.only_weights()
 
     def _whole(
         self, cut: Cut, files: DenseFiles | DenseStream | None, workers: Sequence[Worker]
@@ -135,7 +137,7 @@ class StateWriter:
             checkpoint.dense = files.write
             return checkpoint
         try:
-            part = self._part(copied)
+            part = self._part().copied(copied)
         except ConfigError as error:  # no room on their disk
             return error
         checkpoint.model, checkpoint.optimizer = part.weights, part.optimizer

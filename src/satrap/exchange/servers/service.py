@@ -66,7 +66,7 @@ class Service(SerialHandler):
         self.members, self.board = Members(), StepBoard()
         self.repeating = self.emptied = self.rehearses = False
         self._opened: RowRequests | None = None
-        self._cuts, self._cutter = Cuts(), 0  # client that had the last cut taken
+        self._cuts = Cuts()
         self.rehearsal: threading.Thread | None = None
         if config is not None:
             self._open(config, config.open())
@@ -235,7 +235,7 @@ class Service(SerialHandler):
         self._rows.forget(lambda _: True)  # an export that a failed move began would keep rows as they were
 
     def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
-        self._cutter = session.client
+        self._cuts.client = session.client
         # of a cut that is repeated nobody can ask for the rows any more
         return self._cuts.of(asked.feed).cut(self.store, asked, keep=not self.repeating)
 
@@ -277,7 +277,7 @@ class Service(SerialHandler):
         self.members.forget(gone)
         if self._opened is not None:
             self._opened.forget(gone)
-        if gone(self._cutter):
+        if gone(self._cuts.client):
             self._cuts.let_go()
 
     @property
@@ -291,7 +291,7 @@ class Service(SerialHandler):
         self._cuts.snapshots.loaded += len(chunk.ids)
 
     def settle(self, stopping: Callable[[], bool]) -> None:
-        """Wait until rows that are being read are there, or `stopping` returns True.
+        """Wait until rows that are being read are there, or until `stopping` returns True.
 
         Raises:
             CheckpointError: they cannot be read.

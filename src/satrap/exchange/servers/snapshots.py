@@ -225,10 +225,11 @@ class Cuts:
 
     Attributes:
         snapshots: the first of them, which also reads.
+        client: number of the client that had the last cut taken.
     """
 
     def __init__(self) -> None:
-        self.snapshots = Snapshots()
+        self.snapshots, self.client = Snapshots(), 0
         self._feed = Snapshots(lambda store: store.weight_changes)
 
     def of(self, feed: str | None) -> Snapshots:
