@@ -107,9 +107,32 @@ def test_a_damaged_snapshot_is_refused_by_name_and_the_next_one_served(
                 file.write_bytes(original)
                 series.newest = third
                 eventually(lambda: server.scorer.model.step == third)
-                assert follower.statistics.updates == 1
+                eventually(lambda: follower.statistics.updates == 1)
     finally:
         file.write_bytes(original)
+
+
+def test_whatever_goes_wrong_with_a_version_the_next_one_is_tried(
+    snapshots: RunFolder, rows: pd.DataFrame
+) -> None:
+    first, second, third, _ = steps(snapshots)
+    series, notices = Appearing(str(snapshots.checkpoints)), list[str]()
+
+    def load(step: int) -> ServedModel:
+        if step == second:
+            raise RuntimeError("by surprise")
+        return snapshot(snapshots, step)
+
+    with (
+        served(snapshot(snapshots, first)) as server,
+        Follower(series, load, server.scorer, notice=notices.append) as follower,
+    ):
+        series.newest = second
+        eventually(lambda: follower.statistics.refused == 1)
+        assert "by surprise" in notices[0]
+        series.newest = third
+        eventually(lambda: server.scorer.model.step == third)
+        assert server.score({"items": plain(rows)})[1]["step"] == third
 
 
 def test_another_schema_is_refused(snapshots: RunFolder, rows: pd.DataFrame) -> None:

@@ -156,6 +156,19 @@ def test_a_feed_has_no_optimizer_state_and_may_have_half_the_bits(tmp_path: Path
     assert sizes["float32"] - sizes["float16"] == pytest.approx(rows * 8 * 2, abs=256)
 
 
+def test_a_version_can_be_loaded_into_a_store_with_a_tier(tmp_path: Path) -> None:
+    """Rows there have room for the state of an optimizer, and a version has none."""
+    trainer = make_trainer()
+    trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path / "feed"))), steps=3)
+    expected = trainer.predict_all(train_data())
+    trainer.close()
+    tier = satrap.store.Tier(str(tmp_path), size=1 << 20)
+    store = satrap.store.StoreConfig(memory=4_000_000, eviction=LRU, tier=tier)
+    predictor = Predictor.load(str(tmp_path / "feed"), Dropped(), store=store)
+    assert np.array_equal(predictor.predict_all(train_data()), expected)
+    predictor.close()
+
+
 def test_weights_beyond_the_range_of_float16_are_its_largest() -> None:
     weights = np.array([[1e6, -1e6, 1.0]], np.float32)
     chunk = satrap.store.Chunk("t", np.array([1], np.uint64), weights, np.zeros((1, 3), np.float32))

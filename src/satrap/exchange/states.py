@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,6 +126,12 @@ def held_by(
     """Return, by table, which fixed buckets a store is to read: none of a table that others hold."""
     own = {table for group in store.groups for table in group.tables}
     return lambda table: range(0) if table not in own else buckets(table) if callable(buckets) else buckets
+
+
+def to_read(store: Shard, chunk: Chunk) -> Chunk:
+    """Return rows that a store takes although it will only read them: their optimizer state is zeros."""
+    width = store.groups[store.group_of(chunk.table)[0]].plan.width
+    return replace(chunk, state=np.zeros((len(chunk.ids), width), np.float32))
 
 
 def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:

@@ -12,7 +12,7 @@ from satrap.checkpoint.chain import deltas_since
 from satrap.errors import ConfigError, SatrapError
 from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
-from satrap.serve.scorer import Scorer
+from satrap.serve.scorer import Scorer, tried
 from satrap.serve.update import Update
 
 POLL_SECONDS = 0.2
@@ -150,22 +150,25 @@ class Follower:
 
     def _update(self, step: int) -> None:
         start = monotonic()
-        try:
-            served = self._scorer.model
-            deltas = deltas_since(self._series.place(step), served.version) if served.version else None
-            if deltas is None:
-                self._reload(step)
-            else:
-                self._apply(served, served.prepare(deltas))
-        except SatrapError as error:
+        _, error = tried(lambda: self._serve(step))
+        if error is not None:
             self.statistics.refused += 1
+            told = error if isinstance(error, SatrapError) else f"{type(error).__name__}: {error}"
             self._notice(
-                f"warning: step {step} is not served: {error}\n"
+                f"warning: step {step} is not served: {told}\n"
                 f"  step {self._scorer.model.step} continues to answer; the next version is tried"
             )
             return
         self.statistics.updates += 1
         self.statistics.seconds += monotonic() - start
+
+    def _serve(self, step: int) -> None:
+        served = self._scorer.model
+        deltas = deltas_since(self._series.place(step), served.version) if served.version else None
+        if deltas is None:
+            self._reload(step)
+        else:
+            self._apply(served, served.prepare(deltas))
 
     def _reload(self, step: int) -> None:
         model = self._load(step)

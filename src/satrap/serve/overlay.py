@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from satrap.exchange.lookup import Array, Request
+from satrap.exchange.states import to_read
 from satrap.store import Chunk, Shard
 from satrap.store.types import Ids
 
@@ -34,7 +35,6 @@ class Overlay:
 
     def __init__(self, store: Shard) -> None:
         self._store, self._rows = store, store.another()
-        self._widths = {table: group.plan.width for group in store.groups for table in group.tables}
         self._removed: dict[str, Ids] = {}
         self._pieces: deque[tuple[Chunk, Ids]] = deque()
 
@@ -45,20 +45,19 @@ class Overlay:
 
     def load(self, chunk: Chunk) -> None:
         """Take rows, without their optimizer state; later ones replace earlier ones."""
-        self._put(chunk.table, chunk.ids, chunk.weights)
+        self._put(chunk)
         if chunk.table in self._removed:
             self._removed[chunk.table] = np.setdiff1d(self._removed[chunk.table], chunk.ids)
 
-    def _put(self, table: str, ids: Ids, weights: Array) -> None:
-        state = np.zeros((len(ids), self._widths[table]), np.float32)
-        self._rows.load(table, Chunk(table, ids, weights, state))
+    def _put(self, chunk: Chunk) -> None:
+        self._rows.load(chunk.table, to_read(self._rows, chunk))
 
     def remove(self, table: str, ids: Ids) -> None:
         """Give ids uint64[n], distinct, the row that they would start with."""
         if not len(ids):
             return
         self._rows.remove(table, ids)
-        self._put(table, ids, self._rows.peek(table, ids)[0])
+        self._put(Chunk(table, ids, self._rows.peek(table, ids)[0], np.empty((len(ids), 0), np.float32)))
         self._removed[table] = np.union1d(self._removed.get(table, np.empty(0, np.uint64)), ids)
 
     def seal(self) -> None:

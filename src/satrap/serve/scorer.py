@@ -193,7 +193,7 @@ class Scorer:
         """Do what `do` was asked for."""
         while self._actions:
             action, done = self._actions.popleft()
-            _, error = _tried(action)
+            _, error = tried(action)
             if error is None:
                 done.set_result(None)
             else:
@@ -233,7 +233,7 @@ class Scorer:
     def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
         """Score requests together; if that fails, one by one, so that only the bad one fails."""
         model, requests = self.model, [job.request for job in jobs]
-        scores, error = _tried(lambda: model.score(model.encode(requests)))
+        scores, error = tried(lambda: model.score(model.encode(requests)))
         if scores is None:
             assert error is not None
             if len(jobs) > 1:
@@ -251,7 +251,7 @@ class Scorer:
         return results
 
 
-def _tried(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
+def tried(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
     """Return what work returns, or what it raises: whoever waits must hear of it."""
     try:
         return work(), None

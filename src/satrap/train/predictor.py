@@ -25,12 +25,13 @@ from satrap.dense.precision import check_precision, computed
 from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
+from satrap.exchange.states import to_read
 from satrap.memory import keep_freed_memory
 from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
 from satrap.optim import SGD
 from satrap.schema import Schema
-from satrap.store import StoreConfig
+from satrap.store import Shard, StoreConfig
 from satrap.threads import default_threads
 from satrap.train.agreement import check_batch, check_data, check_labels, failing
 from satrap.train.blank import blank_batch
@@ -156,20 +157,19 @@ class Predictor:
         exchange = LocalExchange(store.open(tables))
         predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
         try:
-            predictor._restore(checkpoint, url, stateful=optimizer is not NO_STATE)
+            predictor._restore(checkpoint, url, exchange.shard)
         except SatrapError:
             predictor.close()
             raise
         return predictor
 
-    def _restore(self, checkpoint: Checkpoint, url: str, *, stateful: bool) -> None:
+    def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
         with reading_settings(url):
             self.step = int(checkpoint.settings["steps"])
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
-                rows = chunk if stateful else replace(chunk, state=chunk.state[:, :0])
-                self.exchange.durability.load(table, rows)
+                self.exchange.durability.load(table, to_read(store, chunk))
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
