@@ -19,7 +19,7 @@ OTHERS := $(addprefix --ignore ,$(TOOLS))
 # Programs that start again and again read compiled files, not the source.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
+.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,10 @@ $(STAMP): pyproject.toml
 	@echo "setup 3/3  satrap and its tools (about a minute)"
 	@$(PIP) --editable ".[dev]"
 	@touch $@
+
+# Servers that some tests talk to, from Debian; where they are missing, these tests are skipped and say so.
+servers:
+	@for name in redis-server; do command -v $$name > /dev/null || apt-get install -y -q=2 $$name || true; done
 
 quickstart: setup
 	@$(BIN)/satrap quickstart

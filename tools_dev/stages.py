@@ -35,7 +35,7 @@ class Stage:
 
 
 CI = (
-    Stage("make setup docs", None),
+    Stage("make setup docs servers", None),
     Stage("make golden", 4),  # it comes first, so it compiles the kernels: 1.5 without that
     Stage("make test", 6),
     Stage("make check", 1),

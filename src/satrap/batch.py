@@ -78,6 +78,7 @@ class Batch:
         position: the reader's position just after this batch (plain JSON data), or None.
         events: numeric feature of a sequence -> a number for each event, float32; offsets are those of the
             sequence's ids.
+        times: float64[size] times of the events in a stream, seconds since 1970, NaN where missing; or None.
     """
 
     size: int
@@ -89,6 +90,7 @@ class Batch:
     groups: Ids | None = None
     position: Any = None
     events: Mapping[str, Jagged] = field(default_factory=dict)
+    times: npt.NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
         return described(self)
@@ -100,7 +102,7 @@ class Batch:
                     raise DataError(f"feature {name!r} has {len(jagged)} samples, the batch has {self.size}")
                 if jagged.values.dtype != kind:
                     raise DataError(f"feature {name!r} has values of type {jagged.values.dtype}")
-        for name in ("numeric", "labels", "label_mask", "weights", "groups"):
+        for name in ("numeric", "labels", "label_mask", "weights", "groups", "times"):
             array = getattr(self, name)
             if array is not None and len(array) != self.size:
                 raise DataError(f"{name} has {len(array)} samples, the batch has {self.size}")

@@ -83,6 +83,7 @@ def test_all_defaults(tmp_path: Path) -> None:
             "staleness": 4,
             "lookahead": 0,
             "epochs": 1,
+            "follow": False,
             "seed": 1,
             "lr_schedule": {"name": "constant", "warmup": 0},
             "plateau": 0.1,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from satrap.data.files import find_files
 from satrap.data.records import blocks, copy_records, find_records
-from satrap.data.stream import TextStream
+from satrap.data.text import TextStream
 from tests.data.helpers_data import error_of
 from tests.support.examples import examples
 

@@ -70,7 +70,9 @@ def test_training_is_that_of_the_host_that_looks_first(
         assert (mine.accepted, mine.rescaled) == (theirs.accepted, theirs.rescaled)
         if theirs.accepted:
             assert mine.loss == pytest.approx(theirs.loss)
-            torch.testing.assert_close(my_rows, their_rows)
+            torch.testing.assert_close(
+                my_rows, their_rows, rtol=1e-4, atol=1e-5
+            )  # sums of huge weights cancel
         torch.testing.assert_close(one.state(), other.state())
     assert one.heard == other.heard
     assert can_leave_out(one.dense.optimizer)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-EXTRAS = ("tensorboard", "s3", "tune", "plan", "serve")
+EXTRAS = ("tensorboard", "s3", "tune", "plan", "serve", "redis", "kafka")
 """Extras that the quick tests use."""
 
 

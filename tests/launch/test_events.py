@@ -24,6 +24,9 @@ class Seen(Observer):
     def evaluated(self, metrics: Any, progress: Progress) -> None:
         self.calls.append(("evaluated", dict(metrics), progress))
 
+    def event_hour(self, hour: str, metrics: Any, progress: Progress) -> None:
+        self.calls.append(("event_hour", hour, dict(metrics), progress))
+
     def finished(self, result: Result) -> None:
         self.calls.append(("finished", result))
 
@@ -41,6 +44,7 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
         "accuracy": 0.5,
         "rmse": 2.0,
         "distinct_ratio": 0.1,
+        "event_time": 1.7e9,
     }  # no NaN, which equals nothing
     progress = Progress(step=3, epoch=1, loss=0.5, shard_rows=(4, 5), **numbers)
     result = Result(
@@ -51,11 +55,13 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
     forward.step(progress)
     forward.step(progress)  # too soon after the first
     forward.evaluated({"auc": 0.7}, progress)
+    forward.event_hour("2026-11-28T10:00Z", {"auc": 0.6}, progress)
     forward.finished(result)
     assert seen.calls == [
         ("started", progress),
         ("step", progress),
         ("evaluated", {"auc": 0.7}, progress),
+        ("event_hour", "2026-11-28T10:00Z", {"auc": 0.6}, progress),
         ("finished", result),
     ]
 

@@ -65,6 +65,7 @@ NAMES = [
     "satrap_shard_tier_written_rows",
     "satrap_worker_distinct_ids_ratio",
     "satrap_worker_epoch",
+    "satrap_worker_event_time_seconds",
     "satrap_worker_lookup_seconds",
     "satrap_worker_lookups_in_flight",
     "satrap_worker_loss",

@@ -137,7 +137,7 @@ def test_every_metric_has_a_source() -> None:
     with threads(1) as (server,):
         shard = shard_values(server.service.statistics())
         client = connect([server.address])
-        progress = Progress(loss=0.5, distinct_ratio=0.5)
+        progress = Progress(loss=0.5, distinct_ratio=0.5, event_time=1.7e9)
         worker = worker_values(0, progress, client.telemetry.traffic())
         client.close()
     with Server("127.0.0.1:0", reader := LoaderService(lambda *_: None)):

@@ -16,7 +16,7 @@ from satrap.batch import Batch
 from satrap.dense import Workers
 from satrap.embedding import Ticket
 from satrap.train.loss import known_weight
-from satrap.train.turns import Turn, turns
+from satrap.train.turns import Turn, first, stretches, turns
 from tests.dense.threads import together
 from tests.support.examples import examples
 
@@ -98,3 +98,47 @@ def test_the_weight_of_a_batch_is_the_denominator_of_its_loss() -> None:
     assert known_weight(batch(weights=weights)) == 13
     assert known_weight(batch(label_mask=mask)) == 3
     assert known_weight(batch(label_mask=mask, weights=weights)) == 4.5
+
+
+def test_workers_without_a_batch_at_present_wait_together() -> None:
+    """None of one worker is a turn without weight if another has a batch; None of all is None for all."""
+    given = [[1, None, None, 2], [None, None, 3]]
+
+    def work(worker: Workers) -> list[tuple[int | None, int] | None]:
+        own = [None if size is None else tickets([size])[0] for size in given[worker.rank]]
+        found = turns(own, worker, weight, threading.Event())
+        return [
+            None if t is None else (None if t.ticket is None else t.ticket.batch.size, t.samples)
+            for t in found
+        ]
+
+    one, other = together(2, work)
+    assert one == [(1, 1), None, (None, 3), (2, 2)]
+    assert other == [(None, 1), None, (3, 3), (None, 2)]
+
+
+def test_one_worker_passes_on_that_it_has_no_batch() -> None:
+    [ticket] = tickets([4])
+    found = list(turns([None, ticket, None], Workers(), weight, threading.Event()))
+    assert [turn and turn.samples for turn in found] == [None, 4, None]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers())), st.one_of(st.none(), st.integers(0, 9)))
+def test_what_is_none_does_not_count(items: list[int | None], most: int | None) -> None:
+    found = list(first(most, items))
+    there = [item for item in items if item is not None]
+    assert [item for item in found if item is not None] == there[:most]
+    assert found == items[: len(found)]
+    if most is None or len(there) < most:
+        assert found == items
+
+
+@given(st.lists(st.one_of(st.none(), st.integers())))
+def test_stretches_are_what_is_between_two_none(items: list[int | None]) -> None:
+    expected: list[list[int]] = [[]]
+    for item in items:
+        if item is None:
+            expected.append([])
+        else:
+            expected[-1].append(item)
+    assert [list(stretch) for stretch in stretches(items)] == expected

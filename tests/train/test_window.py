@@ -12,42 +12,43 @@ from sklearn.metrics import roc_auc_score
 from satrap.batch import Batch
 from satrap.schema import Label
 from satrap.train import window
+from satrap.train.loss import predictions
 from satrap.train.window import WINDOW_SAMPLES, Window
 
 
-def drawn(size: int, seed: int) -> tuple[Batch, torch.Tensor]:
+def drawn(size: int, seed: int) -> tuple[Batch, np.ndarray]:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, (size, 1)).astype(np.float32)
     logits = torch.from_numpy((labels + rng.normal(0, 1 + seed, (size, 1))).astype(np.float32))
-    return Batch(size, {}, labels=labels), logits
+    return Batch(size, {}, labels=labels), logits.sigmoid().numpy()
 
 
 def test_the_value_is_that_of_the_last_full_window() -> None:
     made, half = Window([Label(name="y")]), WINDOW_SAMPLES // 2
     values, expected = [], []
     for seed in range(5):
-        batch, logits = drawn(half, seed)
-        values.append(made.add(batch, logits).get("auc", math.nan))
-        expected.append((batch.labels, logits.numpy()))
+        batch, scores = drawn(half, seed)
+        values.append(made.add(batch, scores).get("auc", math.nan))
+        expected.append((batch.labels, scores))
     assert math.isnan(values[0])
     assert values[1] == values[2] != values[3]
     assert values[3] == values[4] == made.values["auc"]
     for last in (1, 3):
-        labels, scores = (np.concatenate(parts) for parts in zip(*expected[last - 1 : last + 1], strict=True))
-        assert values[last] == pytest.approx(roc_auc_score(labels, scores), abs=2e-3)
+        labels, scored = (np.concatenate(parts) for parts in zip(*expected[last - 1 : last + 1], strict=True))
+        assert values[last] == pytest.approx(roc_auc_score(labels, scored), abs=2e-3)
 
 
 def test_masks_and_weights_count() -> None:
-    batch, logits = drawn(WINDOW_SAMPLES, 1)
+    batch, scores = drawn(WINDOW_SAMPLES, 1)
     assert batch.labels is not None
     rng = np.random.default_rng(5)
     mask, weights = rng.random((batch.size, 1)) < 0.5, rng.uniform(0, 9, batch.size).astype(np.float32)
     wrong = np.where(mask, batch.labels, 1 - batch.labels)
     found = Window([Label(name="y")]).add(
-        Batch(batch.size, {}, labels=wrong, label_mask=mask, weights=weights), logits
+        Batch(batch.size, {}, labels=wrong, label_mask=mask, weights=weights), scores
     )
     known = mask[:, 0]
-    expected = roc_auc_score(batch.labels[known], logits.numpy()[known], sample_weight=weights[known])
+    expected = roc_auc_score(batch.labels[known], scores[known], sample_weight=weights[known])
     assert found["auc"] == pytest.approx(expected, abs=2e-3)
 
 
@@ -75,8 +76,9 @@ def test_labels_of_other_kinds_have_other_metrics(
     monkeypatch.setattr(window, "WINDOW_SAMPLES", 4)
     found = Window([label])
     batch = Batch(2, {}, labels=np.zeros((2, 1), np.float32))
-    assert found.add(batch, torch.tensor(logits * 2)) == {}
-    assert found.add(batch, torch.tensor(logits * 2)) == {name: pytest.approx(expected)}
+    predicted = predictions(torch.tensor(logits * 2), [label]).numpy()
+    assert found.add(batch, predicted) == {}
+    assert found.add(batch, predicted) == {name: pytest.approx(expected)}
     again = Window([label])
     again.restore(found.state())
     assert again.values == found.values

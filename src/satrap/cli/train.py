@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 @output_folder_option
 @click.option("--resume", is_flag=True, help="Continue a killed or stopped run from its newest snapshot.")
 @click.option(
+    "--follow",
+    is_flag=True,
+    help="With a log of events, data.stream: wait for more at its end, until Ctrl-C or SIGTERM.",
+)
+@click.option(
     "--until-done",
     is_flag=True,
     help="For a process manager that repeats the command until it succeeds: start the run in DIR, or "
@@ -49,10 +54,9 @@ def train(
     overrides: tuple[str, ...],
     output: str | None,
     resume: bool,
+    follow: bool,
     until_done: bool,
-    detach: bool,
-    attach: bool,
-    stop: bool,
+    **detached: bool,
 ) -> int:
     """Train the model that RECIPE describes.
 
@@ -60,10 +64,11 @@ def train(
     """
     from satrap.config import load
 
-    if sum((detach, attach, stop)) > 1 or ((detach or attach or stop) and (resume or until_done)):
+    overrides += ("training.follow=true",) * follow
+    if sum(detached.values()) > 1 or (any(detached.values()) and (resume or until_done)):
         raise click.UsageError("give one of --resume, --until-done, --detach, --attach and --stop")
-    if detach or attach or stop:
-        return _detached(recipe, overrides, output, begin=detach, stop=stop)
+    if any(detached.values()):
+        return _detached(recipe, overrides, output, begin=detached["detach"], stop=detached["stop"])
     if until_done:
         if recipe is None or output is None or resume:
             raise click.UsageError("--until-done goes with a RECIPE and --output DIR, and without --resume")

@@ -7,97 +7,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from satrap import optim, schema
 from satrap.config.cluster import Cluster
-from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, keys_of, literal
+from satrap.config.data import Data
+from satrap.config.derive import STRICT, Choice, Keys, as_list, keys_of, literal
 from satrap.config.values import Bytes, Count, Device, Positive, Rate, Seconds, Share
-
-
-class Join(Keys):
-    """Adds columns of a second, small file to every row."""
-
-    source: str
-    """The second file, relative to the recipe; held in memory."""
-    on: str
-    """Key column of the data's rows."""
-    key: str | None = None
-    """Key column of `source`, without duplicates; default the name in `on`."""
-    columns: list[str] = Field(default_factory=list)
-    """Columns to add; default all but the key."""
-    prefix: str = ""
-    """Put before the names of the added columns."""
-
-
-class Split(Keys):
-    """Row `i` belongs to part `i % modulo`; parts not named below are for training."""
-
-    modulo: Positive
-    """Number of parts."""
-    validation: list[Count] = Field(default_factory=list)
-    """Parts of `data.train` to use for validation."""
-    test: list[Count] = Field(default_factory=list)
-    """Parts of `data.train` to use for the test."""
-
-
-class TimeSplit(Keys):
-    """Rows are divided by the time in a column: those before the first time named below are for training."""
-
-    column: str
-    """Column of times: timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970 (also
-    milli-, micro- or nanoseconds)."""
-    validation: str | float | None = None
-    """First time of the validation rows in `data.train`; default none."""
-    test: str | float | None = None
-    """First time of the test rows in `data.train`, later than `validation`; default none."""
-
-
-def _way(value: Mapping[str, Any]) -> str:
-    return "time" if "column" in value else "rows"
-
-
-class Data(Keys):
-    """Where the rows come from and how they are read."""
-
-    train: Sources
-    """Training rows: a file, glob or URL, or a list of them; paths are relative to the recipe."""
-    validation: Sources | None = None
-    """Rows scored after each epoch; they decide learning-rate drops, early stop and best weights."""
-    test: Sources | None = None
-    """Rows scored once, after training."""
-    format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
-    """File format; default by the endings of the names."""
-    batch_size: Positive = 4096
-    """Samples per step. Each worker takes as many, unless `global_batch` is true."""
-    global_batch: bool = False
-    """Divide `batch_size` among the workers, so that a run with more of them takes the same steps."""
-    shuffle: bool = True
-    """Shuffle the training rows (files, row groups and a buffer) differently in each epoch."""
-    buffer_rows: Positive | None = None
-    """Rows in the shuffle buffer; limits the reader's memory."""
-    balance: str | None = None
-    """A sequence: training batches out of one shuffle buffer have about equally many of its events."""
-    separator: str | None = None
-    """CSV: the character between columns; default a comma, a tab for .tsv."""
-    columns: list[str] | None = None
-    """CSV: column names, for files without a header line."""
-    comment: str | None = None
-    """CSV: skip lines that start with this."""
-    missing: Texts | None = None
-    """Values that mean "missing", in any format; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
-    strip: bool | None = None
-    """CSV: remove blanks around values; default false."""
-    quote: Annotated[str | None, BeforeValidator(lambda given: "" if given is None else given)] = None
-    """CSV: the character around values that contain separators; default a double quote; null or "": none."""
-    encoding: str | None = None
-    """CSV: character encoding; default utf-8."""
-    decimal: Literal[".", ","] | None = None
-    """CSV: the mark before the fraction of a number; default a point."""
-    thousands: str | None = None
-    """CSV: the mark between groups of three digits, such as a comma in 1,234.5; default none."""
-    join: list[Join] = Field(default_factory=list)
-    """Columns to add from other files."""
-    split: Annotated[Split | TimeSplit | None, Choice(_way, {"rows": Split, "time": TimeSplit}, "modulo")] = (
-        None
-    )
-    """Take validation and test rows out of `train` by row number, or by time: `column: ...`."""
 
 
 class NamedModel(Keys):
@@ -378,6 +290,8 @@ class Training(Keys):
     results stay the same; for one worker or the exchange collective, without eviction and admission."""
     epochs: Positive = 1
     """Passes over the training rows."""
+    follow: bool = False
+    """With `data.stream`: at the end of the log, wait for more events; Ctrl-C or SIGTERM ends the run."""
     steps: Positive | None = None
     """Stop after this many steps; default by epochs alone."""
     seed: Count = 1

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from satrap import optim, own_code
+from satrap.config.data import Split
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown, unknown_value
-from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
+from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.offload import check_offload
 from satrap.config.source import OWN_CODE, KeyPath, Source, dotted, read, with_overrides
+from satrap.config.stream import check_stream, in_order
 from satrap.config.tables import check_kept, check_table
 from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
@@ -153,16 +155,19 @@ class Recipe:
         for part in ("train", "validation", "test"):
             if part in data:
                 data[part] = [self._absolute(path) for path in data[part]]
-        for join in data.get("join", ()):
-            join["source"] = self._absolute(join["source"])
+        tables = plain.get("tables", {}).values()
+        for keys, name in (
+            (data.get("stream", {}), "folder"),
+            *((join, "source") for join in data.get("join", ())),
+            *((own, "rows") for own in tables),
+        ):
+            if keys.get(name):
+                keys[name] = self._absolute(keys[name])
         for keys in (plain.get(name, {}) for name in ("checkpoint", "publish")):
             keys |= _absolute_url(keys.get("url"))
         for path, reference in self.own_code().items():
             if own_code.is_file(own_code.parts(reference)[0]):
                 put(plain, path, self._absolute(reference))
-        for own in plain.get("tables", {}).values():
-            if own.get("rows"):
-                own["rows"] = self._absolute(own["rows"])
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
@@ -222,13 +227,14 @@ def checked(source: Source) -> Recipe:
         sections = Sections.model_validate(source.values)
     except ValidationError as error:
         raise explain(error, source) from error
-    sections = with_workers(sections, source)
+    sections = in_order(with_workers(sections, source))
     recipe = Recipe(sections, source)
     check_cluster(sections, source)
     check_mesh(sections, source)
     check_offload(sections, source)
     _check_own_code(recipe)
     _check_data(recipe)
+    check_stream(sections, source)
     _check_transforms(recipe)
     _check_tables(recipe, recipe.schema())
     check_kept(sections, source)

@@ -21,7 +21,7 @@ from satrap.data.files import File
 from satrap.data.numerals import Numerals
 from satrap.data.records import NO_QUOTES, Block, blocks, copy_records
 from satrap.data.source import Cursor, Origin, Piece, Scan, check_columns, permutation
-from satrap.data.stream import NAME_ENCODING, TextStream
+from satrap.data.text import NAME_ENCODING, TextStream
 from satrap.errors import ConfigError, DataError
 
 BLOCK_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from satrap.data.balance import balanced
 from satrap.data.columns import taken
 from satrap.data.csv import CsvOptions, CsvSource
 from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
-from satrap.data.files import FORMATS, find_files, guess_format
+from satrap.data.files import FORMATS, File, find_files, guess_format
 from satrap.data.fingerprint import Fingerprint, digest_of, of_files, stretches
 from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import SLICE_ROWS, MemorySource, to_table
@@ -456,7 +456,13 @@ def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | Non
     table = to_table(source)
     if table is not None:
         return MemorySource(*table)
-    files = find_files(source)
+    return open_files(find_files(source), format=format, csv=csv)
+
+
+def open_files(
+    files: Sequence[File], *, format: str | None = None, csv: CsvOptions | None = None
+) -> FileSource:
+    """Return the source of files, at least one; for arguments and errors see `open_source`."""
     kind = format or guess_format(files[0].name)
     for file in files if format is None else ():
         if (other := guess_format(file.name)) != kind:

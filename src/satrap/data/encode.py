@@ -262,7 +262,7 @@ class Chunk:
 
     def _inner(self, column: str, values: pa.Array, counts: Offsets) -> Chunk:
         """Return a chunk of the values in lists, `counts[i]` of row i, whose errors name the row."""
-        origin = Origin(self.origin.file, np.repeat(self.origin.rows, counts))
+        origin = replace(self.origin, rows=np.repeat(self.origin.rows, counts))
         return Chunk(pa.table({column: values}), origin, self.salt, self._missing, {})
 
     def _weights_beside(self, feature: Categorical, counts: Offsets) -> Floats:

@@ -100,6 +100,20 @@ def find_files(sources: Any) -> list[File]:
     return files
 
 
+def files_in(folder: str) -> Iterator[tuple[str, File]]:
+    """Yield (path inside the folder, file) of each file in a folder and its subfolders, in no set order.
+
+    A folder that does not exist has none. Raises `DataError` if it cannot be listed.
+    """
+    system, path = _system(folder)
+    with reading(folder):
+        system.invalidate_cache()  # of what was listed before
+        paths = system.find(path)
+    for found in paths:
+        inside = found[len(path) :].lstrip("/")
+        yield inside, File(system, found, f"{folder.rstrip('/')}/{inside}")
+
+
 def _expand(source: str) -> list[File]:
     system, path = _system(source)
     with reading(source):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.data.stream import TextStream
+from satrap.data.text import TextStream
 from satrap.errors import DataError
 from satrap.machine_code import compiled
 

@@ -14,7 +14,7 @@ from satrap.data.source import Cursor
 from satrap.machine_code import compiled
 
 Indices = npt.NDArray[np.int64]
-_DENSE = ("numeric", "labels", "label_mask", "weights", "groups")
+_DENSE = ("numeric", "labels", "label_mask", "weights", "groups", "times")
 
 
 @compiled(nogil=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 from satrap import data
 from satrap.config import Recipe, load
-from satrap.config.keys import Split, TimeSplit
+from satrap.config.data import Split, TimeSplit
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
 from satrap.data.measure import measured_as
+from satrap.data.streams import EventStream, FolderLog, KafkaLog, Log, RedisLog, read_stream
 from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
@@ -20,12 +21,20 @@ PARTS = ("train", "validation", "test")
 CSV_KEYS = tuple(field.name for field in fields(data.CsvOptions))
 """Keys of data that say how CSV files are written."""
 
+FIRST_EVENTS = 100_000
+"""Of a stream: the statistics of numbers are those of the first so many events."""
+
 
 def open_part(
     recipe: Recipe, schema: Schema, part: str, *, worker: int = 0, workers: int = 1
 ) -> data.Dataset | None:
-    """Return a worker's share of the rows of one of the `PARTS`; None if the recipe has none."""
+    """Return a worker's share of the rows of one of the `PARTS`; None if the recipe has none.
+
+    Of a stream, "train" is the first `FIRST_EVENTS` events; `open_stream` returns all.
+    """
     keys = recipe.sections.data
+    if part == "train" and (stream := open_stream(recipe, schema)) is not None:
+        return stream.head(FIRST_EVENTS)
     sources, rows = getattr(keys, part), None
     if keys.split is not None and (part == "train" or sources is None):
         rows = _rows_of(recipe, keys.split, part)
@@ -36,6 +45,42 @@ def open_part(
     shuffle = part == "train" and keys.shuffle
     found = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
     return found.with_options(worker=worker, workers=workers)
+
+
+def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int = 1) -> EventStream | None:
+    """Return a worker's share of the log of events to train on; None if the recipe names none."""
+    sections, keys = recipe.sections, recipe.sections.data.stream
+    if keys is None:
+        return None
+    csv = _csv_options(recipe)
+    log: Log
+    if keys.redis is not None:
+        log = RedisLog(keys.redis.url, tuple(keys.redis.streams))
+    elif keys.kafka is not None:
+        log = KafkaLog(keys.kafka.brokers, keys.kafka.topic, keys.kafka.options)
+    else:
+        log = FolderLog(recipe.locate(str(keys.folder)), sections.data.format, csv)
+    found = recipe.located(
+        ("data", "stream"),
+        read_stream,
+        log,
+        schema,
+        batch_size=sections.batch_size,
+        wait=keys.wait,
+        follow=sections.training.follow,
+        time=keys.time,
+        missing=csv.missing,
+    )
+    return found.with_options(worker=worker, workers=workers)
+
+
+def _csv_options(recipe: Recipe) -> data.CsvOptions:
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name in CSV_KEYS
+        if (value := getattr(recipe.sections.data, name)) is not None
+    }
+    return recipe.located(("data",), data.CsvOptions, **given)
 
 
 def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSplit | data.TimeRange | None:
@@ -94,11 +139,6 @@ def _read(
     shuffle: bool = False,
 ) -> data.Dataset:
     keys = recipe.sections.data
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name in CSV_KEYS
-        if (value := getattr(keys, name)) is not None
-    }
     joins = [data.Join(**{**join.model_dump(), "source": recipe.locate(join.source)}) for join in keys.join]
     found = recipe.located(
         ("data",),
@@ -110,7 +150,7 @@ def _read(
         rows=rows,
         join=joins,
         format=format,
-        csv=recipe.located(("data",), data.CsvOptions, **given),
+        csv=_csv_options(recipe),
     )
     shuffled = {"buffer_rows": keys.buffer_rows, "balance": keys.balance}
     return recipe.located(("data",), found.with_options, seed=recipe.sections.training.seed, **shuffled)

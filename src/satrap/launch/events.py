@@ -56,6 +56,15 @@ class Evaluated(TrainingEvent):
 
 
 @dataclass(frozen=True)
+class EventHour(TrainingEvent):
+    """An hour of events of a stream was trained on."""
+
+    hour: str
+    metrics: Mapping[str, float]
+    progress: Progress
+
+
+@dataclass(frozen=True)
 class Finished(TrainingEvent):
     """`fit` has returned."""
 
@@ -113,6 +122,10 @@ class Forward(Observer):
         """Report the metrics."""
         self._report(Evaluated(metrics, progress))
 
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Report the metrics of an hour of events."""
+        self._report(EventHour(hour, metrics, progress))
+
     def finished(self, result: Result) -> None:
         """Report the totals."""
         self._report(Finished(result))
@@ -127,5 +140,7 @@ def tell(observer: Observer, event: Event) -> None:
             observer.step(progress)
         case Evaluated(metrics, progress):
             observer.evaluated(metrics, progress)
+        case EventHour(hour, metrics, progress):
+            observer.event_hour(hour, metrics, progress)
         case Finished(result):
             observer.finished(result)

@@ -8,7 +8,7 @@ from functools import partial
 from satrap.config import Recipe
 from satrap.dense import Workers
 from satrap.launch.build import Site, make_trainer
-from satrap.launch.datasets import PARTS, open_part
+from satrap.launch.datasets import PARTS, open_part, open_stream
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
 from satrap.launch.machine import Session
@@ -42,8 +42,11 @@ def fit(
     """
     workers, share = site.workers, site.workers.data
     open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
-    parts = {part: None if site.trial and part == "test" else open_share(part) for part in PARTS}
-    assert parts["train"] is not None
+    stream = open_stream(recipe, schema, worker=share.rank, workers=share.size)
+    wanted = [part for part in PARTS if not (site.trial and part == "test")]
+    parts = {part: open_share(part) for part in wanted if part != "train" or stream is None}
+    rows = stream or parts["train"]
+    assert rows is not None
     trainer = make_trainer(recipe, schema, site, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
@@ -60,7 +63,7 @@ def fit(
         try:
             with blaming("your own code failed"):
                 result = trainer.fit(
-                    parts["train"],
+                    rows,
                     validation=parts["validation"],
                     epochs=recipe.sections.training.epochs,
                     steps=recipe.sections.training.steps,
@@ -72,7 +75,8 @@ def fit(
                 return _record(Outcome(folder, result), history, workers)
             if not site.trial:
                 save_model(trainer, folder)
-            test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
+            held = parts.get("test")
+            test = {} if held is None else trainer.evaluate(held)
             for part, metrics in (("validation", dict(*result.history[-1:])), ("test", test)):
                 for warning in one_class(part, metrics) if workers.rank == 0 else ():
                     notice(warning)

@@ -160,7 +160,7 @@ def _rows(
         return open_sources(recipe, schema, sources)
     for part in ("test", "validation"):
         if (rows := open_part(recipe, schema, part)) is not None:
-            files = ", ".join(map(recipe.locate, getattr(keys, part) or keys.train))
+            files = ", ".join(map(recipe.locate, getattr(keys, part) or keys.train or ()))
             notice(f"scoring the {part} rows of the recipe: {files}")
             return rows
     return None
@@ -169,8 +169,8 @@ def _rows(
 def _warn_of_training_rows(recipe: Recipe, sources: Sequence[str], notice: Callable[[str], object]) -> None:
     given = {os.path.realpath(file.path) for file in find_files(sources)}
     try:
-        train = find_files([recipe.locate(source) for source in recipe.sections.data.train])
-    except DataError:  # a run folder is often used where its training files are not
+        train = find_files([recipe.locate(source) for source in recipe.sections.data.train or ()])
+    except DataError:  # there are none, or a run folder is often used where its training files are not
         return
     if same := [file.name for file in train if os.path.realpath(file.path) in given]:
         notice(

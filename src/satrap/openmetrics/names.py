@@ -40,6 +40,12 @@ METRICS = (
     Metric("satrap_worker_epoch", "gauge", "Pass over the data that is under way, from 0."),
     Metric("satrap_worker_loss", "gauge", "Training loss, average over about 50 steps."),
     Metric(
+        "satrap_worker_event_time_seconds",
+        "gauge",
+        "Time of the latest event of a stream that was trained on, seconds since 1970.",
+        "seconds",
+    ),
+    Metric(
         "satrap_worker_stage_seconds",
         "counter",
         "Time of the training thread by stage: read, lookup, forward, dense, push.",

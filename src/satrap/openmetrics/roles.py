@@ -31,6 +31,7 @@ def worker_values(rank: int, progress: Progress, traffic: Traffic) -> Values:
         "satrap_worker_samples": progress.samples,
         "satrap_worker_epoch": progress.epoch,
         "satrap_worker_loss": progress.loss,
+        "satrap_worker_event_time_seconds": progress.event_time,
         "satrap_worker_lookups_in_flight": traffic.lookups.in_flight,
         "satrap_worker_pushes_in_flight": traffic.pushes.in_flight,
         "satrap_worker_waiting_requests": traffic.waiting,

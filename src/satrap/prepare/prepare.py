@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from satrap.config import Recipe
-from satrap.config.keys import TimeSplit
+from satrap.config.data import TimeSplit
 from satrap.config.recipe import checked
 from satrap.config.source import Source
 from satrap.data import Dataset

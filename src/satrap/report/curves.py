@@ -53,6 +53,10 @@ class Curves(Observer):
         """Add a point to the validation curves."""
         self._add("validation", quality(metrics), progress)
 
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Add a point to the curves of the hours of events."""
+        self._add("event_hour", quality(metrics), progress)
+
     def finished(self, result: Result) -> None:
         """Close the event file."""
         self.close()

@@ -22,7 +22,7 @@ def finite(value: Any) -> Any:
 
 
 class History(Observer):
-    """Appends to `metrics.jsonl`: lines with "event": "step" and "validation".
+    """Appends to `metrics.jsonl`: lines with "event": "step", "validation" and "event_hour".
 
     A line is written in one piece, so the file, which is created with the first line, can be read during the
     run. Every `every` steps bring a line. When one cannot be written, `notice` is called with a warning, and
@@ -47,6 +47,10 @@ class History(Observer):
         """Write the metrics of a validation pass."""
         self.validation = metrics
         self.write("validation", {"step": progress.step, "epoch": progress.epoch, **metrics})
+
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Write the metrics of an hour of events."""
+        self.write("event_hour", {"step": progress.step, "hour": hour, **metrics})
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         """Append one line, or nothing if the disk has no room for the whole line."""

@@ -39,6 +39,10 @@ class Tracker(Observer, ABC):
         """Send the metrics of an evaluation."""
         self._send({f"validation/{name}": value for name, value in quality(metrics).items()}, progress.step)
 
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Send the metrics of an hour of events."""
+        self._send({f"event_hour/{name}": value for name, value in quality(metrics).items()}, progress.step)
+
     def finished(self, result: Result) -> None:
         """Send the totals."""
         totals = {"seconds": result.seconds, "samples": result.samples, "refused": result.refused}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,11 +31,11 @@ from satrap.train.microbatches import MicroBatches
 from satrap.train.moves import Mover
 from satrap.train.parts import parts_of
 from satrap.train.position import Pending
-from satrap.train.predictor import PREFETCHED_BATCHES, Data
+from satrap.train.predictor import PREFETCHED_BATCHES, Data, TrainingData
 from satrap.train.schedule import Sync, lookahead
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
-from satrap.train.turns import Turn, turns
+from satrap.train.turns import Turn, first, stretches, turns
 
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 Array = npt.NDArray[np.float32]
@@ -67,7 +66,7 @@ class Loop:
         self._ending = threading.Event()
         self._unanswered = 0  # lookups whose update has not been issued yet
 
-    def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
+    def run(self, data: TrainingData, validation: Data | None, epochs: int, steps: int | None) -> None:
         """Train until the passes or steps are done, or patience has run out; see `Trainer.fit`."""
         run, position, snapshots = self._run, self._position, self._snapshots
         self._state.dense.forget()
@@ -80,14 +79,19 @@ class Loop:
             # Lookups that see all updates are issued anew after a resume: the position need not know them.
             ahead = position.ahead if self._schedule.staleness else None
             with self._released():
-                for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead, run.steps):
-                    stop = self._step(turn, pending)
-                    position.trained(turn)
-                    if stop:
-                        self._release()
-                        self._end_reading(batches)
-                    snapshots.stepped(stop=stop)
-                    self._mover.stepped()
+                for number, there in enumerate(stretches(waited)):
+                    if number:
+                        self._idle(batches)
+                    for turn, pending in lookahead(
+                        there, self._look_up, self._schedule.ahead, ahead, run.steps
+                    ):
+                        stop = self._step(turn, pending)
+                        position.trained(turn)
+                        if stop:
+                            self._release()
+                            self._end_reading(batches)
+                        snapshots.stepped(stop=stop)
+                        self._mover.stepped()
             snapshots.pass_trained()
             run.end_epoch()
             if validation is not None:
@@ -111,25 +115,34 @@ class Loop:
             for _ in range(self._unanswered):
                 self._update(None, [])
 
-    def _end_reading(self, turns: Prefetcher[Turn]) -> None:
+    def _idle(self, turns: Prefetcher[Turn | None]) -> None:
+        """Do what is due while no worker has a batch; every lookup has been trained on."""
+        try:
+            self._snapshots.idle()
+        except KeyboardInterrupt:
+            self._end_reading(turns)
+            raise
+
+    def _end_reading(self, turns: Prefetcher[Turn | None]) -> None:
         """End the thread that reads ahead, together with those of other workers: they count samples."""
         if self._state.dense.partners.data.size > 1:
             self._ending.set()
             for _ in turns:
                 pass
 
-    def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
+    def _turns(self, data: TrainingData, most: int | None) -> Prefetcher[Turn | None]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
-        read = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
-        batches = map(self._with_labels, read)
-        tickets, partners = self._predictor.tickets(batches), self._state.dense.partners
+        read = first(most, self._position.reading.batches(data, self._position.epoch))
+        tickets, partners = map(self._ticket, read), self._state.dense.partners
         turns_of = turns(tickets, partners, self._weight, self._ending)
         return prefetch(turns_of, depth=PREFETCHED_BATCHES)
 
-    def _with_labels(self, batch: Batch) -> Batch:
+    def _ticket(self, batch: Batch | None) -> Ticket | None:
+        if batch is None:
+            return None
         check_batch(batch, self._predictor.schema)
         check_labels(batch, self._predictor.schema)
-        return batch
+        return self._predictor.ticket(batch)
 
     def _look_up(self, turn: Turn) -> Pending | None:
         if turn.ticket is None:

@@ -41,6 +41,7 @@ class Progress:
         shard_busy: share of its time each shard server spent executing requests since the last look, 0..1.
         shard_requests: requests each executed per second since then.
         shard_queued: requests that waited in each at the last look.
+        event_time: of the latest event trained on, seconds since 1970; NaN without a stream that has times.
         stage_seconds: seconds of this worker's training thread by stage so far, see `satrap.train.stages`.
     """
 
@@ -71,6 +72,7 @@ class Progress:
     shard_busy: tuple[float, ...] = ()
     shard_requests: tuple[float, ...] = ()
     shard_queued: tuple[int, ...] = ()
+    event_time: float = float("nan")
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -129,6 +131,9 @@ class Observer:
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         """A validation pass ended."""
+
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """An hour of events ended, such as 2026-11-28T13:00Z; each was scored before it was trained on."""
 
     def finished(self, result: Result) -> None:
         """Training ended normally."""

@@ -86,7 +86,7 @@ class Position:
         self.epoch = states[rank if arrays is not None else 0]["epoch"]
         self.amid_pass = amid_pass(states)
         self.reading.restore([one["streams"] for one in states])
-        if arrays is not None:
+        if arrays is not None and not self.reading.of_stream:
             for number, seen in enumerate(states[rank]["in_flight"]):
                 self._replay.append((seen, _answers(arrays, f"{number}.")))
 

@@ -68,6 +68,14 @@ class Data(Protocol):
         """Iterate over one epoch, from a position."""
 
 
+@runtime_checkable
+class TrainingData(Protocol):
+    """Data to train on: as `Data`, but more of it may come, as in a stream."""
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch | None]:
+        """Iterate over one epoch, from a position. None: there is no batch at present."""
+
+
 @checked(data=DATA)
 class Predictor:
     """Scores batches with a trained network. It learns nothing and creates no rows.
@@ -273,11 +281,14 @@ class Predictor:
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
-        for batch in batches:
-            check_batch(batch, self.schema)
-            ticket = self.plan.ticket(batch)
-            self.exchange.prefetch(ticket.requests)
-            yield ticket
+        return map(self.ticket, batches)
+
+    def ticket(self, batch: Batch) -> Ticket:
+        """Return the requests for the rows of a batch, and show them to the exchange."""
+        check_batch(batch, self.schema)
+        ticket = self.plan.ticket(batch)
+        self.exchange.prefetch(ticket.requests)
+        return ticket
 
     def statistics(self) -> ExchangeStatistics:
         """Return the counters of the store."""

@@ -76,6 +76,10 @@ class ProgressLine(Observer):
         self.say(f"epoch {progress.epoch + 1} validation: {metrics_line(metrics)}")
         self._shown_at, self._epoch = time.monotonic(), None
 
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Print the metrics of an hour of events."""
+        self.say(f"events of {hour}: {metrics_line(metrics)}")
+
     def finished(self, result: Result) -> None:
         """Print the totals."""
         reason = ", ended early: validation no longer improves" if result.stopped == "patience" else ""
@@ -118,6 +122,9 @@ class LiveLine(ProgressLine):
         """Update the line on a terminal when it is time."""
         if self._live is not None:
             super().step(progress)
+
+    def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Print nothing."""
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         """Print nothing."""

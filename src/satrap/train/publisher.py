@@ -144,6 +144,11 @@ class Publisher:
         if due:
             self.publish()
 
+    def idle(self) -> None:
+        """While no worker steps, publish the last step if it is time."""
+        if self.active and self._told(self.due() and self._published != self._state.run.steps):
+            self.publish()
+
     def _told(self, said: T) -> T:
         """Return what process 0 says."""
         if self._workers.size == 1:

@@ -10,9 +10,10 @@ from typing import Any
 
 from satrap.batch import Batch
 from satrap.data.rows import concat_rows, slice_rows
+from satrap.data.streams.events import merged_offsets
 from satrap.errors import ConfigError
 from satrap.train.agreement import a_batch
-from satrap.train.predictor import Data
+from satrap.train.predictor import TrainingData
 
 
 @dataclass(slots=True)
@@ -40,13 +41,14 @@ class Stream:
             replace(self, skip=self.skip + i * self.stride, stride=self.stride * parts) for i in range(parts)
         ]
 
-    def batches(self, data: Data, epoch: int) -> Iterator[Batch]:
+    def batches(self, data: TrainingData, epoch: int) -> Iterator[Batch | None]:
         """Yield the batches that are left; `data` is the share."""
         if self.done and self.position is None:
-            found: Iterator[Batch] = itertools.islice(data.batches(epoch), self.done, None)
+            found: Iterator[Batch | None] = itertools.islice(data.batches(epoch), self.done, None)
         else:
             found = data.batches(epoch, self.position) if self.done else data.batches(epoch)
-        return map(a_batch, itertools.islice(found, self.skip, None, self.stride))
+        left = itertools.islice(found, self.skip, None, self.stride)
+        return (batch if batch is None else a_batch(batch) for batch in left)
 
     def trained(self, position: Any) -> None:
         """Count the next batch, which ends at `position`, as trained."""
@@ -80,8 +82,10 @@ class Reading:
         self._streams = [Stream(self.rank, self.size, batch=self._batch)]
         self._order: deque[list[tuple[Stream, Any]]] = deque()
 
-    def batches(self, data: Data, epoch: int) -> Iterator[Batch]:
+    def batches(self, data: TrainingData, epoch: int) -> Iterator[Batch | None]:
         """Yield the batches of the pass that are left: of several streams in turn, or joined.
+
+        None: there is no batch at present.
 
         Raises:
             ConfigError: a different number of workers began the pass, and the data cannot be divided as then.
@@ -91,19 +95,24 @@ class Reading:
         return self._joined(opened) if self._is_cut else self._in_turn(deque(opened))
 
     @property
+    def of_stream(self) -> bool:
+        """Whether the position is one in a stream of events, whose batches depend on when they came."""
+        return merged_offsets([stream.position for stream in self._streams]) is not None
+
+    @property
     def _is_cut(self) -> bool:
         return any(stream.cut is not None for stream in self._streams)
 
-    def _in_turn(self, streams: deque[tuple[Stream, Iterator[Batch]]]) -> Iterator[Batch]:
+    def _in_turn(self, streams: deque[tuple[Stream, Iterator[Batch | None]]]) -> Iterator[Batch | None]:
         while streams:
             stream, batches = streams.popleft()
-            batch = next(batches, None)
-            if batch is not None:
-                self._order.append([(stream, batch.position)])
+            for batch in itertools.islice(batches, 1):
+                if batch is not None:
+                    self._order.append([(stream, batch.position)])
                 yield batch
                 streams.append((stream, batches))
 
-    def _joined(self, streams: Sequence[tuple[Stream, Iterator[Batch]]]) -> Iterator[Batch]:
+    def _joined(self, streams: Sequence[tuple[Stream, Iterator[Batch | None]]]) -> Iterator[Batch]:
         """Yield this worker's samples of one batch of each stream; their batches never grow in a pass."""
         while True:
             read = [(stream, next(batches, None)) for stream, batches in streams]
@@ -119,7 +128,7 @@ class Reading:
             self._order.append([(stream, batch.position) for stream, batch in there])
             yield concat_rows(parts)
 
-    def _share(self, data: Data, stream: Stream) -> Data:
+    def _share(self, data: TrainingData, stream: Stream) -> TrainingData:
         options: dict[str, Any] = {"worker": stream.worker, "workers": stream.workers}
         # Else another size of batches is not what the position belongs to, and the reader says so.
         if stream.cut is not None and stream.batch != self._batch:
@@ -132,7 +141,7 @@ class Reading:
                 why="samples would be lost or trained twice",
                 fix=f"resume with {stream.workers} workers, or read with satrap.data.read",
             )
-        share: Data = data.with_options(**options)
+        share: TrainingData = data.with_options(**options)
         return share
 
     def trained(self, batch: Batch) -> None:
@@ -150,7 +159,14 @@ class Reading:
         return [asdict(stream) for stream in self._streams]
 
     def restore(self, states: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Continue a pass, given the `state` of every worker that took part in it, in order of rank."""
+        """Continue a pass, given the `state` of every worker that took part in it, in order of rank.
+
+        Of a stream of events, each worker goes on with its partitions, whoever has read them before.
+        """
+        offsets = merged_offsets([stream["position"] for one in states for stream in one])
+        if offsets is not None:
+            self._streams = [Stream(self.rank, self.size, offsets, done=1, batch=self._batch)]
+            return
         if len(states) == self.size:
             self._streams = [Stream(**stream) for stream in states[self.rank]]
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,7 +20,9 @@ from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import Exchange, ExchangeStatistics, Traffic
 from satrap.schema import Label
 from satrap.train.control import PlateauControl
+from satrap.train.hours import EventHours
 from satrap.train.load import Load, summary
+from satrap.train.loss import predictions
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
 from satrap.train.stages import Stages
@@ -63,7 +65,7 @@ class Run:
         self._ratios = self._looked_at = 0.0
         self._own_samples = 0
         self._refused_in_row = 0
-        self._window = Window(labels)
+        self._labels, self._window, self._hours = labels, Window(labels), EventHours(labels)
         self._clock = Clock()
         self._length = Length(epochs)
         self.pauses: list[float] = []
@@ -145,8 +147,17 @@ class Run:
         first = progress.loss != progress.loss
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
         if ticket is not None and logits is not None:
-            for name, value in self._window.add(ticket.batch, logits).items():
+            predicted = predictions(logits, self._labels).cpu().numpy()
+            for name, value in self._window.add(ticket.batch, predicted).items():
                 setattr(progress, name, value)
+            if ticket.batch.times is not None:
+                self._report_hours(self._hours.add(ticket.batch, predicted))
+                progress.event_time = self._hours.latest
+
+    def _report_hours(self, ended: Iterable[tuple[str, Mapping[str, float]]]) -> None:
+        for hour, metrics in ended:
+            for observer in self.observers:
+                observer.event_hour(hour, metrics, self.progress)
 
     def _refuse(self) -> None:
         self.progress.refused += 1
@@ -206,7 +217,8 @@ class Run:
             "seconds": self._clock.seconds,
             "before": self._length.before,
         }
-        return plain, {f"window.{key}": array for key, array in self._window.state().items()}
+        kept = {"window": self._window.state(), "hours": self._hours.state()}
+        return plain, {f"{name}.{key}": a for name, arrays in kept.items() for key, a in arrays.items()}
 
     def restore(self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue the account of a snapshot, as `state` returned it."""
@@ -219,7 +231,9 @@ class Run:
         self._ratios, self._own_samples = plain["ratios"], plain["own_samples"]
         self._clock = Clock(plain["seconds"])
         self._length.before = plain["before"]
-        self._window.restore({key.removeprefix("window."): array for key, array in arrays.items()})
+        for name, part in (("window", self._window), ("hours", self._hours)):
+            kept = {k.removeprefix(f"{name}."): a for k, a in arrays.items() if k.startswith(f"{name}.")}
+            part.restore(kept)
 
     def _traffic(self) -> dict[str, Any]:
         if self._exchange is None:
@@ -251,6 +265,8 @@ class Run:
         """Close the account and call the observers' `finished`; every step refused is a `TrainingError`."""
         self.workers.meet("end of the run")  # one of them may have removed snapshots, or written one
         self._check_learnt()
+        if self.stopped != "stopped":  # else they go on when the run is resumed
+            self._report_hours(self._hours.end())
         self._look_at_store()
         result = Result(
             metrics=self.best,

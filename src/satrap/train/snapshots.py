@@ -176,6 +176,25 @@ class Snapshots:
             self._start()
         self._publisher.stepped()
 
+    def idle(self) -> None:
+        """While no worker has a batch, save and publish what is due; `StopRequested` if a stop was asked for.
+
+        Without a plan that is a KeyboardInterrupt.
+        """
+        if self._plan is None:
+            if self.anywhere(self._state.stopping):
+                raise KeyboardInterrupt
+            return
+        self._report_failure()
+        if self._state.apart:
+            self._stepped_apart(self._state.stopping)
+            return
+        if self.anywhere(self._state.stopping):
+            raise StopRequested
+        if self._due and not self.anywhere(self._busy):
+            self._start()
+        self._publisher.idle()
+
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self._state.run.steps % every == 0
 

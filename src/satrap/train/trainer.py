@@ -41,7 +41,7 @@ from satrap.train.moves import Mover
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
-from satrap.train.predictor import DATA, Data, Predictor, metrics_of, prepare
+from satrap.train.predictor import DATA, Data, Predictor, TrainingData, metrics_of, prepare
 from satrap.train.pretrained import load_rows
 from satrap.train.progress_line import ProgressLine
 from satrap.train.restore import MakeModel, trainer_arguments
@@ -191,7 +191,7 @@ class Trainer:
 
     def fit(
         self,
-        data: Data,
+        data: TrainingData,
         *,
         validation: Data | None = None,
         epochs: int = 1,
@@ -204,7 +204,7 @@ class Trainer:
         """Train.
 
         Args:
-            data: the training samples.
+            data: the training samples, as a data set or a stream, which is one pass that may never end.
             validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
                 is "auc" or "logloss" and not all labels are binary, the loss decides instead.
             epochs: passes over the data, default 1.

@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
 
 from satrap.batch import Batch
 from satrap.dense import Workers
 from satrap.embedding import Ticket
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,7 @@ class Turn:
     """One worker's part of a step.
 
     Args:
-        ticket: its batch; None: it has none left and takes part with weight 0.
+        ticket: its batch; None: it has none now and takes part with weight 0.
         share: factor on its mean loss that makes the mean over workers the mean over all samples.
         samples: of all workers.
     """
@@ -26,16 +30,26 @@ class Turn:
     samples: int
 
 
+class _End(Enum):
+    END = 0
+
+
+_END = _End.END
+"""In place of a ticket: there are no more."""
+
+
 def turns(
-    tickets: Iterable[Ticket],
+    tickets: Iterable[Ticket | None],
     workers: Workers,
     weight: Callable[[Batch], float],
     ending: threading.Event,
-) -> Iterator[Turn]:
+) -> Iterator[Turn | None]:
     """Yield this worker's turns until no worker has a batch left; all yield equally many.
 
+    None: no worker has a batch at present, but more may come.
+
     Args:
-        tickets: of this worker's batches.
+        tickets: of this worker's batches; None: it has none at present.
         workers: who step together.
         weight: returns the denominator of a batch's mean loss.
         ending: set on each worker to end earlier. Then all end after the same count of samples, so that
@@ -43,17 +57,45 @@ def turns(
     """
     if workers.data.size == 1:
         for ticket in tickets:
-            yield Turn(ticket, 1.0, ticket.batch.size)
+            yield None if ticket is None else Turn(ticket, 1.0, ticket.batch.size)
         return
     iterator = iter(tickets)
-    ticket_or_none = next(iterator, None)
+    given = next(iterator, _END)
     workers.meet("first batch")  # opening files may take much longer than a step
     while True:
-        batch = None if ticket_or_none is None else ticket_or_none.batch
-        own = [0.0, 0, 0] if batch is None else [weight(batch), batch.size, 1]
-        total, samples, active, ends = workers.data.count([*own, ending.is_set()])
+        ticket = None if isinstance(given, _End) else given
+        own = [0.0, 0] if ticket is None else [weight(ticket.batch), ticket.batch.size]
+        counted = [*own, given is not _END, ticket is not None, ending.is_set()]
+        total, samples, active, busy, ends = workers.data.count(counted)
         if ends or not active:
             return
         share = workers.data.size * own[0] / total if total > 0 else 1.0
-        yield Turn(ticket_or_none, share, int(samples))
-        ticket_or_none = next(iterator, None)
+        yield Turn(ticket, share, int(samples)) if busy else None
+        given = next(iterator, _END)
+
+
+def first(most: int | None, items: Iterable[Item | None]) -> Iterator[Item | None]:
+    """Yield the first `most` items, all if it is None, and each None among them, which does not count."""
+    left = most
+    for item in items if left != 0 else ():
+        yield item
+        if left is not None and item is not None:
+            left -= 1
+            if not left:
+                return
+
+
+def stretches(items: Iterable[Item | None]) -> Iterator[Iterator[Item]]:
+    """Yield the items between two None as iterators, each to be used up before the next."""
+    iterator, ended = iter(items), False
+
+    def stretch() -> Iterator[Item]:
+        nonlocal ended
+        for item in iterator:
+            if item is None:
+                return
+            yield item
+        ended = True
+
+    while not ended:
+        yield stretch()

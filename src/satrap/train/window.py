@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from satrap.batch import Batch
 from satrap.metrics import Metrics
 from satrap.schema import Label
-from satrap.train.loss import predictions
 
 WINDOW_SAMPLES = 50_000
 """Samples per window: an AUC of so many has a standard error of about 0.003."""
@@ -33,10 +31,9 @@ class Window:
         self._samples = 0
         self.values: dict[str, float] = {}
 
-    def add(self, batch: Batch, logits: Tensor) -> dict[str, float]:
-        """Take a batch and its logits float32[size, outputs]; return the values of the last full window."""
+    def add(self, batch: Batch, predicted: npt.NDArray[Any]) -> dict[str, float]:
+        """Take a batch and its predictions [size, outputs]; return the values of the last full window."""
         assert batch.labels is not None
-        predicted = predictions(logits, self._metrics.labels).cpu().numpy()
         self._metrics.update(batch.labels, predicted, mask=batch.label_mask, weights=batch.weights)
         self._samples += batch.size
         if self._samples >= WINDOW_SAMPLES:

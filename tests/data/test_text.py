@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from satrap.data.files import find_files
-from satrap.data.stream import TextStream
+from satrap.data.text import TextStream
 from tests.data.helpers_data import error_of
 
 TEXT = "name,größe\nä,1\n" * 5000

@@ -1,0 +1,69 @@
+"""Checks a recipe that trains on a log of events: what makes no sense for rows that come once, in order."""
+
+from satrap.config.keys import Sections, Tune
+from satrap.config.source import KeyPath, Source, dotted
+from satrap.errors import ConfigError
+
+LOGS = ("folder", "redis", "kafka")
+"""Keys of data.stream that name a log."""
+
+
+def in_order(sections: Sections) -> Sections:
+    """Return the sections, with a log of events read in its order unless they say otherwise."""
+    if sections.data.stream is None or "shuffle" in sections.data.model_fields_set:
+        return sections
+    return sections.model_copy(update={"data": sections.data.model_copy(update={"shuffle": False})})
+
+
+def check_stream(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` unless the training rows are of files, or of one log that goes with other keys."""
+    data, training = sections.data, sections.training
+    if data.stream is None:
+        if data.train is None:
+            raise ConfigError(
+                "the recipe names no training rows",
+                where=source.where(("data",)),
+                fix="give data.train, a file, glob or URL; or data.stream, a log of events",
+            )
+        if training.follow:
+            raise ConfigError(
+                "training.follow needs data.stream",
+                where=source.where(("training", "follow")),
+                why="files are read to their end, and no more rows come",
+                fix="name a log of events in data.stream, or remove training.follow",
+            )
+        return
+    named = [log for log in LOGS if getattr(data.stream, log) is not None]
+    if len(named) != 1:
+        raise ConfigError(
+            f"data.stream names {len(named) or 'no'} logs",
+            where=source.where(("data", "stream")),
+            why="a run reads one log of events",
+            fix=f"give one of {', '.join(LOGS)}",
+        )
+    mesh = sections.dense.mesh
+    once, order = "events come once", "events are read in the order of the log"
+    together = "the workers of a share must read the same batches, and batches depend on when events come"
+    for path, wrong, why in (
+        (("data", "train"), data.train is not None, "a run reads files or a log"),
+        (("training", "epochs"), training.epochs > 1, once),
+        (("data", "shuffle"), data.shuffle, order),
+        (("data", "buffer_rows"), data.buffer_rows is not None, order),
+        (("data", "balance"), data.balance is not None, order),
+        (("data", "split"), data.split is not None, "what is read is trained on, after it was scored"),
+        (("data", "join"), bool(data.join), "joins are of files"),
+        (("tune",), sections.tune != Tune(), "a search reads the rows several times"),
+        (("cluster", "loaders"), sections.cluster.loaders > 0, "each worker reads its own partitions"),
+        (("dense", "mesh"), mesh.tensor * mesh.pipeline > 1, together),
+    ):
+        _refuse(path, wrong, why, source)
+
+
+def _refuse(path: KeyPath, wrong: bool, why: str, source: Source) -> None:
+    if wrong:
+        raise ConfigError(
+            f"{dotted(path)} does not go with data.stream",
+            where=source.where(path),
+            why=why,
+            fix="remove one of the two keys",
+        )

@@ -1,0 +1,61 @@
+"""Recipes that train on a log of events: what they need, and what does not go with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.config.recipes import TEXT, loaded, refused
+
+STREAM = TEXT.replace(
+    "  train: rows.csv\n  split: {modulo: 10, validation: [8], test: [9]}\n", "  stream: {folder: log}\n"
+)
+
+
+def test_a_log_is_read_in_its_order(tmp_path: Path) -> None:
+    recipe = loaded(tmp_path, text=STREAM)
+    assert recipe.sections.data.shuffle is False
+    assert recipe.sections.data.stream is not None
+    plain = recipe.resolved()
+    assert plain["data"]["stream"]["folder"] == str(tmp_path / "log")
+    assert recipe.changed({}).resolved() == plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (["data.train=rows.csv"], "data.train"),
+        (["training.epochs=2"], "training.epochs"),
+        (["data.shuffle=true"], "data.shuffle"),
+        (["data.buffer_rows=10"], "data.buffer_rows"),
+        (["data.split={modulo: 10, test: [9]}"], "data.split"),
+        (["data.join=[{source: a.csv, on: user}]"], "data.join"),
+        (["tune.usual=false"], "tune"),
+        (["cluster.exchange=servers", "cluster.loaders=1"], "cluster.loaders"),
+        (["cluster.exchange=servers", "dense.mesh.tensor=2"], "dense.mesh"),
+    ],
+)
+def test_what_reads_rows_in_another_way_does_not_go_with_it(
+    tmp_path: Path, settings: list[str], key: str
+) -> None:
+    error = refused(tmp_path, *settings, text=STREAM)
+    assert error.what == f"{key} does not go with data.stream"
+    assert error.where is not None
+    assert key in error.where
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (STREAM.replace("{folder: log}", "{time: t}"), "data.stream names no logs"),
+        (
+            STREAM.replace("{folder: log}", "{folder: a, redis: {url: b, streams: c}}"),
+            "data.stream names 2 logs",
+        ),
+        (TEXT.replace("  train: rows.csv\n", "  batch_size: 5\n"), "the recipe names no training rows"),
+        (TEXT + "  follow: true\n", "training.follow needs data.stream"),
+    ],
+)
+def test_a_run_has_one_source_of_training_rows(tmp_path: Path, text: str, what: str) -> None:
+    assert refused(tmp_path, text=text).what == what
