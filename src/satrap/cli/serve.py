@@ -33,11 +33,16 @@ from satrap.cli.options import debug_option, set_option
     help="After SIGTERM, go on answering for so long and be not ready, so that a balancer notices.",
 )
 @click.option("--follow", is_flag=True, help="Serve each new snapshot of a run that trains.")
+@click.option(
+    "--log",
+    metavar="URL",
+    help="Write answers, with the values they were computed from, to this folder: a log for data.stream.",
+)
 @click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
 @click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
 @set_option
 @debug_option
-def serve(folder: str, overrides: tuple[str, ...], **options: Any) -> None:
+def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: Any) -> None:
     """Answer requests over HTTP with the scores of the trained model in run folder DIR.
 
     POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
@@ -47,6 +52,7 @@ def serve(folder: str, overrides: tuple[str, ...], **options: Any) -> None:
     from satrap import launch
     from satrap.serve.run import Options, run
 
+    overrides += () if log is None else (f"serving.log={log}",)
     run(launch.RunFolder.open(folder), Options(**options), overrides, click.echo)
 
 

@@ -374,6 +374,11 @@ class Serving(Keys):
     max_staleness: Seconds | None = None
     """Age of the served version, for example 1m, from which a server that follows says that it is stale;
     default: never."""
+    log: str | None = None
+    """Folder (relative to the current one) or URL to which answers are written with the values they were
+    computed from, as a log for `data.stream`; default: nowhere."""
+    log_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the requests that are logged, chosen at random."""
 
 
 class Tune(Keys):

@@ -163,8 +163,9 @@ class Recipe:
         ):
             if keys.get(name):
                 keys[name] = self._absolute(keys[name])
-        for keys in (plain.get(name, {}) for name in ("checkpoint", "publish")):
-            keys |= _absolute_url(keys.get("url"))
+        for section, key in (("checkpoint", "url"), ("publish", "url"), ("serving", "log")):
+            if url := plain.get(section, {}).get(key):
+                plain[section][key] = _absolute_url(url)
         for path, reference in self.own_code().items():
             if own_code.is_file(own_code.parts(reference)[0]):
                 put(plain, path, self._absolute(reference))
@@ -387,6 +388,6 @@ def _check_transforms(recipe: Recipe) -> None:
                     )
 
 
-def _absolute_url(url: str | None) -> dict[str, str]:
-    """Return the key `url` of a place: an absolute path if it is a folder, nothing if there is none."""
-    return {} if not url else {"url": url if "://" in url else str(Path(url).absolute())}
+def _absolute_url(url: str) -> str:
+    """Return a URL as it is, and a folder as an absolute path."""
+    return url if "://" in url else str(Path(url).absolute())

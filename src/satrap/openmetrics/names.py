@@ -146,6 +146,8 @@ METRICS = (
         "From noticing a version to serving it.",
         "seconds",
     ),
+    Metric("satrap_serve_logged_items", "counter", "Items written to the request log."),
+    Metric("satrap_serve_lost_log_items", "counter", "Items that the request log could not take."),
     Metric("satrap_serve_rows", "gauge", "Rows held."),
     Metric("satrap_serve_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
 )

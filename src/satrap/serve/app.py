@@ -21,11 +21,14 @@ from satrap.errors import SatrapError, TrainingError
 from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
+from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Answer, Scorer, check_step
 from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
 """Header of an answer: the training step whose rows and network gave it."""
+REQUEST_ID = "Satrap-Request-Id"
+"""Header of a request and its answer: its name in the log; the client's, or one made here."""
 DEADLINE = "Satrap-Deadline-Ms"
 """Header of a request: milliseconds it may wait to be scored."""
 
@@ -50,6 +53,7 @@ class Application:
         seconds: time of the event loop by stage: "parse" and "write".
         answers: how many answers had each HTTP status.
         versions: answers requests about versions, once it has a follower.
+        log: where answers are written down; None: nowhere.
     """
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
@@ -57,6 +61,7 @@ class Application:
         self.draining = False
         self.seconds = {"parse": 0.0, "write": 0.0}
         self.answers: dict[str, int] = {}
+        self.log: RequestLog | None = None
         self.versions = Versions(scorer, self._check_secret)
         model = "/v2/models/{name}"
         self.asgi = Starlette(
@@ -139,6 +144,8 @@ class Application:
         start = perf_counter()
         response = write(answer, wanted)
         response.headers[STEP] = str(answer.step)
+        if self.log is not None and (name := self.log.add(asked, answer, _request_id(request))):
+            response.headers[REQUEST_ID] = name
         self.seconds["write"] += perf_counter() - start
         self._count(response.status_code)
         return response
@@ -293,6 +300,12 @@ async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answ
     finally:
         gone.cancel()
         answer.cancel()
+
+
+def _request_id(request: Request) -> str:
+    """Return the name that a client gave its request, if it is plain and short; else an empty one."""
+    name = request.headers.get(REQUEST_ID, "")
+    return name if len(name) <= 128 and name.isascii() and name.isprintable() else ""
 
 
 def _kind(request: Request) -> str:

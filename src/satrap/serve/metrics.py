@@ -7,6 +7,7 @@ from typing import Any
 
 from satrap.serve.app import Application
 from satrap.serve.follow import FollowerStatistics
+from satrap.serve.request_log import LogStatistics
 from satrap.serve.scorer import Scorer
 
 
@@ -21,6 +22,7 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "network": model.seconds.network,
     }
     looked_up = model.looked_up()
+    log = LogStatistics() if application.log is None else application.log.statistics
     return {
         "satrap_role": {"role": "server", "index": ""},
         "satrap_serve_step": model.step,
@@ -39,6 +41,8 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "satrap_serve_reloads": following.reloads,
         "satrap_serve_refused_versions": following.refused,
         "satrap_serve_load_seconds": following.seconds,
+        "satrap_serve_logged_items": log.written,
+        "satrap_serve_lost_log_items": log.lost,
         "satrap_serve_rows": sum(model.rows().values()),
         "satrap_serve_memory_bytes": model.row_bytes(),
     }

@@ -26,6 +26,7 @@ from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
 from satrap.serve.follow import Follower, FollowerStatistics
 from satrap.serve.model import ServedModel
+from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Scorer
 from satrap.words import counted, size
 
@@ -144,6 +145,9 @@ def _answer(
         if (following := follower(scorer)) is not None:
             counters = stack.enter_context(following).statistics
             application.versions.follower = following
+        if limits.log is not None:
+            log = RequestLog(limits.log, share=limits.log_share, notice=say)
+            application.log = stack.enter_context(log)
         metrics = None
         if options.metrics:
             endpoint = Endpoint(
