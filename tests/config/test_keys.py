@@ -109,7 +109,13 @@ def test_all_defaults(tmp_path: Path) -> None:
         },
         "checkpoint": {"durability": "snapshot"},
         "publish": {"full_every": 100, "dtype": "float32", "keep": 2},
-        "serving": {"max_items": 10_000, "max_bytes": 8 << 20, "max_queue": 256, "deadline": 1.0},
+        "serving": {
+            "max_items": 10_000,
+            "max_bytes": 8 << 20,
+            "max_queue": 256,
+            "deadline": 1.0,
+            "log_share": 1.0,
+        },
         "tune": {"usual": True},
     }
 

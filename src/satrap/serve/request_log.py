@@ -56,8 +56,9 @@ class _Entry:
 class RequestLog:
     """A folder of Arrow files with a row for each item that was scored; `FolderLog` reads it as a stream.
 
-    A row has the columns of the model as the client gave them, the predictions, and `satrap_id`, `satrap_time`
-    and `satrap_step`. Each server writes to a subfolder of its own. A thread writes; the answer does not wait.
+    A row has the columns of the model as the client gave them, the predictions, and `satrap_id`,
+    `satrap_time` and `satrap_step`. Each server writes to a subfolder of its own. A thread writes, so the
+    answer does not wait.
 
     Args:
         url: folder or fsspec URL.
