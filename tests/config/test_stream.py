@@ -59,3 +59,32 @@ def test_what_reads_rows_in_another_way_does_not_go_with_it(
 )
 def test_a_run_has_one_source_of_training_rows(tmp_path: Path, text: str, what: str) -> None:
     assert refused(tmp_path, text=text).what == what
+
+
+LATER = "{folder: log, time: t, id: r, label_window: 10m, labels: {folder: labels}}"
+
+
+def test_labels_may_come_later(tmp_path: Path) -> None:
+    recipe = loaded(tmp_path, text=STREAM.replace("{folder: log}", LATER))
+    assert recipe.sections.data.stream is not None
+    assert recipe.sections.data.stream.label_window == 600
+    assert recipe.resolved()["data"]["stream"]["labels"]["folder"] == str(tmp_path / "labels")
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [
+        ("time: t, ", "data.stream.labels needs data.stream.time"),
+        ("id: r, ", "data.stream.labels needs data.stream.id"),
+        ("label_window: 10m, ", "data.stream.labels needs data.stream.label_window"),
+        (", labels: {folder: labels}", "data.stream.label_window needs data.stream.labels"),
+    ],
+)
+def test_labels_that_come_later_need_all_keys(tmp_path: Path, missing: str, what: str) -> None:
+    text = STREAM.replace("{folder: log}", LATER.replace(missing, ""))
+    assert refused(tmp_path, text=text).what == what
+
+
+def test_labels_come_from_one_log(tmp_path: Path) -> None:
+    text = STREAM.replace("{folder: log}", LATER.replace("{folder: labels}", "{}"))
+    assert refused(tmp_path, text=text).what == "data.stream.labels names no logs"

@@ -362,7 +362,6 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.train.Predictor.predict_all": Call(predictor.predict_all, {"data": data}),
         "satrap.train.Predictor.predict_batches": Call(predictor.predict_batches, {"batches": batches}),
         "satrap.train.Predictor.scored": Call(predictor.scored, {"batches": batches}),
-        "satrap.train.Predictor.ticket": Call(predictor.ticket, {"batch": batches[0]}),
         "satrap.train.Predictor.tickets": Call(predictor.tickets, {"batches": batches}),
         "satrap.train.lookahead": Call(
             satrap.train.lookahead,

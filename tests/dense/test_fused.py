@@ -67,13 +67,12 @@ def test_training_is_that_of_the_host_that_looks_first(
     one, other = (Run(make, clip_norm, precision, **arguments, fused=fused) for fused in (True, False))
     for number, factor in enumerate([1.0, 1.0, float("nan"), 1.0, float("inf"), 1e36, 1.0]):
         (mine, my_rows), (theirs, their_rows) = (run.step(number, factor) for run in (one, other))
+        near = {"rtol": 1e-4, "atol": 1e-5} if number >= 5 else {}  # then sums of huge weights cancel
         assert (mine.accepted, mine.rescaled) == (theirs.accepted, theirs.rescaled)
         if theirs.accepted:
             assert mine.loss == pytest.approx(theirs.loss)
-            torch.testing.assert_close(
-                my_rows, their_rows, rtol=1e-4, atol=1e-5
-            )  # sums of huge weights cancel
-        torch.testing.assert_close(one.state(), other.state())
+            torch.testing.assert_close(my_rows, their_rows, **near)
+        torch.testing.assert_close(one.state(), other.state(), **near)
     assert one.heard == other.heard
     assert can_leave_out(one.dense.optimizer)
     assert not can_leave_out(other.dense.optimizer)

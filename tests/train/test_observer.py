@@ -17,6 +17,7 @@ def test_progress_survives_a_passage_through_json() -> None:
         accuracy=0.5,
         rmse=2.0,
         distinct_ratio=0.25,
+        event_time=1.7e9,
         shard_rows=(4, 5),
         shard_busy=(0.5, 0.25),
         shard_requests=(1.5,),
@@ -32,7 +33,7 @@ def test_nothing_is_known_before_the_first_step() -> None:
     before = Progress()
     values = asdict(before)
     unknown = {name for name, value in values.items() if value != value}
-    assert unknown == {"loss", "auc", "accuracy", "rmse", "distinct_ratio"}
+    assert unknown == {"loss", "auc", "accuracy", "rmse", "distinct_ratio", "event_time"}
     numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     assert numbers.keys() - unknown == {name for name, value in numbers.items() if value == 0}
     assert {name: value for name, value in values.items() if name not in numbers} == {

@@ -392,7 +392,9 @@ def test_data_that_yields_no_batches_is_refused(data: Any) -> None:
         lambda: trainer.evaluate(data),
         lambda: trainer.predict(data),
     ):
-        with pytest.raises(ConfigError, match=r"(data|validation) must be a Data( or None)?, got") as caught:
+        with pytest.raises(
+            ConfigError, match=r"(data|validation) must be a (Training)?Data( or None)?, got"
+        ) as caught:
             call()
         assert "satrap.data.read(data, schema)" in caught.value.fix
     trainer.close()

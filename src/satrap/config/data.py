@@ -71,8 +71,8 @@ class KafkaKeys(Keys):
     """Settings of librdkafka, for example security.protocol."""
 
 
-class StreamKeys(Keys):
-    """A log of events in place of files: read once, in order, for as long as `training.follow` says."""
+class LogKeys(Keys):
+    """A log of events."""
 
     folder: str | None = None
     """A folder (relative to the recipe) or URL to which others add files of events."""
@@ -80,10 +80,22 @@ class StreamKeys(Keys):
     """Streams of a Redis server."""
     kafka: KafkaKeys | None = None
     """A topic of a Kafka cluster."""
+
+
+class StreamKeys(LogKeys):
+    """A log of events in place of files: read once, in order, for as long as `training.follow` says."""
+
     time: str | None = None
     """Column of the events' times; the metrics of each hour are reported by it."""
     wait: Seconds = 1.0
     """Longest time for which an event waits until its batch is full."""
+    labels: LogKeys | None = None
+    """A second log, with labels of events: 0 or 1 in the columns of the labels, with `id` and `time`."""
+    label_window: Seconds | None = None
+    """How long after its time an event is trained on, so that its labels have come, for example 10m; without
+    one they are 0."""
+    id: str | None = None
+    """Column of events and of their labels that says which belong together."""
 
 
 class Data(Keys):

@@ -158,6 +158,7 @@ class Recipe:
         tables = plain.get("tables", {}).values()
         for keys, name in (
             (data.get("stream", {}), "folder"),
+            (data.get("stream", {}).get("labels", {}), "folder"),
             *((join, "source") for join in data.get("join", ())),
             *((own, "rows") for own in tables),
         ):

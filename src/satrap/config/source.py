@@ -44,7 +44,7 @@ PROBLEMS = {
 }
 """Beginning of a complaint of the parser -> the same in words for people."""
 
-DATA_FILES = ("data.train", "data.validation", "data.test", "data.stream.folder")
+DATA_FILES = ("data.train", "data.validation", "data.test", "data.stream.folder", "data.stream.labels.folder")
 """Keys whose values are paths of files to read."""
 
 OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"), ("training", "metrics"))

@@ -1,5 +1,6 @@
 """Checks a recipe that trains on a log of events: what makes no sense for rows that come once, in order."""
 
+from satrap.config.data import LogKeys, StreamKeys
 from satrap.config.keys import Sections, Tune
 from satrap.config.source import KeyPath, Source, dotted
 from satrap.errors import ConfigError
@@ -33,14 +34,8 @@ def check_stream(sections: Sections, source: Source) -> None:
                 fix="name a log of events in data.stream, or remove training.follow",
             )
         return
-    named = [log for log in LOGS if getattr(data.stream, log) is not None]
-    if len(named) != 1:
-        raise ConfigError(
-            f"data.stream names {len(named) or 'no'} logs",
-            where=source.where(("data", "stream")),
-            why="a run reads one log of events",
-            fix=f"give one of {', '.join(LOGS)}",
-        )
+    _check_log(data.stream, ("data", "stream"), source)
+    _check_labels(data.stream, source)
     mesh = sections.dense.mesh
     once, order = "events come once", "events are read in the order of the log"
     together = "the workers of a share must read the same batches, and batches depend on when events come"
@@ -57,6 +52,35 @@ def check_stream(sections: Sections, source: Source) -> None:
         (("dense", "mesh"), mesh.tensor * mesh.pipeline > 1, together),
     ):
         _refuse(path, wrong, why, source)
+
+
+def _check_log(keys: LogKeys, path: KeyPath, source: Source) -> None:
+    """Raise `ConfigError` unless one log is named."""
+    named = [log for log in LOGS if getattr(keys, log) is not None]
+    if len(named) != 1:
+        raise ConfigError(
+            f"{dotted(path)} names {len(named) or 'no'} logs",
+            where=source.where(path),
+            why="events, and labels, are read from one log",
+            fix=f"give one of {', '.join(LOGS)}",
+        )
+
+
+def _check_labels(stream: StreamKeys, source: Source) -> None:
+    """Raise `ConfigError` if labels are to come later, and not all is said that this needs."""
+    needed = ("labels", "label_window", "id", "time")
+    given = [key for key in needed if getattr(stream, key) is not None]
+    if not set(given) - {"time"}:
+        return
+    if missing := [key for key in needed if key not in given]:
+        raise ConfigError(
+            f"data.stream.{given[0]} needs data.stream.{missing[0]}",
+            where=source.where(("data", "stream", given[0])),
+            why="labels that come later belong to events by id, and are waited for by time",
+            fix=f"give {', '.join(needed)}, or only time",
+        )
+    assert stream.labels is not None
+    _check_log(stream.labels, ("data", "stream", "labels"), source)
 
 
 def _refuse(path: KeyPath, wrong: bool, why: str, source: Source) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from satrap import data
 from satrap.config import Recipe, load
-from satrap.config.data import Split, TimeSplit
+from satrap.config.data import LogKeys, Split, TimeSplit
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
 from satrap.data.measure import measured_as
-from satrap.data.streams import EventStream, FolderLog, KafkaLog, Log, RedisLog, read_stream
+from satrap.data.streams import EventStream, FolderLog, KafkaLog, LabelledLog, Log, RedisLog, read_stream
 from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
@@ -52,14 +52,18 @@ def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int
     sections, keys = recipe.sections, recipe.sections.data.stream
     if keys is None:
         return None
-    csv = _csv_options(recipe)
-    log: Log
-    if keys.redis is not None:
-        log = RedisLog(keys.redis.url, tuple(keys.redis.streams))
-    elif keys.kafka is not None:
-        log = KafkaLog(keys.kafka.brokers, keys.kafka.topic, keys.kafka.options)
-    else:
-        log = FolderLog(recipe.locate(str(keys.folder)), sections.data.format, csv)
+    log = _log(recipe, keys)
+    if keys.labels is not None:
+        log = recipe.located(
+            ("data", "stream"),
+            LabelledLog,
+            events=log,
+            labels=_log(recipe, keys.labels),
+            id=keys.id,
+            time=keys.time,
+            window=keys.label_window,
+            schema=schema,
+        )
     found = recipe.located(
         ("data", "stream"),
         read_stream,
@@ -69,9 +73,17 @@ def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int
         wait=keys.wait,
         follow=sections.training.follow,
         time=keys.time,
-        missing=csv.missing,
+        missing=_csv_options(recipe).missing,
     )
     return found.with_options(worker=worker, workers=workers)
+
+
+def _log(recipe: Recipe, keys: LogKeys) -> Log:
+    if keys.redis is not None:
+        return RedisLog(keys.redis.url, tuple(keys.redis.streams))
+    if keys.kafka is not None:
+        return KafkaLog(keys.kafka.brokers, keys.kafka.topic, keys.kafka.options)
+    return FolderLog(recipe.locate(str(keys.folder)), recipe.sections.data.format, _csv_options(recipe))
 
 
 def _csv_options(recipe: Recipe) -> data.CsvOptions:

@@ -142,7 +142,8 @@ class Loop:
             return None
         check_batch(batch, self._predictor.schema)
         check_labels(batch, self._predictor.schema)
-        return self._predictor.ticket(batch)
+        [ticket] = self._predictor.tickets([batch])
+        return ticket
 
     def _look_up(self, turn: Turn) -> Pending | None:
         if turn.ticket is None:

@@ -281,14 +281,11 @@ class Predictor:
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
-        return map(self.ticket, batches)
-
-    def ticket(self, batch: Batch) -> Ticket:
-        """Return the requests for the rows of a batch, and show them to the exchange."""
-        check_batch(batch, self.schema)
-        ticket = self.plan.ticket(batch)
-        self.exchange.prefetch(ticket.requests)
-        return ticket
+        for batch in batches:
+            check_batch(batch, self.schema)
+            ticket = self.plan.ticket(batch)
+            self.exchange.prefetch(ticket.requests)
+            yield ticket
 
     def statistics(self) -> ExchangeStatistics:
         """Return the counters of the store."""
