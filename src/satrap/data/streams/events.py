@@ -24,6 +24,9 @@ from satrap.schema import Schema
 POLL_SECONDS = 0.1
 """Longest time for which a reader does not notice that training has ended."""
 
+HEAD_SECONDS = 5.0
+"""Longest time for which `EventStream.head` reads."""
+
 OFFSETS = "offsets"
 """Key of a position: partition -> [events trained on so far, offset of the next one]."""
 
@@ -90,19 +93,19 @@ class EventStream:
         return EventStream(self._log, schema or self.schema, replace(self.settings, **changes))
 
     def head(self, count: int) -> Dataset:
-        """Return the first events that the log holds, at most `count`, as a data set.
+        """Return the first events that the log holds now, at most `count`, as a data set.
 
         Raises:
             DataError: there are none.
         """
-        parts, left = list[pa.Table](), count
+        parts, left, until = list[pa.Table](), count, time.monotonic() + HEAD_SECONDS
         with closing(self._log.open(self._columns, self._texts, {}, 0, 1)) as reader:
             while left > 0:
                 found = reader.read(left, POLL_SECONDS)
-                if not found and reader.caught_up():
-                    break
                 parts += [one.table.slice(0, left) for one in found]
                 left = count - sum(part.num_rows for part in parts)
+                if reader.caught_up() or (parts and time.monotonic() > until):
+                    break  # a log that grows as fast as it is read is never read to its end
         if not parts:
             raise DataError(
                 "there are no events yet",

@@ -70,6 +70,7 @@ class RedisReader:
             name: tuple(offsets.get(name, ("0-0", None))) for name in streams
         }
         self._last: dict[str, str] = {}  # the last id that each stream has given out
+        self._away_since: float | None = None  # when the server stopped answering
         self._server = _connected(log.url)
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
@@ -87,15 +88,19 @@ class RedisReader:
 
     def caught_up(self) -> bool:
         """See `LogReader.caught_up`; as of the last `read`."""
-        return all(_key(last) <= _key(self._next[name][0]) for name, last in self._last.items())
+        return self._away_since is None and all(
+            _key(last) <= _key(self._next[name][0]) for name, last in self._last.items()
+        )
 
     def close(self) -> None:
         """See `LogReader.close`."""
         self._server.close()
 
     def _look(self, most: int) -> list[Events]:
-        """Return the next entries of all streams, those that are there."""
-        state, entries = self._asked(most)
+        """Return the next entries of all streams, those that are there; none while the server is away."""
+        if (answer := self._asked(most)) is None:
+            return []
+        state, entries = answer
         found = []
         for name, about in state.items():
             last, number = self._next[name]
@@ -118,38 +123,38 @@ class RedisReader:
                 found.append(self._events(name, entries[name]))
         return found
 
-    def _asked(self, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _asked(self, most: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return what the server says of each stream, None if there is none, and its next entries.
 
-        Both are of one moment, so that entries cannot be removed unseen.
+        Both are of one moment, so that entries cannot be removed unseen. Return None while the server is away,
+        so that other workers need not wait for this one; raise `DataError` once `PATIENCE` is over.
         """
         from redis import RedisError
         from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-        until = time.monotonic() + PATIENCE
-        while True:
-            pipe = self._server.pipeline(transaction=True)
-            for name in self._next:
-                pipe.xinfo_stream(name)
-            count = max(most // len(self._next), 1)  # a part of each, so that all go on at one pace
-            pipe.xread({name: last for name, (last, _) in self._next.items()}, count=count)
-            try:
-                *about, read = pipe.execute(raise_on_error=False)
-                for answer in (*about, read):
-                    if isinstance(answer, RedisError) and "no such key" not in str(answer):
-                        raise answer
-            except (ConnectionError, TimeoutError) as error:
-                if time.monotonic() > until:
-                    raise self._failed(error) from error
-                time.sleep(0.2)
-                continue
-            except RedisError as error:
+        pipe = self._server.pipeline(transaction=True)
+        for name in self._next:
+            pipe.xinfo_stream(name)
+        count = max(most // len(self._next), 1)  # a part of each, so that all go on at one pace
+        pipe.xread({name: last for name, (last, _) in self._next.items()}, count=count)
+        try:
+            *about, read = pipe.execute(raise_on_error=False)
+            for answer in (*about, read):
+                if isinstance(answer, RedisError) and "no such key" not in str(answer):
+                    raise answer
+        except (ConnectionError, TimeoutError) as error:
+            self._away_since = self._away_since or time.monotonic()
+            if time.monotonic() - self._away_since > PATIENCE:
                 raise self._failed(error) from error
-            state = {
-                name: None if isinstance(one, ResponseError) else one
-                for name, one in zip(self._next, about, strict=True)
-            }
-            return state, dict(_entries(read))
+            return None
+        except RedisError as error:
+            raise self._failed(error) from error
+        self._away_since = None
+        state = {
+            name: None if isinstance(one, ResponseError) else one
+            for name, one in zip(self._next, about, strict=True)
+        }
+        return state, dict(_entries(read))
 
     def _events(self, name: str, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Events:
         where = f"{self._log.url.rpartition('@')[2]}, stream {name}"
@@ -190,7 +195,7 @@ def _connected(url: str) -> Redis:
             "reading Redis streams needs another package", fix="pip install 'satrap[redis]'"
         ) from error
     try:
-        return Redis.from_url(url, socket_timeout=10.0, socket_connect_timeout=5.0)
+        return Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=2.0)
     except ValueError as error:
         raise ConfigError(f"{url!r} is no URL of a Redis server: {error}") from error
 
