@@ -37,7 +37,7 @@ RATE = 0.25
 """Learning rate of rows: a row that was trained once is so far from 0."""
 
 NEAR = 1e-3 * RATE
-"""What rounding, and Adagrad's epsilon beside a small gradient, change of it; a second step changes much more."""
+"""What rounding, and Adagrad's epsilon beside a small gradient, change; a second step changes much more."""
 
 RECIPE = """\
 data:

@@ -126,8 +126,8 @@ class RedisReader:
     def _asked(self, most: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return what the server says of each stream, None if there is none, and its next entries.
 
-        Both are of one moment, so that entries cannot be removed unseen. Return None while the server is away,
-        so that other workers need not wait for this one; raise `DataError` once `PATIENCE` is over.
+        Both are of one moment, so that entries cannot be removed unseen. Return None while the server is
+        away, so that other workers need not wait for this one; raise `DataError` once `PATIENCE` is over.
         """
         from redis import RedisError
         from redis.exceptions import ConnectionError, ResponseError, TimeoutError
