@@ -105,6 +105,9 @@ def test_whole_panels() -> None:
     assert {panel["title"] for panel in panels if panel["fieldConfig"]["defaults"]["custom"] != plain} == {
         "Time of a worker, by stage",
         "Rows",
+        "Answers of servers, per second",
+        "Time of a server, by stage",
+        "Time of an answer, by stage",
     }
     assert panels[3]["fieldConfig"]["defaults"]["custom"] == {
         "lineWidth": 1,
