@@ -118,8 +118,8 @@ class Clients:
         )
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+def eventually(check: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -183,6 +183,29 @@ def kserve(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
     click.echo(deploy.kserve(*_asked(recipe, overrides, asked)), nl=False)
 
 
+@deploy.command(name="ray-serve")
+@click.argument("run", metavar="DIR")
+@click.option("--replicas", type=click.IntRange(1), help="Processes, each with all rows; default 2.")
+@click.option("--name", help="Of the model, in answers. Default: the name of the folder.")
+@click.option("--listen", metavar="HOST:PORT", help="Of Ray's proxies; default 127.0.0.1:8000.")
+@click.option("--key", metavar="FILE", help="Key that clients must send, as all nodes see it.")
+@click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores of a replica; default 2.")
+@click.option(
+    "--memory", callback=byte_size, metavar="SIZE", help="Of a replica. Default by embedding.memory, if set."
+)
+@click.option("--follow/--no-follow", default=None, help="Serve each new version. Default: if it publishes.")
+@debug_option
+def ray_serve(**asked: Any) -> None:
+    """Print the file of an application of Ray Serve that serves the run in folder DIR.
+
+    All nodes must see DIR. Each replica follows the run by itself.
+    """
+    from satrap import deploy
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    click.echo(deploy.ray_serve(deploy.RayServing(**given)), nl=False)
+
+
 @deploy.command()
 @debug_option
 def dashboard() -> None:
