@@ -75,7 +75,7 @@ test-gpu: setup
 # Runs on a Ray cluster of several nodes, all on this machine; needs a network once, for Ray.
 test-ray: setup
 	@$(PIP) --editable ".[dev,ray]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers tests/prepare
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers tests/prepare tests/serve
 
 # With the oldest versions that pyproject.toml allows, in .venv-floor; needs a network once, for several gigabytes with pip's default PyTorch.
 test-floor:

@@ -76,3 +76,50 @@ def test_the_version_of_ray_is_that_of_the_image(tmp_path: Path) -> None:
         "deploy", "kubernetes", make_recipe(tmp_path), *SETTINGS, *options, "--ray-version", "2.61.0"
     )
     assert "rayVersion: 2.61.0\n" in answer.out
+
+
+def test_servers_and_their_options(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path)
+    options = [
+        "--servers",
+        3,
+        "--server-memory",
+        "2GiB",
+        "--server-cpu",
+        1,
+        "--drain",
+        5,
+        "--serve-secret",
+        "k",
+    ]
+    answer = satrap("deploy", "kubernetes", path, *SETTINGS, "--shared", *options)
+    assert answer.code == 0, answer.err
+    found = {one["kind"]: one for one in YAML(typ="safe", pure=True).load_all(answer.out)}
+    assert found["Deployment"]["spec"]["replicas"] == 3
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"]["memory"] == "2048Mi"
+    assert container["command"][-2:] == ["--drain", "5"]
+    answer = satrap("deploy", "kserve", path, *SETTINGS[:2], *options, "--name", "mine")
+    assert answer.code == 0, answer.err
+    made = YAML(typ="safe", pure=True).load(answer.out)
+    predictor = made["spec"]["predictor"]
+    assert (made["kind"], made["metadata"]["name"]) == ("InferenceService", "mine-serve")
+    assert predictor["containers"][0]["resources"] == container["resources"]
+    assert predictor["terminationGracePeriodSeconds"] == pod["terminationGracePeriodSeconds"]
+    satrap("deploy", "kubernetes", path, *SETTINGS, *options).assert_refused("--shared", "--servers")
+    satrap("deploy", "kserve", path).assert_refused("embedding.memory is not set", "--server-memory")
+
+
+def test_an_application_of_ray_serve_is_printed(tmp_path: Path) -> None:
+    make_recipe(tmp_path).rename(tmp_path / "recipe.yaml")
+    options = ["--replicas", 4, "--cpu", 1, "--memory", "1GiB", "--listen", "127.0.0.1:81", "--name", "books"]
+    answer = satrap("deploy", "ray-serve", tmp_path, *options, "--follow")
+    assert answer.code == 0, answer.err
+    made = YAML(typ="safe", pure=True).load(answer.out)
+    assert made["http_options"] == {"host": "127.0.0.1", "port": 81}
+    [application] = made["applications"]
+    assert application["args"] == {"run": str(tmp_path), "name": "books", "follow": True}
+    [deployment] = application["deployments"]
+    assert (deployment["num_replicas"], deployment["ray_actor_options"]["memory"]) == (4, 1 << 30)
+    satrap("deploy", "ray-serve", tmp_path / "no").assert_refused("not a run folder")

@@ -22,13 +22,17 @@ from satrap.deploy import alerts
 from satrap.deploy.alerts import ALERTS
 from satrap.deploy.dashboard import queries
 from satrap.deploy.text import to_yaml
+from tests.cli.command import satrap
+from tests.cli.serving import started as serving
 from tests.cluster.runs import Started, children, eventually
+from tests.serve.served import trained
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(PROMETHEUS is None, reason="Prometheus is not installed (Debian: package prometheus)"),
 ]
+SERVER = "satrap_serve"
 ROLES = ("shard-0", "shard-1", "worker-0", "worker-1", "loader-0", "embedding-worker-0")
 
 
@@ -47,6 +51,11 @@ class Prometheus:
         """The value of each series, by its instance."""
         found = self.get("query", query=query)["result"]
         return {one["metric"].get("instance", ""): float(one["value"][1]) for one in found}
+
+    def answers(self, without: list[str]) -> bool:
+        """Take the queries that have an answer out of the list; whether none is left."""
+        without[:] = [query for query in without if not self.get("query", query=query)["result"]]
+        return not without
 
     def ready(self) -> bool:
         try:
@@ -94,13 +103,8 @@ def test_every_query_has_an_answer_and_a_killed_shard_is_one_restart(tmp_path: P
         Started(tmp_path, *settings, loaders=1, middle=1) as started,
     ):
         assert eventually(lambda: set(seen.values("up == 1")) == set(ROLES)), started.said()
-        without = queries("run", "20s")
-
-        def answered() -> bool:
-            without[:] = [query for query in without if not seen.get("query", query=query)["result"]]
-            return not without
-
-        assert eventually(answered), without
+        without = [query for query in queries("run", "20s") if SERVER not in query]
+        assert eventually(lambda: seen.answers(without)), without
         os.kill(children(started.popen.pid)["shard 0"], signal.SIGKILL)
         restarts = "changes(process_start_time_seconds[1h])"
         expected = dict.fromkeys(ROLES, 0.0) | {"shard-0": 1.0}
@@ -111,3 +115,26 @@ def test_every_query_has_an_answer_and_a_killed_shard_is_one_restart(tmp_path: P
         started.popen.send_signal(signal.SIGINT)
         assert started.answer().code == 0
         assert eventually(lambda: seen.get("targets", state="active")["activeTargets"] == [])
+
+
+def test_every_query_about_servers_has_an_answer(tmp_path: Path) -> None:
+    run = trained(tmp_path / "trained")
+    body = satrap("request", run.path).out.encode()
+    targets = tmp_path / "targets.json"
+    with serving(run.path, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as (_, lines):
+        address = lines["metrics"].removeprefix("http://").removesuffix("/metrics")
+        labels = {"run": "run", "role": "server", "number": "0", "instance": "server-0"}
+        targets.write_text(json.dumps([{"targets": [address], "labels": labels}]))
+        without = [query for query in queries("run", "20s") if SERVER in query]
+        assert len(without) > 10
+
+        def asked() -> bool:
+            with urllib.request.urlopen(lines["scores"], body, timeout=30) as answer:
+                assert answer.status == 200
+            return seen.answers(without)
+
+        with prometheus(tmp_path / "prometheus", targets) as seen:
+            assert eventually(asked), without
+            assert seen.values("up == 1") == {"server-0": 1.0}
+            (group,) = seen.get("rules")["groups"]
+            assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}

@@ -171,7 +171,8 @@ def constructors(things: Things) -> dict[str, Call]:
     for name, _ in inspect.getmembers(satrap.models, inspect.isclass):
         if name in satrap.models.__all__:
             schema = make_schema(tags=history) if name == "HSTU" else SCHEMA
-            found[f"satrap.models.{name}"] = {"schema": schema}
+            needed = {"item": ["item"]} if name == "TwoTower" else {}
+            found[f"satrap.models.{name}"] = {"schema": schema, **needed}
     for kind in (satrap.optim.Optimizer, *satrap_.optim.KINDS):
         found[f"satrap.optim.{kind.__name__}"] = {"lr": 0.1, **({} if kind is not SGD else {"momentum": 0.5})}
     return {name: Call(_found(name), arguments) for name, arguments in found.items()}

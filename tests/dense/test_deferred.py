@@ -254,10 +254,11 @@ def test_shipped_models_get_the_bytes_of_the_constructor(name: str, monkeypatch:
     labels = ["clicked", "bought"] if name in ("mmoe", "ple") else ["clicked"]
     schema = Schema(labels, features)
     seeded()
-    expected = models.create(name, schema)
+    options = {"item": ["a", "b", "x"]} if name == "two_tower" else {}
+    expected = models.create(name, schema, **options)
     seeded()
     lines = list[str]()
-    model = deferred(lambda: models.create(name, schema), lines.append)
+    model = deferred(lambda: models.create(name, schema, **options), lines.append)
     assert lines == []
     assert without_memory(model) > 0
     fill_all(model)

@@ -34,6 +34,14 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"gates.0.score.0": "column", "gates.0.score.2": "row"}
         | {f"deep{i}.{layer}": cut for i in (1, 2) for layer, cut in ((0, "column"), (2, "row"))},
     ),
+    "two_tower": (
+        {"item": ["item"]},
+        {
+            f"towers.{tower}.{layer}": cut
+            for tower in ("user", "item")
+            for layer, cut in ((0, "column"), (2, "row"))
+        },
+    ),
     "mmoe": ({"experts": 4, "hidden": [4]}, {"experts": "experts"} | TOWER),
     "ple": (
         {"levels": 1, "own_experts": 2, "shared_experts": 4, "hidden": [4]},

@@ -70,6 +70,45 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "satrap_shard_created_rows_total{T}": "0+100x60",
         },
     ),
+    "SatrapServerFails": (
+        {
+            'satrap_serve_answers_total{T,status="200"}': "0+60x60",
+            'satrap_serve_answers_total{T,status="503"}': "0+2x60",
+        },
+        {
+            'satrap_serve_answers_total{T,status="200"}': "0+600x60",
+            'satrap_serve_answers_total{T,status="503"}': "0+2x60",
+            'satrap_serve_answers_total{T,status="422"}': "0+90x60",
+        },
+    ),
+    "SatrapServerRefusesVersions": (
+        {"satrap_serve_refused_versions_total{T}": "0x55 1x5"},
+        {"satrap_serve_refused_versions_total{T}": "0x20 1x40"},
+    ),
+    "SatrapServerBehind": (
+        {"satrap_serve_newest_step{T}": "100x40 200x20", "satrap_serve_step{T}": "100x60"},
+        {"satrap_serve_newest_step{T}": "100x55 200x5", "satrap_serve_step{T}": "100x60"},
+    ),
+    "SatrapServerBusy": (
+        {
+            'satrap_serve_stage_seconds_total{T,stage="network"}': "0+50x60",
+            'satrap_serve_stage_seconds_total{T,stage="encode"}': "0+7x60",
+        },
+        {
+            'satrap_serve_stage_seconds_total{T,stage="network"}': "0+45x60",
+            'satrap_serve_stage_seconds_total{T,stage="wait"}': "0+600x60",
+        },
+    ),
+    "SatrapServerMissingIds": (
+        {
+            'satrap_serve_missing_ids_total{T,table="user"}': "0+60x60",
+            'satrap_serve_looked_up_ids_total{T,table="user"}': "0+100x60",
+        },
+        {
+            'satrap_serve_missing_ids_total{T,table="user"}': "0+40x60",
+            'satrap_serve_looked_up_ids_total{T,table="user"}': "0+100x60",
+        },
+    ),
     "SatrapFewDescriptors": (
         {"process_open_fds{T}": "900x60", "process_max_fds{T}": "1000x60"},
         {"process_open_fds{T}": "700x60", "process_max_fds{T}": "1000x60"},
@@ -145,11 +184,16 @@ def test_how_long_they_wait() -> None:
         "SatrapShardBusy": "15m",
         "SatrapWaitsForData": "15m",
         "SatrapMemoryFull": "30m",
+        "SatrapServerFails": "5m",
+        "SatrapServerRefusesVersions": None,
+        "SatrapServerBehind": "10m",
+        "SatrapServerBusy": "10m",
+        "SatrapServerMissingIds": "30m",
         "SatrapFewDescriptors": "5m",
     }
     assert group["rules"][0] == {
         "alert": "SatrapProcessDown",
-        "expr": 'up{role=~"worker|shard|loader|embedding-worker"} == 0',
+        "expr": 'up{role=~"worker|shard|loader|embedding-worker|server"} == 0',
         "for": "2m",
         "labels": {"severity": "critical"},
         "annotations": {

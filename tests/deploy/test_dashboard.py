@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from satrap.deploy import dashboard
 from satrap.deploy.dashboard import PANELS, queries
+from tests.deploy.kept import missing
 from tests.deploy.metric_names import TARGET_LABELS, unknown
 
 
@@ -39,16 +40,6 @@ def test_legends_name_labels_that_are_there() -> None:
             kept = re.findall(r"\bby \(([^)]*)\)", query)
             there = {name.strip() for name in kept[0].split(",")} if kept else TARGET_LABELS
             assert labels <= there, panel.title
-
-
-def missing(given: Any, kept: Any, path: str = "") -> list[str]:
-    """Return what a reader of `given` did not keep."""
-    if isinstance(given, dict) and isinstance(kept, dict):
-        return [one for key in given for one in missing(given[key], kept.get(key), f"{path}.{key}")]
-    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
-        pairs = zip(given, kept, strict=True)
-        return [one for n, (a, b) in enumerate(pairs) for one in missing(a, b, f"{path}[{n}]")]
-    return [] if given == kept else [path]
 
 
 def read(made: dict[str, Any]) -> Any:
@@ -105,6 +96,9 @@ def test_whole_panels() -> None:
     assert {panel["title"] for panel in panels if panel["fieldConfig"]["defaults"]["custom"] != plain} == {
         "Time of a worker, by stage",
         "Rows",
+        "Answers of servers, per second",
+        "Time of a server, by stage",
+        "Time of an answer, by stage",
     }
     assert panels[3]["fieldConfig"]["defaults"]["custom"] == {
         "lineWidth": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +48,24 @@ def snapshot(trained: RunFolder, step: int, *, known: bool = False) -> ServedMod
     return ServedModel("books", load_predictor(trained, trained.recipe(), place), version=version)
 
 
+def beginning(run: RunFolder, folder: Path, place: str) -> tuple[Path, list[Path]]:
+    """Copy a run with the first of its versions only, in `checkpoints` or `feed`, and without its model.
+
+    Returns:
+        Its folder, and the later versions, which lie aside.
+    """
+    copied = Path(shutil.copytree(run.path, folder / run.path.name))
+    shutil.rmtree(copied / "model")
+    series = Series(str(copied / place))
+    later = [Path(series.place(step)) for step in series.steps()[1:]]
+    return copied, [Path(shutil.move(one, folder / one.name)) for one in later]
+
+
+def appear(version: Path, place: Path) -> None:
+    """Put a version that lies aside to its place, at once."""
+    version.rename(place / version.name)
+
+
 class Appearing(Series):
     """The snapshots of a run, up to a step."""
 
@@ -62,12 +81,17 @@ class Appearing(Series):
 
 
 def expected(trained: RunFolder, rows: pd.DataFrame) -> dict[int, Any]:
+    """The scores of the steps of its first snapshots."""
+    return scores_of(Series(str(trained.checkpoints)), steps(trained), rows)
+
+
+def scores_of(series: Series, steps: list[int], rows: pd.DataFrame) -> dict[int, Any]:
     """The scores of each step, by a predictor of its own."""
     from satrap.data import read
 
     found = {}
-    for step in steps(trained):
-        predictor = Predictor.load(Series(str(trained.checkpoints)).place(step))
+    for step in steps:
+        predictor = Predictor.load(series.place(step))
         data = read(rows, predictor.schema.without_labels(), batch_size=len(rows))
         found[step] = predictor.predict_all(data)[:, 0]
         predictor.close()
@@ -118,8 +142,8 @@ class Clients:
         )
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+def eventually(check: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)

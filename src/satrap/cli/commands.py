@@ -14,6 +14,7 @@ from satrap.cli.config import config
 from satrap.cli.deploy import deploy
 from satrap.cli.doctor import doctor
 from satrap.cli.embedding_worker import embedding_worker
+from satrap.cli.export import export
 from satrap.cli.init import init
 from satrap.cli.interrupt import INTERRUPTED
 from satrap.cli.key import key
@@ -63,6 +64,7 @@ for command in (
     serve,
     request,
     versions,
+    export,
     report,
     config,
     plan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,16 @@ def _label(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     return found
 
 
-_OPTIONS = (
+_COMMON = (
     click.argument("recipe"),
     set_option,
     click.option("--image", metavar="IMAGE", help="Container image; default satrap:VERSION."),
     click.option("--name", help="First part of the names of all objects; default the recipe's name."),
     click.option("--namespace", help="Of all objects; default the current one of kubectl."),
+    click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables."),
+    click.option("--service-account", metavar="NAME", help="Of all pods."),
+)
+_TRAINING = (
     click.option(
         "--data-claim", metavar="CLAIM", help="Volume with the data that the recipe names by paths."
     ),
@@ -81,16 +85,33 @@ _OPTIONS = (
     click.option(
         "--key-secret", metavar="NAME", help="Secret with the key as cluster.key; default NAME-key."
     ),
-    click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables."),
-    click.option("--service-account", metavar="NAME", help="Of all pods."),
 )
 
 
-def _options(command: F) -> F:
-    """Add what manifests and charts are asked for: a recipe, and what `Request` has."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+_SERVERS = (
+    click.option("--server-memory", callback=byte_size, metavar="SIZE", help="Default by embedding.memory."),
+    click.option(
+        "--server-cpu", type=click.FloatRange(0, min_open=True), help="Cores of a server; default 2."
+    ),
+    click.option(
+        "--drain",
+        type=click.IntRange(0),
+        metavar="SECONDS",
+        help="How long a server answers on after SIGTERM; default 15.",
+    ),
+    click.option("--serve-secret", metavar="NAME", help="Secret with the clients' key; default NAME-serve."),
+)
+
+
+def _with(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Return a decorator that adds options."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def _asked(recipe: str, overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Recipe, Request]:
@@ -112,12 +133,14 @@ def deploy() -> None:
 
 
 @deploy.command()
-@_options
+@_with((*_COMMON, *_TRAINING, *_SERVERS))
+@click.option("--servers", type=click.IntRange(0), help="Pods that answer requests; default none.")
 @debug_option
 def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
     """Print manifests for Kubernetes: shards that keep running, and a job that trains RECIPE.
 
-    If the recipe has `cluster.launcher: ray`, a RayJob for KubeRay, with a pod for every process.
+    If the recipe has `cluster.launcher: ray`, a RayJob for KubeRay, with a pod for every process. With
+    --servers, also a Deployment of servers that follow what the run publishes.
 
     Their head says how to use them. Nothing is started and no cluster is asked.
     """
@@ -127,7 +150,7 @@ def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
 
 
 @deploy.command()
-@_options
+@_with((*_COMMON, *_TRAINING))
 @click.option("--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="A new folder.")
 @debug_option
 def helm(recipe: str, overrides: tuple[str, ...], output: Path, **asked: Any) -> None:
@@ -147,9 +170,46 @@ def helm(recipe: str, overrides: tuple[str, ...], output: Path, **asked: Any) ->
 
 
 @deploy.command()
+@_with((*_COMMON, *_SERVERS))
+@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="How many pods.")
+@debug_option
+def kserve(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
+    """Print an InferenceService for KServe: servers that follow what the run of RECIPE publishes.
+
+    They speak the Open Inference Protocol, version 2, and read the run folder from its volume, NAME-run.
+    """
+    from satrap import deploy
+
+    click.echo(deploy.kserve(*_asked(recipe, overrides, asked)), nl=False)
+
+
+@deploy.command(name="ray-serve")
+@click.argument("run", metavar="DIR")
+@click.option("--replicas", type=click.IntRange(1), help="Processes, each with all rows; default 2.")
+@click.option("--name", help="Of the model, in answers. Default: the name of the folder.")
+@click.option("--listen", metavar="HOST:PORT", help="Of Ray's proxies; default 127.0.0.1:8000.")
+@click.option("--key", metavar="FILE", help="Key that clients must send, as all nodes see it.")
+@click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores of a replica; default 2.")
+@click.option(
+    "--memory", callback=byte_size, metavar="SIZE", help="Of a replica. Default by embedding.memory, if set."
+)
+@click.option("--follow/--no-follow", default=None, help="Serve each new version. Default: if it publishes.")
+@debug_option
+def ray_serve(**asked: Any) -> None:
+    """Print the file of an application of Ray Serve that serves the run in folder DIR.
+
+    All nodes must see DIR. Each replica follows the run by itself.
+    """
+    from satrap import deploy
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    click.echo(deploy.ray_serve(deploy.RayServing(**given)), nl=False)
+
+
+@deploy.command()
 @debug_option
 def dashboard() -> None:
-    """Print a dashboard for Grafana, as JSON to import: throughput, staleness, latency, memory, restarts.
+    """Print a dashboard for Grafana, as JSON to import: throughput, staleness, latency, memory, servers.
 
     It needs a Prometheus that reads the metrics of runs, see docs/metrics.md.
     """

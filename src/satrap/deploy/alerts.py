@@ -27,8 +27,8 @@ class Alert:
     action: str
 
 
-ROLES = 'role=~"worker|shard|loader|embedding-worker"'
-"""Matches the processes of runs, in the list of targets of a run folder."""
+ROLES = 'role=~"worker|shard|loader|embedding-worker|server"'
+"""Matches the processes of runs, in the list of targets of a run folder, and the servers of Kubernetes."""
 
 _WHERE = "{{ $labels.instance }} of run {{ $labels.run }}"
 
@@ -115,6 +115,51 @@ ALERTS = (
         "warning",
         f"{_WHERE} evicts more than half as many rows as it creates",
         "Memory is full. If validation suffers, raise embedding.memory, or set embedding.admission or tier.",
+    ),
+    Alert(
+        "SatrapServerFails",
+        'sum without (status) (rate(satrap_serve_answers_total{status=~"5.."}[5m]))'
+        " > 0.01 * sum without (status) (rate(satrap_serve_answers_total[5m]))",
+        5,
+        "critical",
+        f"{_WHERE} answers more than one request in a hundred with status 5xx",
+        "503 is a full queue and 504 a deadline: start more servers, or raise serving.max_queue and "
+        "serving.deadline. The traceback of a 500 is in its log.",
+    ),
+    Alert(
+        "SatrapServerRefusesVersions",
+        "increase(satrap_serve_refused_versions_total[10m]) > 0",
+        0,
+        "warning",
+        f"{_WHERE} could not use a version, and answers with the one before",
+        "Its log names version and damage. The next full version heals: publish.full_every says when.",
+    ),
+    Alert(
+        "SatrapServerBehind",
+        "satrap_serve_newest_step > satrap_serve_step",
+        10,
+        "warning",
+        f"{_WHERE} has not served the newest version for ten minutes",
+        "If somebody pinned a version (satrap versions list URL), release it. Otherwise look at its log, and "
+        "whether loading takes longer than publish.every.",
+    ),
+    Alert(
+        "SatrapServerBusy",
+        "sum without (stage) "
+        '(rate(satrap_serve_stage_seconds_total{stage=~"encode|lookup|network"}[5m])) > 0.9',
+        10,
+        "warning",
+        f"the scoring thread of {_WHERE} is busy for {{{{ $value | humanizePercentage }}}} of the time",
+        "Requests will wait soon. Start more servers.",
+    ),
+    Alert(
+        "SatrapServerMissingIds",
+        "rate(satrap_serve_missing_ids_total[30m]) > 0.5 * rate(satrap_serve_looked_up_ids_total[30m]) > 0",
+        30,
+        "warning",
+        f"{_WHERE} finds no rows for most ids of table {{{{ $labels.table }}}}",
+        "Clients most likely write these ids otherwise than the training data. New ids have no rows before a "
+        "later version.",
     ),
     Alert(
         "SatrapFewDescriptors",

@@ -1,4 +1,4 @@
-"""A dashboard for Grafana over the metrics of a run's processes."""
+"""A dashboard for Grafana over the metrics of a run's processes and servers."""
 
 from __future__ import annotations
 
@@ -169,6 +169,98 @@ PANELS = (
             _rate("satrap_shard_malformed_messages_total", "malformed messages, " + _EACH),
         ),
         "All zero in a healthy run.",
+    ),
+    Panel(
+        "Answers of servers, per second",
+        "short",
+        (("sum by (status) (rate(satrap_serve_answers_total{$run}[$window]))", "{{status}}"),),
+        "By HTTP status, all servers together.",
+        stacked=True,
+    ),
+    Panel(
+        "Items scored per second",
+        "short",
+        (_rate("satrap_serve_items_total", _EACH),),
+    ),
+    Panel(
+        "Time of a server, by stage",
+        "percentunit",
+        (("avg by (stage) (rate(satrap_serve_stage_seconds_total{$run}[$window]))", "{{stage}}"),),
+        "encode, lookup and network share the scoring thread: near 100 % together, requests wait. wait: what "
+        "all requests together have waited for it. Mean over the servers.",
+        stacked=True,
+    ),
+    Panel(
+        "Time of an answer, by stage",
+        "s",
+        (
+            (
+                "sum by (stage) (rate(satrap_serve_stage_seconds_total{$run}[$window])) "
+                "/ scalar(sum(rate(satrap_serve_answers_total{$run}[$window])) > 0)",
+                "{{stage}}",
+            ),
+        ),
+        "Mean. Requests that are scored together share the time of encode, lookup and network.",
+        stacked=True,
+    ),
+    Panel(
+        "Requests in a batch, and waiting",
+        "short",
+        (
+            (
+                "rate(satrap_serve_items_total{$run}[$window]) "
+                "/ (rate(satrap_serve_batches_total{$run}[$window]) > 0)",
+                "items in a batch, " + _EACH,
+            ),
+            ("satrap_serve_queued_requests{$run}", "requests that wait, " + _EACH),
+        ),
+    ),
+    Panel(
+        "Served step",
+        "short",
+        (("satrap_serve_step{$run}", _EACH), ("satrap_serve_newest_step{$run}", "newest seen by " + _EACH)),
+    ),
+    Panel(
+        "Age of the served version",
+        "s",
+        (("satrap_serve_age_seconds{$run}", _EACH),),
+        "Since it was cut. A saw of publish.every and the time to load.",
+    ),
+    Panel(
+        "Versions per minute",
+        "short",
+        (
+            ("60 * rate(satrap_serve_loaded_versions_total{$run}[$window])", "served, " + _EACH),
+            ("60 * rate(satrap_serve_reloads_total{$run}[$window])", "read as a whole, " + _EACH),
+            ("60 * rate(satrap_serve_refused_versions_total{$run}[$window])", "refused, " + _EACH),
+        ),
+        "A version that is read as a whole is in memory beside the one before.",
+    ),
+    Panel(
+        "Ids without a row",
+        "percentunit",
+        (
+            (
+                "sum by (table) (rate(satrap_serve_missing_ids_total{$run}[$window])) "
+                "/ (sum by (table) (rate(satrap_serve_looked_up_ids_total{$run}[$window])) > 0)",
+                "{{table}}",
+            ),
+        ),
+        "Share of the unique ids of requests that training has never met.",
+    ),
+    Panel(
+        "Rows of servers",
+        "bytes",
+        (("satrap_serve_memory_bytes{$run}", _EACH),),
+        "Memory of the rows.",
+    ),
+    Panel(
+        "Requests that nobody waits for, per second",
+        "short",
+        (
+            _rate("satrap_serve_late_requests_total", "late, " + _EACH),
+            _rate("satrap_serve_abandoned_requests_total", "abandoned, " + _EACH),
+        ),
     ),
 )
 """All panels, in the order in which they are read."""

@@ -5,21 +5,23 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from satrap.config import Recipe
-from satrap.deploy.manifests import Manifests
+from satrap.deploy.manifests import Manifests, Object
 from satrap.deploy.ray_manifests import RayManifests
-from satrap.deploy.recipe import for_pods
+from satrap.deploy.recipe import SERVE_PORT, for_pods
 from satrap.deploy.request import Request
+from satrap.deploy.serving import Servers, head_of_servers
 from satrap.deploy.text import Block, to_yaml
+from satrap.errors import ConfigError
 
 
 def kubernetes(recipe: Recipe, request: Request) -> str:
-    """Return YAML of all objects that a run of a recipe needs; its head says how to use them.
+    """Return YAML of all objects that a run and its servers need; its head says how to use them.
 
     Raises:
         ConfigError: the recipe needs what pods do not have.
     """
     manifests = manifests_of(recipe, request)
-    objects = manifests.objects()
+    objects = manifests.objects() + _servers(manifests)
     config = objects[0]["data"]
     config |= {name: Block(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
@@ -30,6 +32,21 @@ def manifests_of(recipe: Recipe, request: Request) -> Manifests:
     """Return what makes the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
     made = for_pods(recipe, request)
     return (RayManifests if made.ray else Manifests)(request, made)
+
+
+def _servers(manifests: Manifests) -> list[Object]:
+    """Return the objects that serve a run, if any are asked for."""
+    request = manifests.request
+    if not request.servers:
+        return []
+    if not (request.shared or manifests.made.ray):
+        raise ConfigError(
+            "servers see no volume of the pod that trains",
+            where="--servers",
+            why="they read what the run publishes in its folder",
+            fix="share the run's volume: --shared, with a class of ReadWriteMany",
+        )
+    return Servers(request, manifests.made).objects()
 
 
 def _head(manifests: Manifests) -> list[str]:
@@ -48,6 +65,11 @@ def _head(manifests: Manifests) -> list[str]:
         f"watch:  {kubectl} logs -f job/{name}-train",
         f"result: folder {name} in the volume of claim {name}-run",
     ]
+    if request.servers:
+        lines[2:2] = head_of_servers(request)
+        lines.append(
+            f"scores: http://{name}-serve:{SERVE_PORT}/v1/score, once the run has published something"
+        )
     if manifests.shards:
         lines.append(f"after the job, shards still run: {kubectl} delete statefulset {name}-shard")
     return lines

@@ -21,6 +21,8 @@ SHARD_SECONDS = 60
 """Seconds for a shard to end: it finishes the request that it executes."""
 SPARE_SECONDS = 30
 """Seconds for the run to end after its workers have saved."""
+SERVER = "server"
+"""Component and container of the pods that answer requests; they only read the run folder."""
 GPU = "nvidia.com/gpu"
 """The resource by which pods get devices."""
 
@@ -107,7 +109,7 @@ class Manifests:
             {"name": "rows", "containerPort": pods.SHARD_PORT},
             {"name": "metrics", "containerPort": pods.SHARD_METRICS},
         ]
-        ready, alive = _probe("/ready", pods.SHARD_METRICS), _probe("/metrics", pods.SHARD_METRICS)
+        ready, alive = probe("/ready", pods.SHARD_METRICS), probe("/metrics", pods.SHARD_METRICS)
         container |= {
             "startupProbe": alive | {"periodSeconds": 2, "failureThreshold": 150},
             "readinessProbe": ready | {"periodSeconds": 5},
@@ -142,7 +144,7 @@ class Manifests:
         cores = cluster.workers * self.request.worker_cpu + helpers
         container = self._container("train", command, memory, cores, mounts)
         container["ports"] = [{"name": "metrics", "containerPort": pods.METRICS}]
-        container["readinessProbe"] = _probe("/ready", pods.METRICS) | {"periodSeconds": 10}
+        container["readinessProbe"] = probe("/ready", pods.METRICS) | {"periodSeconds": 10}
         if self.sections.training.device == "cuda":
             container["resources"]["limits"][GPU] = cluster.workers
         spec = {
@@ -186,11 +188,13 @@ class Manifests:
     def _container(
         self, name: str, command: list[str], memory: int, cores: float, mounts: dict[str, str]
     ) -> Object:
-        kept = next((mounts[one] for one in ("journal", "run", "tier") if one in mounts), pods.SCRATCH)
+        fixed = {"recipe", "key", "data", "serve-key"} | ({"run"} if name == SERVER else set())
+        places = (mounts[one] for one in ("journal", "run", "tier") if one in mounts and one not in fixed)
+        kept = next(places, pods.SCRATCH)
         variables = {"HOME": pods.SCRATCH, "TMPDIR": pods.SCRATCH, "NUMBA_CACHE_DIR": f"{kept}/machine-code"}
         mounted: list[Object] = [{"name": "scratch", "mountPath": pods.SCRATCH}]
         for volume, path in mounts.items():
-            read_only = {"readOnly": True} if volume in ("recipe", "key", "data") else {}
+            read_only = {"readOnly": True} if volume in fixed else {}
             mounted.append({"name": volume, "mountPath": path, **read_only})
         if name == "train" and self.sections.training.device == "cuda":
             mounted.append({"name": "shm", "mountPath": "/dev/shm"})
@@ -216,7 +220,8 @@ class Manifests:
 
     def _pod(self, component: str, container: Object, seconds: int, claimed: set[str]) -> Object:
         used = [mount["name"] for mount in container["volumeMounts"]]
-        nodes = self.request.shard_nodes if component == "shard" else self.request.worker_nodes
+        of_kind = {"shard": self.request.shard_nodes, SERVER: {}}
+        nodes = of_kind.get(component, self.request.worker_nodes)
         tolerated = [
             {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
             for key, value in nodes.items()
@@ -227,7 +232,7 @@ class Manifests:
         spec = {
             **account,
             "automountServiceAccountToken": False,
-            "restartPolicy": "Always" if component == "shard" else "Never",
+            "restartPolicy": "Always" if component in of_kind else "Never",
             "terminationGracePeriodSeconds": seconds,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -246,7 +251,7 @@ class Manifests:
         return {"metadata": {"labels": self._labels(component)}, "spec": spec}
 
     def _affinity(self, component: str) -> Object:
-        """Shards on different hosts if possible; if asked for, everything in one zone."""
+        """Shards, and servers, on different hosts if possible; if asked for, everything in one zone."""
         terms: Object = {}
         if self.request.one_zone:
             near = {
@@ -254,9 +259,9 @@ class Manifests:
                 "topologyKey": "topology.kubernetes.io/zone",
             }
             terms["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [near]}
-        if component == "shard" and self.shards > 1:
+        if {"shard": self.shards, SERVER: self.request.servers}.get(component, 0) > 1:
             apart = {
-                "labelSelector": {"matchLabels": self._labels("shard")},
+                "labelSelector": {"matchLabels": self._labels(component)},
                 "topologyKey": "kubernetes.io/hostname",
             }
             preferred = [{"weight": 100, "podAffinityTerm": apart}]
@@ -271,6 +276,9 @@ class Manifests:
             "scratch": {"emptyDir": {}},
             "recipe": {"configMap": {"name": f"{own}-recipe"}},
             "key": {"secret": {"secretName": secret, "defaultMode": 0o440}},
+            "serve-key": {
+                "secret": {"secretName": self.request.serve_secret or f"{own}-serve", "defaultMode": 0o440}
+            },
             "run": {"persistentVolumeClaim": {"claimName": f"{own}-run"}},
             "data": {"persistentVolumeClaim": {"claimName": self.request.data_claim, "readOnly": True}},
             "tier": {"emptyDir": {"sizeLimit": quantity(tier.size)} if tier else {}},
@@ -284,5 +292,6 @@ def quantity(count: float) -> str:
     return f"{math.ceil(count / 2**20)}Mi"
 
 
-def _probe(path: str, port: int) -> Object:
+def probe(path: str, port: int) -> Object:
+    """Return a probe by HTTP."""
     return {"httpGet": {"path": path, "port": port}}

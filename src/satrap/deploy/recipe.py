@@ -19,11 +19,14 @@ PARTS = ("train", "validation", "test")
 ROOT = "/srv/satrap"
 """Folder of a pod where volumes are mounted, each in a folder of its own."""
 DATA, RUN, KEY = f"{ROOT}/data", f"{ROOT}/run", f"{ROOT}/key/cluster.key"
+SERVE_KEY = f"{ROOT}/key/serve.key"
 RECIPE = f"{ROOT}/recipe/recipe.yaml"
 JOURNAL, TIER, SCRATCH = f"{ROOT}/journal", f"{ROOT}/tier", f"{ROOT}/scratch"
 
 SHARD_PORT, SHARD_METRICS, METRICS = 5000, 9090, 9100
-"""Ports of a shard's rows, of its metrics, and of the first worker's metrics."""
+"""Ports of a shard's rows, of its metrics, and of the first worker's metrics, or of a server's."""
+SERVE_PORT = 8000
+"""Port of a server's answers."""
 DEADLINE = 300.0
 """Seconds that workers wait for a shard, if the recipe does not say: a pod takes that long to come back."""
 GPUS = 16

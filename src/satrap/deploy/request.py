@@ -1,4 +1,4 @@
-"""What a user asks of `satrap deploy kubernetes`, besides the recipe."""
+"""What a user asks of `satrap deploy kubernetes` and `kserve`, besides the recipe."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class Request:
         one_zone: whether all pods must be in one zone.
         queue: LocalQueue of Kueue; None: none.
         ray_version: Ray's version in the image, if the recipe has `cluster.launcher: ray`.
+        servers: pods that answer requests with what the run has published; 0: none.
+        server_memory: bytes of memory of each; None: as `sizes` says.
+        server_cpu: cores that each asks for.
+        drain: seconds that a server answers after it was told to end, until balancers know.
+        serve_secret: Secret that holds the key of clients as `serve.key`; None: `NAME-serve`.
 
     Raises:
         ConfigError: the name is none that Kubernetes takes.
@@ -61,6 +66,11 @@ class Request:
     one_zone: bool = False
     queue: str | None = None
     ray_version: str = "2.60.0"
+    servers: int = 0
+    server_memory: int | None = None
+    server_cpu: float = 2.0
+    drain: int = 15
+    serve_secret: str | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > LONGEST_NAME:

@@ -41,6 +41,17 @@ def shard_bytes(sections: Sections, shards: int) -> int:
     return PROCESS + rows_bytes(sections, shards)
 
 
+def server_bytes(sections: Sections) -> int:
+    """Return the memory of the pod of a server: `embedding.memory` with the share that stays free.
+
+    It keeps no optimizer state, so this has room for the rows that change, and, if rows have as much state
+    as weights, for all of them a second time.
+    """
+    memory = memory_of(sections)
+    assert memory is not None
+    return PROCESS + int(memory / FILLED)
+
+
 def held_bytes(sections: Sections) -> int:
     """Return the memory for the rows that one worker holds: its part, or replicas."""
     cluster = sections.cluster

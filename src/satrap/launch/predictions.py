@@ -92,10 +92,14 @@ class Writer(ABC):
             self._input(name, table.column(name) if name in table.column_names else None, table.num_rows)
             for name in self._columns.inputs
         ]
-        kinds = self._columns.predictions.values()
-        arrays += [pa.array(values[:, index], kind) for index, kind in enumerate(kinds)]
+        arrays += self._values(values)
         self._write(pa.Table.from_arrays(arrays, [*self._columns.inputs, *self._columns.predictions]))
         self.rows += table.num_rows
+
+    def _values(self, values: Predictions) -> list[pa.Array]:
+        """Return the columns of predictions."""
+        kinds = self._columns.predictions.values()
+        return [pa.array(values[:, index], kind) for index, kind in enumerate(kinds)]
 
     @abstractmethod
     def _input(self, name: str, column: pa.ChunkedArray | None, rows: int) -> Any:

@@ -206,7 +206,7 @@ def predict(
         shares: as for `evaluate`.
         step: see `model_place`.
     """
-    target = _checked(Path(output))
+    target = checked_output(Path(output), ENDINGS)
     partial = target.with_name(f".{target.name}.partial")
     recipe = scoring_recipe(folder, overrides)
     predictor = load_predictor(folder, recipe, model_place(folder, recipe, step))
@@ -231,11 +231,12 @@ def predict(
         partial.unlink(missing_ok=True)
 
 
-def _checked(output: Path) -> Path:
-    if not output.name.endswith(ENDINGS):
+def checked_output(output: Path, endings: tuple[str, ...]) -> Path:
+    """Return a file to be written; raise `ConfigError` if it is there, or its name has no such ending."""
+    if not output.name.endswith(endings):
         raise ConfigError(
             f"cannot tell the format of the output {output.name!r}",
-            fix=f"end its name in {', '.join(ENDINGS)}",
+            fix=f"end its name in {', '.join(endings)}",
         )
     if output.exists():
         raise ConfigError(

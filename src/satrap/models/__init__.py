@@ -28,6 +28,7 @@ from satrap.models.mmoe import MMoE
 from satrap.models.ple import PLE
 from satrap.models.presets import PRESETS
 from satrap.models.rankmixer import RankMixer
+from satrap.models.two_tower import TwoTower
 from satrap.models.wide_deep import WideDeep
 from satrap.models.wukong import Wukong
 from satrap.schema import Schema
@@ -44,6 +45,7 @@ __all__ = [
     "FinalMLP",
     "MMoE",
     "RankMixer",
+    "TwoTower",
     "WideDeep",
     "Wukong",
     "arguments",
@@ -66,6 +68,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "rankmixer": RankMixer,
     "mmoe": MMoE,
     "ple": PLE,
+    "two_tower": TwoTower,
     "hstu": HSTU,
 }
 

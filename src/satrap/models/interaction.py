@@ -63,7 +63,7 @@ def _gathered(rows: Tensor, columns: Tensor) -> Tensor:
     Numbers of 16 bits go as integers, unless somebody differentiates it: PyTorch's CPU would copy them to 32
     bits first, and back.
     """
-    everywhere = columns.expand(len(rows), -1)
+    everywhere = columns.expand(rows.shape[0], -1)  # `len` would fix the batch of an exported network
     if rows.element_size() == 2 and not torch.is_grad_enabled():
         return rows.view(torch.int16).gather(1, everywhere).view(rows.dtype)
     return rows.gather(1, everywhere)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
@@ -17,7 +18,6 @@ from satrap.checkpoint.feed import published_at
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
-from satrap.config.keys import Serving
 from satrap.data.encode import MISSING
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
@@ -29,6 +29,9 @@ from satrap.serve.model import ServedModel
 from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Scorer
 from satrap.words import counted, size
+
+if TYPE_CHECKING:
+    from satrap.serve.app import Application
 
 NEEDED = ("starlette", "uvicorn", "orjson")
 
@@ -75,31 +78,68 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
         )
     from satrap.serve.server import listening
 
-    recipe = scoring_recipe(folder, overrides)
-    if not options.trust:
-        _check_owner(folder, recipe)
-    series = _followed(folder, recipe) if options.follow else None
-    secret = None if options.key is None else _secret(options.key)
-
-    def load(place: str) -> ServedModel:
-        predictor = load_predictor(folder, recipe, place)
-        missing = recipe.sections.data.missing or MISSING
-        manifest = read_manifest(Storage(place))
-        name, published = options.name or folder.path.resolve().name, published_at(manifest.settings, place)
-        return ServedModel(name, predictor, missing, manifest.id, published)
-
-    with listening(*split_address(options.listen), secret=secret) as listener:
-        place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
-        say(f"loading {_size(place)}")
-        model = load(place)
-
-        def follower(scorer: Scorer) -> Follower | None:
-            if series is None:
-                return None
-            return Follower(series, lambda step: load(series.place(step)), scorer, notice=say)
-
-        _answer(folder, model, listener, recipe.sections.serving, secret, options, follower, say)
+    loaded = Loaded(folder, options, overrides, say)
+    with listening(*split_address(options.listen), secret=loaded.secret) as listener:
+        _answer(loaded, listener, options, say)
     say("ended: every request was answered")
+
+
+class Loaded:
+    """The model of a run that is to be served, and what follows the run.
+
+    Args:
+        folder: of the run.
+        options: where and how; `listen`, `metrics` and `drain_seconds` are of the server.
+        overrides: `key=value` texts for keys of `SCORING_KEYS`.
+        say: called with each line for people.
+
+    Attributes:
+        folder: of the argument.
+        limits: of requests.
+        secret: that clients must send; None: nothing.
+
+    Raises:
+        ConfigError: see `run`.
+    """
+
+    def __init__(
+        self, folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]
+    ) -> None:
+        self.folder, self._say = folder, say
+        self._recipe = recipe = scoring_recipe(folder, overrides)
+        if not options.trust:
+            _check_owner(folder, recipe)
+        self._series = _followed(folder, recipe) if options.follow else None
+        self._name = options.name or folder.path.resolve().name
+        self.limits = recipe.sections.serving
+        self.secret = None if options.key is None else _secret(options.key)
+
+    def model(self) -> ServedModel:
+        """Load the model: the trained one, or the newest version that is followed."""
+        series = self._series
+        place = (
+            model_place(self.folder, self._recipe) if series is None else series.place(series.latest() or 0)
+        )
+        self._say(f"loading {_size(place)}")
+        return self._load(place)
+
+    def _load(self, place: str) -> ServedModel:
+        predictor = load_predictor(self.folder, self._recipe, place)
+        missing = self._recipe.sections.data.missing or MISSING
+        manifest = read_manifest(Storage(place))
+        published = published_at(manifest.settings, place)
+        return ServedModel(self._name, predictor, missing, manifest.id, published)
+
+    @contextmanager
+    def following(self, scorer: Scorer, application: Application) -> Iterator[FollowerStatistics]:
+        """Have the scorer follow the run, if asked for, until the block ends."""
+        series = self._series
+        if series is None:
+            yield FollowerStatistics()
+            return
+        with Follower(series, lambda step: self._load(series.place(step)), scorer, notice=self._say) as found:
+            application.versions.follower = found
+            yield found.statistics
 
 
 def _followed(folder: RunFolder, recipe: Recipe) -> Series:
@@ -124,29 +164,18 @@ def _followed(folder: RunFolder, recipe: Recipe) -> Series:
     return series
 
 
-def _answer(
-    folder: RunFolder,
-    model: ServedModel,
-    listener: socket.socket,
-    limits: Serving,
-    secret: bytes | None,
-    options: Options,
-    follower: Callable[[Scorer], Follower | None],
-    say: Callable[[str], object],
-) -> None:
+def _answer(loaded: Loaded, listener: socket.socket, options: Options, say: Callable[[str], object]) -> None:
     from satrap.serve.app import Application
     from satrap.serve.metrics import server_values
     from satrap.serve.server import Server
 
+    model = loaded.model()
     with ExitStack() as stack:
-        scorer = stack.enter_context(Scorer(model, max_queue=limits.max_queue))
-        application = Application(scorer, limits, secret=secret)
-        counters = FollowerStatistics()
-        if (following := follower(scorer)) is not None:
-            counters = stack.enter_context(following).statistics
-            application.versions.follower = following
-        if limits.log is not None:
-            log = RequestLog(limits.log, share=limits.log_share, notice=say)
+        scorer = stack.enter_context(Scorer(model, max_queue=loaded.limits.max_queue))
+        application = Application(scorer, loaded.limits, secret=loaded.secret)
+        counters = stack.enter_context(loaded.following(scorer, application))
+        if loaded.limits.log is not None:
+            log = RequestLog(loaded.limits.log, share=loaded.limits.log_share, notice=say)
             application.log = stack.enter_context(log)
         metrics = None
         if options.metrics:
@@ -158,7 +187,7 @@ def _answer(
             metrics = stack.enter_context(endpoint).address
 
         def started() -> None:
-            for line in _introduction(folder, model, _url(listener), metrics):
+            for line in _introduction(loaded.folder, model, _url(listener), metrics):
                 say(line)
 
         Server(application, listener, drain_seconds=options.drain_seconds).run(started)

@@ -20,6 +20,8 @@ CONNECTIONS = 4096
 """Most connections and waiting requests; uvicorn answers more with status 503."""
 IDLE_SECONDS = 75
 """A connection without a request is closed after so long: later than balancers close theirs, usually 60."""
+FINISH_SECONDS = 30
+"""What has begun may take so long once no more connections are accepted."""
 _TICK = 0.01
 """Seconds between looks whether the server has started."""
 
@@ -94,7 +96,7 @@ class Server:
             server_header=False,
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=30,
+            timeout_graceful_shutdown=FINISH_SECONDS,
         )
         self._uvicorn = _Uvicorn(self._settings)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,0 +1,105 @@
+"""Two towers: a vector of the user, a vector of the item, and their dot product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.arguments import checked
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError, did_you_mean
+from satrap.models.layers import Ranker, check_pooled, check_whole, first_logits, mlp, xavier
+from satrap.schema import Schema
+
+
+class TwoTower(Ranker):
+    """An MLP of the user's features, an MLP of the item's, and the dot product of their outputs.
+
+    The score of an item grows with the dot product alone, so an index of item vectors, which `satrap export
+    items` writes, finds the best of millions for a user's vector. All other features are the user's.
+
+    Reference: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016; Yi et al.,
+    "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019.
+
+    Args:
+        schema: one label with one output, and features; dims may differ.
+        item: the features of the item, at least one and not all.
+        hidden: widths of the hidden layers of each tower, default 128.
+        width: of the vectors, default 32.
+        dropout: probability of zeroing a hidden activation in training, default 0.
+        batch_norm: normalise before each ReLU, default off.
+
+    Attributes:
+        tower_features: the features that each tower reads, in the schema's order: "user" and "item".
+
+    Raises:
+        ConfigError: no label or several outputs, a feature with pooling "none", no features of the item or
+            none of the user, or an impossible argument.
+    """
+
+    @checked()
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        item: Sequence[str] = (),
+        hidden: Sequence[int] = (128,),
+        width: int = 32,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        check_pooled(schema, "TwoTower")
+        check_whole("width", width)
+        self.tower_features = _divided(schema, item)
+        bias, _ = first_logits(schema.labels)
+        if len(bias) != 1:
+            raise ConfigError(
+                f"TwoTower has one output, and the labels need {len(bias)}",
+                fix="keep one label of one output, or use dnn, mmoe or ple",
+            )
+        self.numbers = {
+            tower: [schema.numeric_columns[name] for name in names if name in schema.numeric_columns]
+            for tower, names in self.tower_features.items()
+        }
+        self.towers = nn.ModuleDict()
+        for tower, names in self.tower_features.items():
+            columns = sum(schema.categorical[name].dim for name in names if name in schema.categorical)
+            columns += sum(part.stop - part.start for part in self.numbers[tower])
+            deep, last = mlp(columns, hidden, dropout=dropout, batch_norm=batch_norm)
+            self.towers[tower] = nn.Sequential(*deep, xavier(nn.Linear(last, width)))
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, 1]."""
+        user, item = (self.tower_vectors(tower, self._part(tower, batch)) for tower in self.towers)
+        return (user * item).sum(1, keepdim=True) + self.bias
+
+    def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
+        """Return the vectors float32[size, width] of "user" or "item"; the batch has its features alone."""
+        vectors: Tensor = self.towers[tower](batch.flat())
+        return vectors
+
+    def _part(self, tower: str, batch: EmbeddedBatch) -> EmbeddedBatch:
+        names = [name for name in self.tower_features[tower] if name in batch.embeddings]
+        columns = [batch.numeric[:, part] for part in self.numbers[tower]]
+        numeric = torch.cat(columns, dim=1) if columns else batch.numeric[:, :0]
+        return EmbeddedBatch(batch.size, {name: batch[name] for name in names}, numeric)
+
+
+def _divided(schema: Schema, item: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    for name in item:
+        if name not in schema.features:
+            raise ConfigError(
+                f"item names {name!r}, which is no feature",
+                fix=f"{did_you_mean(name, schema.features)}features: {', '.join(schema.features)}",
+            )
+    user = tuple(name for name in schema.features if name not in item)
+    if not item or not user:
+        raise ConfigError(
+            f"TwoTower has no features of the {'user' if item else 'item'}",
+            fix="name the features of the item, such as item: [movie, genres]; all others are the user's",
+        )
+    return {"user": user, "item": tuple(name for name in schema.features if name in item)}
