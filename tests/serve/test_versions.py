@@ -52,11 +52,11 @@ def followed(snapshots: RunFolder) -> Iterator[Followed]:
 
 def test_a_pinned_version_stays_until_it_is_released(followed: Followed, snapshots: RunFolder) -> None:
     first, second, *_ = steps(snapshots)
-    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+    assert followed.listed() == {"step": first, "pinned": False, "versions": [first], "rollbacks": 0}
     assert followed.change("pin") == (200, {"step": first, "pinned": True})
     followed.series.newest = second
     eventually(lambda: followed.follower.statistics.latest == second)
-    assert followed.listed() == {"step": first, "pinned": True, "versions": [first, second]}
+    assert followed.listed() == {"step": first, "pinned": True, "versions": [first, second], "rollbacks": 0}
     assert followed.change("release") == (200, {"step": first, "pinned": False})
     eventually(lambda: followed.step == second)
 
@@ -91,7 +91,7 @@ def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
     assert answer["error"]["fix"] == f"those there are: {first}"
     for body in ({"to": 3}, {"step": "3"}, {"step": True}, {"step": -1}, [3]):
         assert followed.change("rollback", body)[0] == 422
-    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+    assert followed.listed() == {"step": first, "pinned": False, "versions": [first], "rollbacks": 0}
 
 
 def test_going_back_to_the_served_step_keeps_it(followed: Followed, snapshots: RunFolder) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import click
 
+from satrap.cli.bench import bench
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.compile import compile_
 from satrap.cli.config import config
@@ -63,6 +64,7 @@ for command in (
     serve,
     request,
     versions,
+    bench,
     report,
     config,
     plan,

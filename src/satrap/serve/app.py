@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter, time
@@ -26,6 +26,8 @@ from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
 """Header of an answer: the training step whose rows and network gave it."""
+TIMING = "Server-Timing"
+"""Header of an answer: milliseconds by stage, as in the W3C's recommendation of this name."""
 DEADLINE = "Satrap-Deadline-Ms"
 """Header of a request: milliseconds it may wait to be scored."""
 
@@ -134,12 +136,15 @@ class Application:
         body = await self._body(request)
         start = perf_counter()
         asked, wanted = read(request, body)
-        self.seconds["parse"] += perf_counter() - start
+        parse = perf_counter() - start
+        self.seconds["parse"] += parse
         answer = await _unless_gone(request, self._scorer.score(asked, seconds=seconds))
         start = perf_counter()
         response = write(answer, wanted)
         response.headers[STEP] = str(answer.step)
-        self.seconds["write"] += perf_counter() - start
+        took = perf_counter() - start
+        self.seconds["write"] += took
+        response.headers[TIMING] = _timing({"parse": parse, **answer.seconds, "write": took})
         self._count(response.status_code)
         return response
 
@@ -293,6 +298,11 @@ async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answ
     finally:
         gone.cancel()
         answer.cancel()
+
+
+def _timing(seconds: Mapping[str, float]) -> str:
+    """Return the value of `TIMING`."""
+    return ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
 
 
 def _kind(request: Request) -> str:

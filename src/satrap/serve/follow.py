@@ -29,6 +29,7 @@ class FollowerStatistics:
         updates: versions that took the place of an older one.
         reloads: how many of these were read as a whole.
         refused: versions that could not be used.
+        rollbacks: how often an operator has chosen another version.
         seconds: time from noticing a version until it was served, of all together.
         latest: step of the newest version in the folder; -1: none was seen.
     """
@@ -36,6 +37,7 @@ class FollowerStatistics:
     updates: int = 0
     reloads: int = 0
     refused: int = 0
+    rollbacks: int = 0
     seconds: float = 0.0
     latest: int = -1
 
@@ -145,6 +147,7 @@ class Follower:
                         fix=f"those there are: {_listed(steps)}",
                     )
                 self._reload(step)
+                self.statistics.rollbacks += 1
             self.pinned = True
             return step
 

@@ -16,9 +16,7 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
     stages = {
         **application.seconds,
         "wait": counters.wait_seconds,
-        "encode": model.seconds.encode,
-        "lookup": model.seconds.lookup,
-        "network": model.seconds.network,
+        **model.seconds.by_stage(),
     }
     looked_up = model.looked_up()
     return {

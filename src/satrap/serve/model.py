@@ -38,6 +38,10 @@ class StageSeconds:
     lookup: float = 0.0
     network: float = 0.0
 
+    def by_stage(self) -> dict[str, float]:
+        """Return stage -> seconds."""
+        return {"encode": self.encode, "lookup": self.lookup, "network": self.network}
+
 
 class ServedModel:
     """Scores rows with the rows and the network of one training step. Only one thread may score at a time.
