@@ -31,6 +31,9 @@ TIMING = "Server-Timing"
 DEADLINE = "Satrap-Deadline-Ms"
 """Header of a request: milliseconds it may wait to be scored."""
 
+WATCH_SECONDS = 0.02
+"""How long a request may wait for its answer before it is looked whether its client is still there."""
+
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
@@ -289,14 +292,19 @@ class _Endpoint:
 
 async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answer:
     """Return the answer; if the client leaves before, take the request back and raise `ClientGoneError`."""
-    gone = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer,), timeout=WATCH_SECONDS)
+        if answer.done():  # nearly always: it is not worth a task that watches the connection
+            return answer.result()
+        gone = asyncio.ensure_future(request.receive())
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
         if not answer.done():
             raise ClientGoneError
         return answer.result()
     finally:
-        gone.cancel()
         answer.cancel()
 
 

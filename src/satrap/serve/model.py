@@ -59,7 +59,7 @@ class ServedModel:
     Attributes:
         step: of the training run.
         version, published: of the arguments, or of the last update.
-        columns: the names of the columns that each request must have.
+        columns, known: the names of the columns that each request must have, in order, and as a set.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
         outputs: the names of the predictions, one for each output of the network.
@@ -89,6 +89,7 @@ class ServedModel:
         ids, self.numbers = needed_columns(schema)
         self.lists = set(_list_columns(schema))
         self.columns = [*ids, *(name for name in self.numbers if name not in ids)]
+        self.known = frozenset(self.columns)
         self.outputs = [name for label in predictor.schema.labels for name in prediction_names(label)]
         self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
         self.seconds = StageSeconds()
@@ -155,9 +156,7 @@ class ServedModel:
     def after(self, other: ServedModel) -> Self:
         """Return this model with the counters of another one, whose place it takes."""
         self.seconds = other.seconds
-        mine, theirs = self._exchange.telemetry, other._exchange.telemetry
-        mine.peeked.update(theirs.peeked)
-        mine.unseen.update(theirs.unseen)
+        self._exchange.telemetry.go_on(other._exchange.telemetry)
         return self
 
     def rows(self) -> Mapping[str, int]:
