@@ -71,12 +71,12 @@ def trained(folder: Path) -> str:
     return str(folder)
 
 
-def request(items: int, seed: int) -> bytes:
+def request(items: int, seed: int, rows: int = ROWS) -> bytes:
     random = np.random.default_rng(seed)
-    context: dict[str, Any] = {f"c{i}": int(random.integers(ROWS)) for i in range(CONTEXT_IDS)}
+    context: dict[str, Any] = {f"c{i}": int(random.integers(rows)) for i in range(CONTEXT_IDS)}
     context |= {f"n{i}": float(random.exponential(10)) for i in range(CONTEXT_NUMBERS)}
     columns: dict[str, Any] = {
-        f"c{i}": random.integers(0, ROWS, items).tolist() for i in range(CONTEXT_IDS, IDS)
+        f"c{i}": random.integers(0, rows, items).tolist() for i in range(CONTEXT_IDS, IDS)
     }
     columns |= {
         f"n{i}": random.exponential(10, items).round(4).tolist() for i in range(CONTEXT_NUMBERS, NUMBERS)

@@ -460,6 +460,15 @@ class Serving(Keys):
     max_staleness: Seconds | None = None
     """Age of the served version, for example 1m, from which a server that follows says that it is stale;
     default: never."""
+    keep: Count = 3
+    """Versions before the served one that a server that follows goes back to at once: it keeps their networks
+    and the old values of rows that changed, 4 bytes a number and 9 a row."""
+    keep_memory: Bytes = 256 << 20
+    """Most memory of them, default 256 MiB; beyond it, the oldest go."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Number format in which the network computes. float32: as `satrap predict`, so with the recipe's
+    `dense.precision`. bfloat16: factors of products have 16 bits; scores differ from those of predict in the
+    third digit. It pays on processors with AVX-512 BF16 or AMX, from some tens of items on."""
 
 
 class Tune(Keys):

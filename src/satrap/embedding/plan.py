@@ -158,10 +158,11 @@ class EmbeddingPlan:
 
     def _plain(self, group: int, size: int) -> Places:
         """Return the places where every sample has one id; batches often have the size of the one before."""
-        if self._known[group] is None or self._known[group][0] != size:
+        known = self._known[group]
+        if known is None or known[0] != size:
             features = self._features[group]
-            self._known[group] = size, _places(group, features, [size] * sum(map(len, features)))
-        return self._known[group][1]
+            known = self._known[group] = size, _places(group, features, [size] * sum(map(len, features)))
+        return known[1]
 
 
 def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:

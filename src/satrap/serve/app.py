@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -22,6 +23,7 @@ from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.scorer import Answer, Scorer, check_step
+from satrap.serve.shadow import Shadow
 from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
@@ -55,6 +57,7 @@ class Application:
         seconds: time of the event loop by stage: "parse" and "write".
         answers: how many answers had each HTTP status.
         versions: answers requests about versions, once it has a follower.
+        shadow: is given each request that was answered; None: nothing is.
     """
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
@@ -63,6 +66,7 @@ class Application:
         self.seconds = {"parse": 0.0, "write": 0.0}
         self.answers: dict[str, int] = {}
         self.versions = Versions(scorer, self._check_secret)
+        self.shadow: Shadow | None = None
         model = "/v2/models/{name}"
         self.asgi = Starlette(
             routes=[
@@ -148,6 +152,10 @@ class Application:
         took = perf_counter() - start
         self.seconds["write"] += took
         response.headers[TIMING] = _timing({"parse": parse, **answer.seconds, "write": took})
+        if self.shadow is not None:  # it comes after the answer has been sent
+            kind = "" if request.path_params else _kind(request) or json.KIND
+            kind = arrow.KIND if kind == arrow.KIND else kind and json.KIND
+            response.background = BackgroundTask(self.shadow.offer, asked, body, kind, answer)
         self._count(response.status_code)
         return response
 
@@ -250,6 +258,7 @@ class Application:
             {
                 "model": model.name,
                 "step": model.step,
+                "precision": model.precision,
                 "columns": {name: model.kind_of(name) for name in model.columns},
                 "predictions": model.outputs,
                 "limits": {"items": self._limits.max_items, "bytes": self._limits.max_bytes},

@@ -50,7 +50,8 @@ class Follower:
     notice; the one before it continues to answer, and the next one is tried.
 
     `pin` keeps the served version, `rollback` goes back to an older one and keeps that, `release` follows
-    again. Any thread may call them.
+    again. The versions just before the served one are kept in memory, see `History`: going back to them is a
+    swap. Any thread may call them.
 
     ```python
     with Follower(series, load, scorer, notice=print):
@@ -131,14 +132,17 @@ class Follower:
     def rollback(self, step: int) -> int:
         """Serve a version of an earlier or later step, and keep it until `release`; return its step.
 
-        It is loaded aside, while the served version continues to answer.
+        If it is not in memory, it is loaded aside; the served version continues to answer meanwhile.
 
         Raises:
             RequestError: there is no version of that step.
             CheckpointError: it cannot be read; nothing has changed.
         """
         with self._changing:
-            if step != self._scorer.model.step:
+            if step in self._scorer.model.earlier:
+                self._go_back(step)
+                self.statistics.rollbacks += 1
+            elif step != self._scorer.model.step:
                 if step not in (steps := self._series.steps()):
                     raise RequestError(
                         404,
@@ -150,6 +154,15 @@ class Follower:
                 self.statistics.rollbacks += 1
             self.pinned = True
             return step
+
+    def _go_back(self, step: int) -> None:
+        served = self._scorer.model
+        self._scorer.do(served.hold).result()
+        try:
+            update = served.back_to(step)
+            self._scorer.do(lambda: served.apply(update)).result()
+        finally:
+            self._scorer.do(lambda: served.hold(False)).result()
 
     def _update(self, step: int) -> None:
         start = monotonic()
@@ -183,7 +196,7 @@ class Follower:
         self.statistics.reloads += 1
 
     def _apply(self, served: ServedModel, update: Update) -> None:
-        while served.folding:
+        while not served.settled:
             if self._stopping.wait(FOLD_SECONDS):
                 update.overlay.close()
                 return

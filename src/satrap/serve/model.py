@@ -21,7 +21,9 @@ from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
+from satrap.serve.history import History
 from satrap.serve.overlay import Overlay
+from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
 from satrap.serve.update import Update
 from satrap.train import Predictor
@@ -55,11 +57,15 @@ class ServedModel:
         missing: texts that mean "missing", as in training.
         version: `Manifest.id` of its checkpoint, if updates are to follow.
         published: when that was cut, in seconds since 1970; None: now.
+        precision: in which the network computes, see `compute_in`.
+        keep: versions before the served one that `back_to` goes back to, default 0.
+        keep_bytes: most memory of them, default 256 MiB.
 
     Attributes:
         step: of the training run.
         version, published: of the arguments, or of the last update.
         columns, known: the names of the columns that each request must have, in order, and as a set.
+        precision: of the arguments.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
         outputs: the names of the predictions, one for each output of the network.
@@ -67,7 +73,7 @@ class ServedModel:
         seconds: time spent so far.
 
     Raises:
-        ConfigError: the rows are not in this process.
+        ConfigError: the rows are not in this process, or the network cannot compute in the precision.
     """
 
     def __init__(
@@ -77,6 +83,9 @@ class ServedModel:
         missing: Sequence[str] = MISSING,
         version: str = "",
         published: float | None = None,
+        precision: str = "float32",
+        keep: int = 0,
+        keep_bytes: int = 1 << 28,
     ) -> None:
         if not isinstance(predictor.exchange, LocalExchange):
             raise ConfigError(
@@ -96,8 +105,12 @@ class ServedModel:
         self.version = version
         self.published = time() if published is None else published
         self._overlay: Overlay | None = None
+        self._held = False
+        self._history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
+        self.precision = precision
         predictor.model.eval()
+        compute_in(precision, predictor)
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         """Return the ids and numbers of requests, one after another.
@@ -135,21 +148,55 @@ class ServedModel:
         return Update.read(deltas, self._exchange.shard, spare)
 
     def apply(self, update: Update) -> None:
-        """Score with an update from now on; in the thread that scores, and while nothing is `folding`."""
-        assert not self.folding
-        self._spare = self._predictor.model
+        """Score with an update from now on; in the thread that scores.
+
+        One that goes back comes from `back_to`; of others, the one before must be `settled`.
+        """
+        assert self.settled or update.back
+        served = self._predictor.model
+        if update.back:
+            self._history.cut(update.step)
+            self._spare, self._held = served, False
+            if self._overlay is not None:
+                self._overlay.close()
+        else:
+            self._spare = self._history.add(self.step, self.version, self.published, served)
         self._predictor.model = self._predictor.network = update.network
         self._overlay, self.step = update.overlay, update.step
         self.version, self.published = update.version, update.published
 
     @property
+    def earlier(self) -> list[int]:
+        """The steps that `back_to` can go back to, ascending."""
+        return self._history.steps
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of what is kept to go back."""
+        return self._history.bytes
+
+    def hold(self, held: bool = True) -> None:
+        """Stop or go on to `fold`, so that `back_to` reads what stays; in the thread that scores."""
+        self._held = held
+
+    def back_to(self, step: int) -> Update:
+        """Return what makes this model one of an `earlier` step; in another thread, and on `hold`."""
+        one, overlay = self._history.back_to(step)
+        return Update(one.step, one.version, one.published, overlay, one.network, back=True)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all rows of the last update have been written."""
+        return self._overlay is None
+
+    @property
     def folding(self) -> bool:
-        """Whether rows of the last update are still to be written."""
-        return self._overlay is not None
+        """Whether rows of the last update are to be written now."""
+        return self._overlay is not None and not self._held
 
     def fold(self) -> None:
         """Write some rows of the last update to their place; in the thread that scores."""
-        if self._overlay is not None and not self._overlay.fold():
+        if self._overlay is not None and not self._overlay.fold(self._history.note):
             self._overlay.close()
             self._overlay = None
 

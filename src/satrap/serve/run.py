@@ -6,10 +6,11 @@ import os
 import shlex
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
@@ -26,8 +27,12 @@ from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
 from satrap.serve.follow import Follower, FollowerStatistics
 from satrap.serve.model import ServedModel
+from satrap.serve.operator import authorization
 from satrap.serve.scorer import Scorer
 from satrap.words import counted, size
+
+if TYPE_CHECKING:
+    from satrap.serve.shadow import Shadow
 
 NEEDED = ("starlette", "uvicorn", "orjson")
 
@@ -44,6 +49,7 @@ class Options:
         name: of the model in answers; None: the name of the folder.
         trust: run the code in the folder of another user.
         follow: serve each new snapshot of the run.
+        shadow: folder of a run that scores the same requests after they are answered; None: none does.
     """
 
     listen: str
@@ -53,6 +59,7 @@ class Options:
     name: str | None = None
     trust: bool = False
     follow: bool = False
+    shadow: str | None = None
 
 
 def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]) -> None:
@@ -78,16 +85,29 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     if not options.trust:
         _check_owner(folder, recipe)
     series = _followed(folder, recipe) if options.follow else None
-    secret = None if options.key is None else _secret(options.key)
+    secret = _secret(options.key)
 
     def load(place: str) -> ServedModel:
         predictor = load_predictor(folder, recipe, place)
         missing = recipe.sections.data.missing or MISSING
         manifest = read_manifest(Storage(place))
         name, published = options.name or folder.path.resolve().name, published_at(manifest.settings, place)
-        return ServedModel(name, predictor, missing, manifest.id, published)
+        serving = recipe.sections.serving
+        return ServedModel(
+            name,
+            predictor,
+            missing,
+            manifest.id,
+            published,
+            precision=serving.precision,
+            keep=serving.keep,
+            keep_bytes=serving.keep_memory,
+        )
 
-    with listening(*split_address(options.listen), secret=secret) as listener:
+    with listening(*split_address(options.listen), secret=secret) as listener, ExitStack() as stack:
+        shadow = None
+        if options.shadow is not None:  # it loads while this process does
+            shadow = stack.enter_context(_shadow(RunFolder.open(options.shadow), options, overrides, say))
         place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
         say(f"loading {_size(place)}")
         model = load(place)
@@ -97,8 +117,29 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
                 return None
             return Follower(series, lambda step: load(series.place(step)), scorer, notice=say)
 
-        _answer(folder, model, listener, recipe.sections.serving, secret, options, follower, say)
+        _answer(folder, model, listener, recipe.sections.serving, shadow, options, follower, say)
     say("ended: every request was answered")
+
+
+def _shadow(
+    folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]
+) -> Shadow:
+    """Return the shadow that serves a run; it follows that if this server follows its own, and it can."""
+    from satrap.serve.shadow import Shadow
+
+    recipe = scoring_recipe(folder, overrides)
+    if not options.trust:
+        _check_owner(folder, recipe)
+    arguments = ["serve", str(folder), "--listen", "127.0.0.1:0"]
+    if options.key is not None:
+        arguments += ["--key", str(options.key)]
+    arguments += [word for override in overrides for word in ("--set", override)]
+    arguments += ["--trust"] * options.trust
+    if options.follow:
+        with suppress(ConfigError):
+            _followed(folder, recipe)
+            arguments.append("--follow")
+    return Shadow(arguments, authorization(options.key), say=say)
 
 
 def _followed(folder: RunFolder, recipe: Recipe) -> Series:
@@ -128,7 +169,7 @@ def _answer(
     model: ServedModel,
     listener: socket.socket,
     limits: Serving,
-    secret: bytes | None,
+    shadow: Shadow | None,
     options: Options,
     follower: Callable[[Scorer], Follower | None],
     say: Callable[[str], object],
@@ -139,7 +180,8 @@ def _answer(
 
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(model, max_queue=limits.max_queue))
-        application = Application(scorer, limits, secret=secret)
+        application = Application(scorer, limits, secret=_secret(options.key))
+        application.shadow = shadow
         counters = FollowerStatistics()
         if (following := follower(scorer)) is not None:
             counters = stack.enter_context(following).statistics
@@ -176,8 +218,10 @@ def _check_owner(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _secret(key: Path) -> bytes:
-    """Return the text of a key file; raise `ConfigError` if it is not one, or others may read it."""
+def _secret(key: Path | None) -> bytes | None:
+    """Return the text of a key file, if any; raise `ConfigError` if it is not one, or others may read it."""
+    if key is None:
+        return None
     read_key(key)
     return key.read_bytes().strip()
 

@@ -55,11 +55,20 @@ class Versions:
         return self.follower
 
     async def _list(self, request: Request) -> Response:
-        """Answer GET /v1/versions: the served step, whether it is pinned, the steps there are, rollbacks."""
+        """Answer GET /v1/versions.
+
+        It says the served step, whether it is pinned, the steps that there are, those among the earlier ones
+        that are in memory, and how often the server went back.
+        """
         self._check(request)
         follower = self._following()
         steps = await asyncio.to_thread(follower.steps)
-        return self._told(follower, versions=steps, rollbacks=follower.statistics.rollbacks)
+        return self._told(
+            follower,
+            versions=steps,
+            earlier=self._scorer.model.earlier,
+            rollbacks=follower.statistics.rollbacks,
+        )
 
     async def _change(self, name: str, request: Request) -> Response:
         self._check(request)
