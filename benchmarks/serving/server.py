@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.serve.app import Application
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer

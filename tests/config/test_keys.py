@@ -108,7 +108,15 @@ def test_all_defaults(tmp_path: Path) -> None:
         },
         "checkpoint": {"durability": "snapshot"},
         "publish": {"full_every": 100, "dtype": "float32", "keep": 2},
-        "serving": {"max_items": 10_000, "max_bytes": 8 << 20, "max_queue": 256, "deadline": 1.0},
+        "serving": {
+            "max_items": 10_000,
+            "max_bytes": 8 << 20,
+            "max_queue": 256,
+            "deadline": 1.0,
+            "keep": 3,
+            "keep_memory": 256 << 20,
+            "precision": "float32",
+        },
         "tune": {"usual": True},
     }
 

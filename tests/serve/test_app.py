@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
 from tests.serve.requests import assert_scores, plain
 from tests.serve.served import COLUMNS, Served, model_of, served

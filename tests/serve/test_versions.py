@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
 from satrap.serve import overlay

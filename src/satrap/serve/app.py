@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.errors import SatrapError, TrainingError
 from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference

@@ -139,7 +139,7 @@ class Follower:
             CheckpointError: it cannot be read; nothing has changed.
         """
         with self._changing:
-            if step in self._scorer.model.earlier:
+            if step in self._scorer.model.history.steps:
                 self._go_back(step)
                 self.statistics.rollbacks += 1
             elif step != self._scorer.model.step:
@@ -157,12 +157,12 @@ class Follower:
 
     def _go_back(self, step: int) -> None:
         served = self._scorer.model
-        self._scorer.do(served.hold).result()
+        self._scorer.do(lambda: setattr(served, "held", True)).result()
         try:
             update = served.back_to(step)
             self._scorer.do(lambda: served.apply(update)).result()
         finally:
-            self._scorer.do(lambda: served.hold(False)).result()
+            self._scorer.do(lambda: setattr(served, "held", False)).result()
 
     def _update(self, step: int) -> None:
         start = monotonic()

@@ -40,8 +40,8 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "satrap_serve_load_seconds": following.seconds,
         "satrap_serve_rows": sum(model.rows().values()),
         "satrap_serve_memory_bytes": model.row_bytes(),
-        "satrap_serve_earlier_versions": len(model.earlier),
-        "satrap_serve_earlier_bytes": model.kept_bytes,
+        "satrap_serve_earlier_versions": len(model.history.steps),
+        "satrap_serve_earlier_bytes": model.history.bytes,
         "satrap_serve_rollbacks": following.rollbacks,
         **({} if application.shadow is None else shadow_values(application.shadow.statistics)),
     }

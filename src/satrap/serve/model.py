@@ -71,6 +71,9 @@ class ServedModel:
         outputs: the names of the predictions, one for each output of the network.
         score_bytes: of each score: 8 if a label is a number, else 4.
         seconds: time spent so far.
+        history: the versions that `back_to` goes back to.
+        held: whether `fold` waits, so that another thread may read the history; only the thread that scores
+            changes it.
 
     Raises:
         ConfigError: the rows are not in this process, or the network cannot compute in the precision.
@@ -105,8 +108,8 @@ class ServedModel:
         self.version = version
         self.published = time() if published is None else published
         self._overlay: Overlay | None = None
-        self._held = False
-        self._history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
+        self.held = False
+        self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
         self.precision = precision
         predictor.model.eval()
@@ -155,33 +158,19 @@ class ServedModel:
         assert self.settled or update.back
         served = self._predictor.model
         if update.back:
-            self._history.cut(update.step)
-            self._spare, self._held = served, False
+            self.history.cut(update.step)
+            self._spare = served
             if self._overlay is not None:
                 self._overlay.close()
         else:
-            self._spare = self._history.add(self.step, self.version, self.published, served)
+            self._spare = self.history.add(self.step, self.version, self.published, served)
         self._predictor.model = self._predictor.network = update.network
         self._overlay, self.step = update.overlay, update.step
         self.version, self.published = update.version, update.published
 
-    @property
-    def earlier(self) -> list[int]:
-        """The steps that `back_to` can go back to, ascending."""
-        return self._history.steps
-
-    @property
-    def kept_bytes(self) -> int:
-        """Memory of what is kept to go back."""
-        return self._history.bytes
-
-    def hold(self, held: bool = True) -> None:
-        """Stop or go on to `fold`, so that `back_to` reads what stays; in the thread that scores."""
-        self._held = held
-
     def back_to(self, step: int) -> Update:
-        """Return what makes this model one of an `earlier` step; in another thread, and on `hold`."""
-        one, overlay = self._history.back_to(step)
+        """Return what makes this model one of a step in `history`; in another thread, while it is `held`."""
+        one, overlay = self.history.back_to(step)
         return Update(one.step, one.version, one.published, overlay, one.network, back=True)
 
     @property
@@ -192,11 +181,11 @@ class ServedModel:
     @property
     def folding(self) -> bool:
         """Whether rows of the last update are to be written now."""
-        return self._overlay is not None and not self._held
+        return self._overlay is not None and not self.held
 
     def fold(self) -> None:
         """Write some rows of the last update to their place; in the thread that scores."""
-        if self._overlay is not None and not self._overlay.fold(self._history.note):
+        if self._overlay is not None and not self._overlay.fold(self.history.note):
             self._overlay.close()
             self._overlay = None
 

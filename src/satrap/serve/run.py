@@ -18,7 +18,7 @@ from satrap.checkpoint.feed import published_at
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.data.encode import MISSING
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder

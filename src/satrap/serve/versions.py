@@ -66,7 +66,7 @@ class Versions:
         return self._told(
             follower,
             versions=steps,
-            earlier=self._scorer.model.earlier,
+            earlier=self._scorer.model.history.steps,
             rollbacks=follower.statistics.rollbacks,
         )
 
