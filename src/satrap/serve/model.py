@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter, time
@@ -17,8 +18,9 @@ from satrap.batch import Batch
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
 from satrap.data.encode import MISSING, needed_columns
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
+from satrap.exchange.local import LocalTelemetry
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
 from satrap.serve.history import History
@@ -114,6 +116,19 @@ class ServedModel:
         self.precision = precision
         predictor.model.eval()
         compute_in(precision, predictor)
+        self._warm()
+
+    def _warm(self) -> None:
+        """Score made-up rows, so that the first requests do not wait until machine code is there."""
+        features = self._predictor.schema.features.items()
+        vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
+        for value in (1, "1", None):
+            items = {name: [[value] if name in self.lists else value] * 2 for name in self.columns}
+            items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
+            items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
+            with suppress(SatrapError):  # a column may take no such value
+                self.score(self.encode([ScoreRequest(2, {}, items)]))
+        self.seconds, self._exchange.telemetry = StageSeconds(), LocalTelemetry(self._exchange.shard)
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         """Return the ids and numbers of requests, one after another.
