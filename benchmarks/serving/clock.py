@@ -5,10 +5,12 @@
 On a machine that others use, wall-clock tails are theirs. So here the queue is played through: Poisson
 arrivals, one scoring thread that does the real work (parsing, encoding, lookup, network, writing, folding
 rows of an update) with the real model, and a clock that goes on by the processor time of each piece of it, or
-jumps to the next arrival when nothing is left to do. The cost of HTTP, measured in the same run on a server's
-process, is added to each request. What a real server does beside it is not in the clock: the thread that
-reads an update is taken to have another core ("updates"), or it has half of this one while it reads
-("shared").
+jumps to the next arrival when nothing is left to do. A thread on a busy machine needs more processor time for
+the same work, since cores share caches and memory (docs/decisions/0026): so each piece is divided by how much
+longer the network alone took just before than it does at best in this run ("slowdown" is the average).
+The cost of HTTP, measured in the same run on a server's process, is added to each request. What a real server
+does beside it is not in the clock: the thread that makes an overlay of an update is taken to have another
+core ("updates"), or it has half of this one meanwhile ("shared").
 
 The model is that of `python -m benchmarks.serving`, with `--rows` rows; requests have one context and 100
 items. An update changes `--changed` rows every 5 seconds. Ratios are of p99 with updates by p99 without, of
@@ -37,6 +39,7 @@ from benchmarks.serving.__main__ import (
     DIM,
     IDS,
     MAX_ITEMS,
+    PRECISIONS,
     Process,
     Work,
     http_ms,
@@ -55,6 +58,33 @@ from satrap.train import Predictor
 
 EVERY = 5.0
 ITEMS = 100
+
+
+class Slowdown:
+    """How much longer the same work takes now than at best: the network alone, on its rows.
+
+    Args:
+        work: the network.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work, self._since = work, 0
+        self._best = float(np.quantile([self._timed() for _ in range(1000)], 0.05))
+        self.now = 1.0
+        self.seen: list[float] = []
+
+    def _timed(self) -> float:
+        start = thread_time()
+        self._work.network()
+        return thread_time() - start
+
+    def look(self) -> float:
+        """Return it; every ten calls, it is measured."""
+        if self._since % 10 == 0:
+            self.now = max(1.0, statistics.median(self._timed() for _ in range(5)) / self._best)
+            self.seen.append(self.now)
+        self._since += 1
+        return self.now
 
 
 @dataclass
@@ -99,16 +129,16 @@ class Queue:
     Args:
         loaded: the model.
         http: seconds that HTTP costs for each request.
+        slowdown: by which processor time is divided.
         shared: whether reading an update takes half of the core.
     """
 
-    def __init__(self, loaded: Loaded, http: float, *, shared: bool = False) -> None:
-        self._loaded, self._http, self._shared = loaded, http, shared
+    def __init__(self, loaded: Loaded, http: float, slowdown: Slowdown, *, shared: bool = False) -> None:
+        self._loaded, self._http, self._slowdown, self._shared = loaded, http, slowdown, shared
         self._bodies = [request(ITEMS, seed, loaded.each) for seed in range(64)]
         self.now, self._reading = 0.0, 0.0
         self.latencies: list[float] = []
         self.pieces: list[float] = []
-        self.made: list[float] = []
         self.busy = 0.0
 
     def _spend(self, seconds: float) -> None:
@@ -127,10 +157,10 @@ class Queue:
             while arriving and arriving[0][0] <= self.now:
                 waiting.append(arriving.popleft())
             if following is not None and following[0] <= self.now and not reading:
-                reading, self._reading = True, following[2] if self._shared else 0.0
+                cost = following[2] / self._slowdown.now
+                reading, self._reading = True, cost if self._shared else 0.0
             if following is not None and reading and self._reading <= 0 and model.settled:
                 self._timed(partial(model.apply, following[1]))
-                self.made.append(following[2])
                 following, reading = next(updates, None), False
             if waiting:
                 self._score(model, waiting)
@@ -151,18 +181,19 @@ class Queue:
     def _timed(self, work: Any) -> None:
         start = thread_time()
         work()
-        took = thread_time() - start
+        took = (thread_time() - start) / self._slowdown.now
         self.pieces.append(took)
         self._spend(took)
 
     def _score(self, model: ServedModel, waiting: deque[tuple[float, bytes]]) -> None:
+        slowdown = self._slowdown.look()
         jobs = [waiting.popleft() for _ in range(min(len(waiting), JOINED_ROWS // ITEMS))]
         start = thread_time()
         asked = [protocol.read(body, model, max_items=MAX_ITEMS) for _, body in jobs]
         scores = model.score(model.encode(asked))
         for i in range(len(jobs)):
             protocol.write(Answer(model, model.step, scores[i * ITEMS : (i + 1) * ITEMS]))
-        self._spend(thread_time() - start + self._http * len(jobs))
+        self._spend((thread_time() - start) / slowdown + self._http * len(jobs))
         self.latencies += [self.now - at for at, _ in jobs]
 
 
@@ -177,11 +208,21 @@ def updates_of(
         at, number = at + EVERY, number + 1
 
 
-def measured(
-    loaded: Loaded, rate: float, seconds: float, seed: int, http: float, kind: str, changed: int
-) -> dict[str, float]:
-    queue = Queue(loaded, http, shared=kind == "shared")
-    updates = iter(()) if kind == "without" else updates_of(loaded, changed, seconds, seed)
+@dataclass
+class Setting:
+    """What all measurements share."""
+
+    changed: int
+    seconds: float
+    http: float
+    slowdown: Slowdown
+
+
+def measured(loaded: Loaded, rate: float, seed: int, kind: str, setting: Setting) -> dict[str, float]:
+    setting.slowdown.seen.clear()
+    queue = Queue(loaded, setting.http, setting.slowdown, shared=kind == "shared")
+    seconds = setting.seconds
+    updates = iter(()) if kind == "without" else updates_of(loaded, setting.changed, seconds, seed)
     queue.run(arrivals(rate, seconds, seed), updates)
     while loaded.model.folding:
         loaded.model.fold()
@@ -192,18 +233,40 @@ def measured(
         "longest": float(ms.max()),
         "longest update": 1000 * max(queue.pieces, default=0.0),
         "busy": queue.busy / queue.now,
-        "made in": 1000 * max(queue.made, default=0.0),
+        "slowdown": statistics.mean(setting.slowdown.seen),
     }
 
 
-def http_seconds(url: str, seconds: float) -> float:
+def http_seconds(work: Work, process: Process, slowdown: Slowdown) -> float:
     """Return the processor time of HTTP: of a server's process, less that of the same work without it."""
-    process, work = Process(url), Work(url, ITEMS)
-    whole = [http_ms(process, work.bodies, seconds) for _ in range(3)]
-    alone = [processor_ms(partial(work.requests, 1), seconds) for _ in range(3)]
-    process.close()
-    work.model.close()
-    return max(0.0, statistics.median(whole) - statistics.median(alone)) / 1000
+    found = []
+    for _ in range(5):
+        whole, alone = http_ms(process, work.bodies, 1.0), processor_ms(partial(work.requests, 1), 1.0)
+        slowdown.look()
+        found.append((whole - alone) / slowdown.now / 1000)
+    return max(0.0, statistics.median(found))
+
+
+def compared(loaded: Loaded, rate: float, rounds: int, setting: Setting) -> dict[str, Any]:
+    """Return what was measured at a rate, round by round, the medians, and the ratios of p99."""
+    kinds = ("without", "updates", "shared")
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for seed in range(rounds):
+        for kind in kinds:
+            found[kind].append(measured(loaded, rate, seed, kind, setting))
+    return {
+        "rounds": found,
+        "median": {
+            kind: {key: statistics.median(one[key] for one in many) for key in many[0]}
+            for kind, many in found.items()
+        },
+        "ratio of p99": {
+            kind: statistics.median(
+                a["p99"] / b["p99"] for a, b in zip(found[kind], found["without"], strict=True)
+            )
+            for kind in kinds[1:]
+        },
+    }
 
 
 def main() -> None:
@@ -218,34 +281,22 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         url = trained(Path(folder) / "model")
-        results["http_ms"] = 1000 * (http := http_seconds(url, 2.0))
-        loaded = {name: Loaded.of(url, arguments.rows, name) for name in ("float32", "bfloat16")}
-        for one in loaded.values():
-            measured(one, 100, 3, 99, http, "updates", arguments.changed)  # kernels and caches
-        for rate in arguments.rates:
-            for precision, one in loaded.items():
-                found: dict[str, list[dict[str, float]]] = {}
-                for seed in range(arguments.rounds):
-                    for kind in ("without", "updates", "shared"):
-                        took = measured(one, rate, arguments.seconds, seed, http, kind, arguments.changed)
-                        found.setdefault(kind, []).append(took)
+        work, process = Work(url, ITEMS), Process(url)
+        slowdown = Slowdown(work)
+        http = http_seconds(work, process, slowdown)
+        process.close()
+        setting = Setting(arguments.changed, arguments.seconds, http, slowdown)
+        results["http_ms"] = 1000 * http
+        for precision in PRECISIONS:
+            loaded = Loaded.of(url, arguments.rows, precision)
+            measured(loaded, 100, 99, "updates", setting)  # kernels and caches
+            for rate in arguments.rates:
                 name = f"{rate:g}/s {precision}"
-                results[name] = {
-                    "rounds": found,
-                    "median": {
-                        kind: {key: statistics.median(round_[key] for round_ in rounds) for key in rounds[0]}
-                        for kind, rounds in found.items()
-                    },
-                    "ratio of p99": {
-                        kind: statistics.median(
-                            a["p99"] / b["p99"] for a, b in zip(found[kind], found["without"], strict=True)
-                        )
-                        for kind in ("updates", "shared")
-                    },
-                }
-                print(name, results[name]["ratio of p99"], flush=True)
-                for kind, median in results[name]["median"].items():
+                results[name] = found = compared(loaded, rate, arguments.rounds, setting)
+                print(name, found["ratio of p99"], flush=True)
+                for kind, median in found["median"].items():
                     print(f"  {kind:<8}", {key: round(value, 2) for key, value in median.items()}, flush=True)
+            loaded.model.close()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 
 

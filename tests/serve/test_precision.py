@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,18 @@ def test_the_weights_of_linear_layers_are_rounded_and_updates_go_on(tmp_path: Pa
     linear = [m for m in served._predictor.model.modules() if isinstance(m, nn.Linear)]
     assert linear
     assert all(layer.weight.dtype == torch.bfloat16 for layer in linear)
+    before = scores(url, "bfloat16")
+    exact = Predictor.load(url, threads=1)
+    weights = {name: 2 * value for name, value in exact.model.state_dict().items()}
+    network = deepcopy(served._predictor.model)
+    network.load_state_dict(weights)  # as an update does
+    served._predictor.model = served._predictor.network = network
+    after = served.score(served.encode([ScoreRequest(40, {}, ROWS)]))
+    exact.model.load_state_dict(weights)
+    wanted = exact.predict_all(satrap.data.read(ROWS, SCHEMA.without_labels(), batch_size=40))
+    assert np.abs(after - wanted).max() < 0.02 < np.abs(after - before).max()
     served.close()
+    exact.close()
 
 
 def test_a_network_that_cannot_is_refused_by_name(tmp_path: Path) -> None:
