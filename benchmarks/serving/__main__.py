@@ -5,8 +5,9 @@
 The reference work: DCN-v2 over 26 ids of dim 16 and 13 numbers, hidden layers of 256 and 128, 2 cross layers.
 A request has one context (13 ids, 7 numbers) and 100 items, as JSON by columns. One thread of PyTorch.
 
-Every figure is processor time in milliseconds a request; what is compared takes turns in one process, and the
-median of the rounds counts. "alone" is the whole way from JSON to JSON in this process: parsing, encoding,
+Every figure is processor time in milliseconds a request; what is compared takes turns in one process. Of
+ratios, the median of the rounds counts, each divided by the network of the same round, in float32 also for
+the server in bfloat16. "alone" is the whole way from JSON to JSON in this process: parsing, encoding,
 lookup, network, writing; "joined" the same for 8 requests scored together. "http" is the processor time of a
 server's process for requests that come one after another, all of HTTP included. Scores are checked first:
 they are those of the plain network on the same rows.
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ CONTEXT_IDS, CONTEXT_NUMBERS = 13, 7
 ROWS = 20_000
 """Rows of each table."""
 MAX_ITEMS = 10_000
+PRECISIONS = ("float32", "bfloat16")
 
 
 def schema() -> satrap.Schema:
@@ -71,12 +73,12 @@ def trained(folder: Path) -> str:
     return str(folder)
 
 
-def request(items: int, seed: int) -> bytes:
+def request(items: int, seed: int, rows: int = ROWS) -> bytes:
     random = np.random.default_rng(seed)
-    context: dict[str, Any] = {f"c{i}": int(random.integers(ROWS)) for i in range(CONTEXT_IDS)}
+    context: dict[str, Any] = {f"c{i}": int(random.integers(rows)) for i in range(CONTEXT_IDS)}
     context |= {f"n{i}": float(random.exponential(10)) for i in range(CONTEXT_NUMBERS)}
     columns: dict[str, Any] = {
-        f"c{i}": random.integers(0, ROWS, items).tolist() for i in range(CONTEXT_IDS, IDS)
+        f"c{i}": random.integers(0, rows, items).tolist() for i in range(CONTEXT_IDS, IDS)
     }
     columns |= {
         f"n{i}": random.exponential(10, items).round(4).tolist() for i in range(CONTEXT_NUMBERS, NUMBERS)
@@ -87,8 +89,8 @@ def request(items: int, seed: int) -> bytes:
 class Work:
     """What is compared: the network alone, and whole requests."""
 
-    def __init__(self, url: str, items: int) -> None:
-        self.model = ServedModel("reference", Predictor.load(url, threads=1))
+    def __init__(self, url: str, items: int, precision: str = "float32") -> None:
+        self.model = ServedModel("reference", Predictor.load(url, threads=1), precision=precision)
         self.bodies = [request(items, seed) for seed in range(16)]
         predictor = self.model._predictor
         self.inputs = []
@@ -148,8 +150,8 @@ def processor_ms(work: Callable[[], Any], seconds: float) -> float:
 class Process:
     """A server in a process of its own."""
 
-    def __init__(self, url: str) -> None:
-        program = [sys.executable, "-m", "benchmarks.serving.server", url]
+    def __init__(self, url: str, precision: str = "float32") -> None:
+        program = [sys.executable, "-m", "benchmarks.serving.server", url, precision]
         self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         host, _, port = self._process.stdout.readline().strip().partition(":")
@@ -180,6 +182,18 @@ def http_ms(process: Process, bodies: Sequence[bytes], seconds: float) -> float:
     return (process.cpu_ms() - start) / count
 
 
+def measured(
+    works: Mapping[str, Work], processes: Mapping[str, Process], seconds: float
+) -> Iterator[tuple[str, float]]:
+    """Yield what is compared and the processor time of a request in milliseconds, one after another."""
+    yield "network", processor_ms(works["float32"].network, seconds)
+    for precision, work in works.items():
+        ending = "" if precision == "float32" else f" {precision}"
+        yield f"alone{ending}", processor_ms(partial(work.requests, 1), seconds)
+        yield f"joined{ending}", processor_ms(partial(work.requests, 8), seconds) / 8
+        yield f"http{ending}", http_ms(processes[precision], work.bodies, seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
@@ -190,25 +204,32 @@ def main() -> None:
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         url = trained(Path(folder) / "model")
-        process = Process(url)
+        processes = {precision: Process(url, precision) for precision in PRECISIONS}
         for items in arguments.items:
-            work = Work(url, items)
-            check(work)
-            found: dict[str, list[float]] = {"network": [], "alone": [], "joined": [], "http": []}
+            works = {precision: Work(url, items, precision) for precision in PRECISIONS}
+            check(works["float32"])
+            found: dict[str, list[float]] = {}
             for _ in range(arguments.rounds):
-                found["network"].append(processor_ms(work.network, arguments.seconds))
-                found["alone"].append(processor_ms(partial(work.requests, 1), arguments.seconds))
-                found["joined"].append(processor_ms(partial(work.requests, 8), arguments.seconds) / 8)
-                found["http"].append(http_ms(process, work.bodies, arguments.seconds))
-            network = statistics.median(found["network"])
+                for name, took in measured(works, processes, arguments.seconds):
+                    found.setdefault(name, []).append(took)
+            rounds = range(arguments.rounds)
             results[f"{items} items"] = {
                 "milliseconds": found,
                 "median": {name: statistics.median(values) for name, values in found.items()},
-                "ratio": {name: statistics.median(values) / network for name, values in found.items()},
+                "ratio": {
+                    name: statistics.median(values[i] / found["network"][i] for i in rounds)
+                    for name, values in found.items()
+                },
+                "per core-second": {name: 1000 / statistics.median(values) for name, values in found.items()},
             }
-            print(f"{items} items", results[f"{items} items"]["ratio"], results[f"{items} items"]["median"])
-            work.model.close()
-        process.close()
+            print(f"{items} items")
+            for kind in ("ratio", "median", "per core-second"):
+                values = results[f"{items} items"][kind]
+                print(f"  {kind:<15}", {name: round(value, 2) for name, value in values.items()}, flush=True)
+            for work in works.values():
+                work.model.close()
+        for process in processes.values():
+            process.close()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 
 

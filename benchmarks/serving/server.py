@@ -1,10 +1,10 @@
-"""`python -m benchmarks.serving.server URL`: serves a saved model with one thread, and prints its address."""
+"""`python -m benchmarks.serving.server URL [PRECISION]`: serves a model, prints its address."""
 
 import sys
 
 import torch
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.serve.app import Application
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
@@ -14,7 +14,11 @@ from satrap.train import Predictor
 if __name__ == "__main__":
     torch.set_num_threads(1)
     listener = listening("127.0.0.1", 0, secret=None)
-    model = ServedModel("reference", Predictor.load(sys.argv[1], threads=1))
+    model = ServedModel(
+        "reference",
+        Predictor.load(sys.argv[1], threads=1),
+        precision=sys.argv[2] if len(sys.argv) > 2 else "float32",
+    )
     with Scorer(model) as scorer:
         host, port = listener.getsockname()
         Server(Application(scorer, Serving()), listener).run(lambda: print(f"{host}:{port}", flush=True))

@@ -5,7 +5,8 @@
 The reference model of `python -m benchmarks.serving`, with `--rows` rows in all. A process changes rows,
 takes a cut and writes it to a feed on the local disk; a server in another process follows it. "served" is
 the time from the moment before the cut until the scoring thread answers with the new step; "folded" until
-the changed rows are in their place. Meanwhile a client in the server's process sends one request of 100
+the changed rows are in their place; "rollback" is going back by one version and by three, from being asked
+until the older step answers. Meanwhile a client in the server's process sends one request of 100
 items after another: by turns some seconds without updates and some with one every 5 seconds. Times are
 wall-clock; other work on the machine adds to them.
 """
@@ -38,7 +39,7 @@ from satrap.store import Chunk
 from satrap.train import Predictor, Trainer
 from satrap.train.state_writer import StateWriter
 
-EVERY = 5.0
+EVERY, KEPT = 5.0, 3
 CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -108,7 +109,11 @@ def model_of(place: str) -> ServedModel:
     from satrap.checkpoint.storage import Storage
 
     return ServedModel(
-        "reference", Predictor.load(place, threads=1), version=read_manifest(Storage(place)).id
+        "reference",
+        Predictor.load(place, threads=1),
+        version=read_manifest(Storage(place)).id,
+        keep=KEPT,
+        keep_bytes=1 << 30,
     )
 
 
@@ -154,6 +159,20 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
     return {**found, "max": 1000 * ordered[-1], "requests": len(ordered)}
 
 
+def rolled_back(follower: Follower, scorer: Scorer) -> list[float]:
+    """Return how long it took to go back by one version, three times, and by all that are kept."""
+    found = []
+    for steps in (1, 1, 1, KEPT):
+        newest = scorer.model.step
+        until(lambda: scorer.model.settled)
+        begun = time.perf_counter()
+        follower.rollback(scorer.model.history.steps[-steps])
+        found.append(time.perf_counter() - begun)
+        follower.release()
+        until(lambda newest=newest: scorer.model.step == newest and scorer.model.settled)
+    return found
+
+
 def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) -> dict[str, Any]:
     feed, (mine, theirs) = Feed(str(folder)), CONTEXT.Pipe()
     process = CONTEXT.Process(target=publishing, args=(theirs, str(folder), rows, dtype))
@@ -188,8 +207,10 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
                 update()
                 time.sleep(max(0.0, EVERY - time.perf_counter() + start))
             found["with"].append(percentiles(client.latencies))
+        found["rollback_s"] = rolled_back(follower, scorer)
         client.stop()
         assert follower.statistics.reloads == 0
+        found["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
     mine.send(None)
     process.join()
     manifest = feed.manifest(feed.latest() or 0)
@@ -216,6 +237,7 @@ def main() -> None:
             print(name)
             print("  served", statistics.median(found["served_s"]), "to", max(found["served_s"]))
             print("  folded", statistics.median(found["folded_s"]), "to", max(found["folded_s"]))
+            print("  rollback by 1 and by", KEPT, found["rollback_s"])
             print("  without", *found["without"], "  with   ", *found["with"], sep="\n    ")
             print(
                 "  bytes:",

@@ -66,22 +66,26 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
     names = list(inspect.signature(call).parameters)
 
     own = int(names[:1] in (["self"], ["cls"]))
-    quick: list[tuple[list[frozenset[type]], dict[str, frozenset[type]]]] = []  # once it is known, one entry
+    quick: list[tuple[list[_Quick], dict[str, _Quick]]] = []  # once it is known, one entry
 
     @functools.cache
     def hints() -> dict[str, Any]:
         found = get_type_hints(call)  # not before every name that they use is there
-        by_name = {name: _at_once(found[name]) for name in names if name in found}
-        quick[:] = [([by_name.get(name, frozenset()) for name in names[own:]], by_name)]
+        by_name = {name: _Quick.of(found[name]) for name in names if name in found}
+        quick[:] = [([by_name.get(name, _NOTHING) for name in names[own:]], by_name)]
         return found
 
     def fits(given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
         """Tell quickly whether all is right: batches are made and rows looked up by such calls."""
         by_place, by_name = quick[0]
-        for value, kinds in zip(given[own:] if own else given, by_place, strict=False):
-            if type(value) not in kinds:
+        for value, one in zip(given[own:] if own else given, by_place, strict=False):
+            if type(value) not in one.kinds and not one.holds(value):
                 return False
-        return not named or all(type(value) in by_name.get(name, ()) for name, value in named.items())
+        for name, value in named.items():
+            one = by_name.get(name, _NOTHING)
+            if type(value) not in one.kinds and not one.holds(value):
+                return False
+        return True
 
     @functools.wraps(call)
     def checking(*given: Any, **named: Any) -> Any:
@@ -104,6 +108,33 @@ def _at_once(hint: Any) -> frozenset[type]:
     kinds = [get_origin(part) or part for part in _parts(hint)]
     whole = [kind for kind in kinds if isinstance(kind, type) and not _holds(kind)]
     return frozenset([*whole, int] if float in whole else whole)
+
+
+class _Quick(NamedTuple):
+    """What can be told at once of the values that fit an annotation."""
+
+    kinds: frozenset[type]  # their own instances fit, whatever they hold
+    values: frozenset[type] | None = None  # a dict of texts -> such instances fits
+    anything: bool = False
+
+    @classmethod
+    def of(cls, hint: Any) -> _Quick:
+        values = None
+        for part in _parts(hint):
+            origin, inside = _inside(part)
+            if isinstance(origin, type) and issubclass(origin, Mapping) and inside[0] is str:
+                values = _at_once(inside[1])
+        return cls(_at_once(hint), values, hint is Any)
+
+    def holds(self, value: object) -> bool:
+        if self.anything:
+            return True
+        if self.values is None or type(value) is not dict:
+            return False
+        return set(map(type, value)) <= {str} and set(map(type, value.values())) <= self.values
+
+
+_NOTHING = _Quick(frozenset())
 
 
 def _holds(kind: type) -> bool:

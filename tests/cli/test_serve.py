@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,39 @@ def test_a_run_is_served_and_ends_without_a_failed_request(run: RunFolder) -> No
         out, err = server.communicate(timeout=60)
         assert (server.returncode, err) == (0, "")
         assert out.endswith("ended: every request was answered\n")
+
+
+@pytest.mark.cluster
+def test_a_shadow_scores_what_was_answered(run: RunFolder, tmp_path: Path) -> None:
+    """The shadow is the same model: so there is no difference, and each answer counts."""
+    body = satrap("request", run.path, "--items", 5).out.encode()
+    arguments = [run.path, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--shadow", run.path]
+    with started(*arguments) as (server, lines):
+        url, metrics = lines["scores"], lines["metrics"]
+
+        def told(name: str) -> float:
+            values = [
+                line.split()[1] for line in ask(metrics)[1].decode().splitlines() if line.startswith(name)
+            ]
+            return float(values[0]) if values else 0.0
+
+        until = time.monotonic() + 120
+        while told("satrap_serve_shadow_answers_total") < 3:
+            assert time.monotonic() < until
+            assert ask(url, body)[0] == 200
+        assert told("satrap_serve_shadow_step") == told("satrap_serve_step") == 8
+        assert told('satrap_serve_shadow_difference{prediction="clicked_probability"}') < 1e-6
+        mean = told('satrap_serve_shadow_mean{prediction="clicked_probability"}')
+        assert (
+            0
+            < mean
+            == pytest.approx(told('satrap_serve_shadow_served_mean{prediction="clicked_probability"}'))
+        )
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+        assert (server.returncode, err) == (0, "")
+        assert "shadow: ended: every request was answered" in out
+    satrap("serve", run.path, "--shadow", tmp_path).assert_refused("not a run folder")
 
 
 @pytest.mark.cluster

@@ -115,6 +115,9 @@ def test_all_defaults(tmp_path: Path) -> None:
             "max_queue": 256,
             "deadline": 1.0,
             "log_share": 1.0,
+            "keep": 3,
+            "keep_memory": 256 << 20,
+            "precision": "float32",
         },
         "tune": {"usual": True},
     }

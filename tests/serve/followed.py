@@ -41,11 +41,11 @@ def steps(trained: RunFolder) -> list[int]:
     return Series(str(trained.checkpoints)).steps()[:4]
 
 
-def snapshot(trained: RunFolder, step: int, *, known: bool = False) -> ServedModel:
-    """Return the model of a step; with `known` it can be updated by the deltas after it."""
+def snapshot(trained: RunFolder, step: int, *, known: bool = False, keep: int = 0) -> ServedModel:
+    """Return the model of a step; with `known` it can be updated by the deltas after it, and keeps some."""
     place = Series(str(trained.checkpoints)).place(step)
     version = read_manifest(Storage(place)).id if known else ""
-    return ServedModel("books", load_predictor(trained, trained.recipe(), place), version=version)
+    return ServedModel("books", load_predictor(trained, trained.recipe(), place), version=version, keep=keep)
 
 
 def beginning(run: RunFolder, folder: Path, place: str) -> tuple[Path, list[Path]]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from satrap import launch
 from satrap.config import load
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
 from satrap.serve.app import Application

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
+from satrap.serve.loadtest.generator import stages_of
 from tests.serve.requests import assert_scores, plain
 from tests.serve.served import COLUMNS, Served, model_of, served
 
@@ -65,6 +67,17 @@ def test_the_step_is_in_a_header(server: Served, rows: pd.DataFrame) -> None:
     status, headers, _ = server.ask("/v1/score", json.dumps({"items": plain(rows)}))
     assert status == 200
     assert headers["satrap-step"] == str(server.scorer.model.step)
+
+
+def test_an_answer_says_how_long_each_stage_took(server: Served, rows: pd.DataFrame) -> None:
+    begun = time.perf_counter()
+    _, headers, _ = server.ask("/v1/score", json.dumps({"items": plain(rows)}))
+    whole = time.perf_counter() - begun
+    stages = stages_of(headers["server-timing"])
+    assert list(stages) == ["parse", "wait", "encode", "lookup", "network", "write"]
+    assert min(stages.values()) > 0
+    assert sum(stages.values()) < whole
+    assert "server-timing" not in server.ask("/v1/score", b"{}")[1], "it was not scored"
 
 
 def good(rows: pd.DataFrame, count: int = 4) -> dict[str, list[Any]]:

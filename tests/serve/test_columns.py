@@ -12,6 +12,7 @@ from satrap.serve.errors import RequestError
 
 class Model:
     columns = ("user", "item", "price")
+    known = frozenset(columns)
 
 
 def read(context: dict[str, Any], items: Any) -> Any:

@@ -12,7 +12,7 @@ from satrap.data import read
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
-from satrap.serve.model import ServedModel
+from satrap.serve.model import ServedModel, StageSeconds
 from satrap.serve.request import ScoreRequest
 from tests.serve.requests import plain
 from tests.serve.served import COLUMNS, frame
@@ -27,6 +27,19 @@ def test_scores_are_those_of_the_predictor_to_the_bit(run: RunFolder, rows: pd.D
     np.testing.assert_array_equal(found, expected)
     assert sorted(model.columns) == sorted(COLUMNS)
     assert model.rows().keys() == {"user", "book", "tags", "words", "hour", "old", "both"}
+    model.close()
+
+
+def test_a_new_model_is_warm_and_has_counted_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    score = ServedModel.score
+    monkeypatch.setattr(
+        ServedModel, "score", lambda self, batch: sizes.append(batch.size) or score(self, batch)
+    )
+    model = ServedModel("books", load_predictor(run, run.recipe()))
+    assert set(sizes) == {2}
+    assert model.seconds == StageSeconds()
+    assert set(model.looked_up().values()) == {(0, 0)}
     model.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 from satrap.batch import Batch
 from satrap.errors import DataError
 from satrap.serve.errors import RequestError
-from satrap.serve.model import ServedModel
+from satrap.serve.model import ServedModel, StageSeconds
 from satrap.serve.request import ScoreRequest
 from satrap.serve.scorer import JOINED_ROWS, Scorer
 
@@ -24,7 +24,7 @@ class Slow(ServedModel):
 
     def __init__(self) -> None:
         self.may, self.begun, self.sizes = threading.Semaphore(0), threading.Semaphore(0), list[int]()
-        self._overlay, self.step = None, 1
+        self._overlay, self.step, self.seconds = None, 1, StageSeconds()
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         values = np.concatenate([np.array(request.items["row"], np.float32) for request in requests])

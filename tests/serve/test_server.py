@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.serve.app import Application

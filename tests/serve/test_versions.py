@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
+from satrap.serve import overlay
 from satrap.serve.follow import Follower
 from tests.serve.followed import Appearing, Clients, eventually, expected, snapshot, steps
 from tests.serve.served import Served, served
@@ -41,7 +42,7 @@ class Followed:
 @pytest.fixture
 def followed(snapshots: RunFolder) -> Iterator[Followed]:
     series = Appearing(str(snapshots.checkpoints))
-    load = lambda step: snapshot(snapshots, step, known=True)  # noqa: E731
+    load = lambda step: snapshot(snapshots, step, known=True, keep=2)  # noqa: E731
     with (
         served(load(series.newest)) as server,
         Follower(series, load, server.scorer, notice=pytest.fail) as follower,
@@ -52,11 +53,23 @@ def followed(snapshots: RunFolder) -> Iterator[Followed]:
 
 def test_a_pinned_version_stays_until_it_is_released(followed: Followed, snapshots: RunFolder) -> None:
     first, second, *_ = steps(snapshots)
-    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+    assert followed.listed() == {
+        "step": first,
+        "pinned": False,
+        "versions": [first],
+        "earlier": [],
+        "rollbacks": 0,
+    }
     assert followed.change("pin") == (200, {"step": first, "pinned": True})
     followed.series.newest = second
     eventually(lambda: followed.follower.statistics.latest == second)
-    assert followed.listed() == {"step": first, "pinned": True, "versions": [first, second]}
+    assert followed.listed() == {
+        "step": first,
+        "pinned": True,
+        "versions": [first, second],
+        "earlier": [],
+        "rollbacks": 0,
+    }
     assert followed.change("release") == (200, {"step": first, "pinned": False})
     eventually(lambda: followed.step == second)
 
@@ -82,6 +95,33 @@ def test_no_request_fails_and_no_answer_is_mixed_while_a_server_goes_back_and_fo
     assert clients.mixed(wanted) == 0
 
 
+def test_going_back_to_a_version_in_memory_reads_nothing(
+    followed: Followed, snapshots: RunFolder, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while rows of the newest version are being written, and if the folder has lost the old one."""
+    monkeypatch.setattr(overlay, "FOLDED_ROWS", 3)
+    wanted = expected(snapshots, rows)
+    _, second, third, last = steps(snapshots)
+    counters = followed.follower.statistics
+    with Clients(followed.server, rows, 2) as clients:
+        for step in (second, third, last):
+            followed.series.newest = step
+            eventually(lambda step=step: followed.step == step)  # type: ignore[misc]
+        assert followed.listed()["earlier"] == [second, third]
+        monkeypatch.setattr(Appearing, "steps", lambda _: [last])
+        for step in (third, second):
+            assert followed.change("rollback", {"step": step}) == (200, {"step": step, "pinned": True})
+            clients.some_more()
+        assert followed.listed()["earlier"] == []
+        assert (counters.reloads, counters.rollbacks) == (0, 2)
+        followed.change("release")
+        eventually(lambda: followed.step == last)
+        clients.some_more()
+        assert counters.reloads == 0, "what follows is read as an update again"
+    assert clients.mixed(wanted) == 0
+    assert {second, third, last} <= {step for step, _ in clients.answers}
+
+
 def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
     followed: Followed, snapshots: RunFolder
 ) -> None:
@@ -91,7 +131,13 @@ def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
     assert answer["error"]["fix"] == f"those there are: {first}"
     for body in ({"to": 3}, {"step": "3"}, {"step": True}, {"step": -1}, [3]):
         assert followed.change("rollback", body)[0] == 422
-    assert followed.listed() == {"step": first, "pinned": False, "versions": [first]}
+    assert followed.listed() == {
+        "step": first,
+        "pinned": False,
+        "versions": [first],
+        "earlier": [],
+        "rollbacks": 0,
+    }
 
 
 def test_going_back_to_the_served_step_keeps_it(followed: Followed, snapshots: RunFolder) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import click
 
+from satrap.cli.bench import bench
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.compile import compile_
 from satrap.cli.config import config
@@ -64,6 +65,7 @@ for command in (
     serve,
     request,
     versions,
+    bench,
     export,
     report,
     config,

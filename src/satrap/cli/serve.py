@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import debug_option, set_option
+from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_eof_option
 
 
 @click.command()
@@ -38,8 +38,14 @@ from satrap.cli.options import debug_option, set_option
     metavar="URL",
     help="Write answers, with the values they were computed from, to this folder: a log for data.stream.",
 )
+@click.option(
+    "--shadow",
+    metavar="DIR2",
+    help="Have the model of another run score each request, too, after it is answered, and compare them.",
+)
 @click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
 @click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+@stop_at_eof_option(STOP_SECONDS, hidden=True)
 @set_option
 @debug_option
 def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: Any) -> None:
@@ -48,6 +54,9 @@ def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: A
     POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
     /v2 is the Open Inference Protocol. Each answer names the training step that gave it. --set can change the
     limits (serving.max_items=1000) and keys that `satrap evaluate` can change.
+
+    --shadow starts a process of the lowest priority for the other model. Metrics say how its predictions
+    differ; requests for which it is too slow are left out, and counted.
     """
     from satrap import launch
     from satrap.serve.run import Options, run

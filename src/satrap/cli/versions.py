@@ -32,16 +32,19 @@ def versions() -> None:
 @json_option
 @debug_option
 def list_versions(url: str, key: Path | None, as_json: bool) -> None:
-    """List the versions that the server at URL could answer with; an arrow points at the one it does."""
+    """List the versions that the server at URL could answer with; an arrow points at the one it does.
+
+    Going back to one in memory takes less than a second, to another one as long as a start.
+    """
     said = _asked(url, "", key)
     if as_json:
         import json
 
         click.echo(json.dumps(said))
         return
-    for step in sorted({*said["versions"], said["step"]}):
+    for step in sorted({*said["versions"], *said["earlier"], said["step"]}):
         served = f" <- served{', pinned' if said['pinned'] else ''}" if step == said["step"] else ""
-        click.echo(f"{step}{served}")
+        click.echo(f"{step}{served}{' (in memory)' if step in said['earlier'] else ''}")
 
 
 @versions.command()

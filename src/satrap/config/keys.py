@@ -9,6 +9,7 @@ from satrap import optim, schema
 from satrap.config.cluster import Cluster
 from satrap.config.data import Data
 from satrap.config.derive import STRICT, Choice, Keys, as_list, keys_of, literal
+from satrap.config.serving import Serving
 from satrap.config.values import Bytes, Count, Device, Positive, Rate, Seconds, Share
 
 
@@ -358,27 +359,6 @@ class Publish(Keys):
     def active(self) -> bool:
         """Whether versions are published."""
         return self.every is not None or self.url is not None
-
-
-class Serving(Keys):
-    """What clients may ask of `satrap serve`; has no effect on training."""
-
-    max_items: Positive = 10_000
-    """Most items of a request."""
-    max_bytes: Bytes = 8 << 20
-    """Largest body of a request, default 8 MiB."""
-    max_queue: Positive = 256
-    """Most requests that wait to be scored; one more is refused."""
-    deadline: Rate = 1.0
-    """Seconds a request may wait to be scored. A client may ask for less by the header Satrap-Deadline-Ms."""
-    max_staleness: Seconds | None = None
-    """Age of the served version, for example 1m, from which a server that follows says that it is stale;
-    default: never."""
-    log: str | None = None
-    """Folder (relative to the current one) or URL to which answers are written with the values they were
-    computed from, as a log for `data.stream`; default: nowhere."""
-    log_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the requests that are logged, chosen at random."""
 
 
 class Tune(Keys):

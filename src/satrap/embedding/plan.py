@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +72,10 @@ class Span(NamedTuple):
     stop: int
 
 
+Places = tuple[Mapping[str, Span], npt.NDArray[np.int64]]
+"""Feature -> its span, and the splits of a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A batch with the lookup it needs.
@@ -113,6 +118,7 @@ class EmbeddingPlan:
         for feature in schema.categorical:
             users.setdefault(schema.table_of(feature), []).append(feature)
         self._features = [[users.get(table, []) for table in group.tables] for group in groups]
+        self._known: list[tuple[int, Places] | None] = [None] * len(groups)
 
     def features_of(self, group: int) -> tuple[str, ...]:
         """Return the features of a table group in the order of their ids in a request."""
@@ -136,19 +142,39 @@ class EmbeddingPlan:
         spans: dict[str, Span] = {}
         plain: list[bool] = []
         for group, features in zip(self.groups, self._features, strict=True):
-            arrays: list[npt.NDArray[np.uint64]] = []
-            splits, used, single = [0], 0, True
-            for of_table in features:
-                for feature in of_table:
-                    jagged = batch.ids[feature]
-                    single = single and jagged.offsets is None and jagged.weights is None
-                    arrays.append(jagged.values)
-                    end = used + len(jagged.values)
-                    spans[feature] = Span(len(requests), used, end)
-                    used = end
-                splits.append(used)
+            of_group = [batch.ids[feature] for of_table in features for feature in of_table]
+            arrays = [jagged.values for jagged in of_group]
+            single = all(jagged.offsets is None and jagged.weights is None for jagged in of_group)
             plain.append(single)
-            ids, id_splits, inverse = distinct(np.concatenate(arrays), np.array(splits, dtype=np.int64))
+            if single:
+                more, splits = self._plain(len(requests), batch.size)
+            else:
+                more, splits = _places(len(requests), features, [len(array) for array in arrays])
+            spans |= more
+            ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
             requests.append(Request(group.index, ids, id_splits))
             inverses.append(inverse)
         return Ticket(batch, requests, inverses, spans, plain)
+
+    def _plain(self, group: int, size: int) -> Places:
+        """Return the places where every sample has one id; batches often have the size of the one before."""
+        known = self._known[group]
+        if known is None or known[0] != size:
+            features = self._features[group]
+            known = self._known[group] = size, _places(group, features, [size] * sum(map(len, features)))
+        return known[1]
+
+
+def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:
+    """Return the span of each feature of a group, and where the ids of its tables begin and end.
+
+    Args:
+        group: number of the request.
+        features: of each table.
+        counts: ids of each feature.
+    """
+    ends = [0, *accumulate(counts)]
+    names = [name for of_table in features for name in of_table]
+    spans = {name: Span(group, *pair) for name, pair in zip(names, pairwise(ends), strict=True)}
+    firsts = [0, *accumulate(map(len, features))]
+    return spans, np.array([ends[first] for first in firsts], np.int64)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import Chunk, Delta, Shard
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
+from satrap.store.types import Found, Offsets
 
 if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
@@ -81,10 +80,7 @@ class LocalExchange:
 
     def _peek_one(self, request: Request) -> Array:
         rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
-        ends = pairwise(request.splits.tolist())
-        for table, (first, end) in zip(self.groups[request.group].tables, ends, strict=True):
-            self.telemetry.peeked[table] += end - first
-            self.telemetry.unseen[table] += end - first - int(np.count_nonzero(found[first:end]))
+        self.telemetry.count_peek(request, found)
         return rows
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -156,19 +152,38 @@ class LocalTelemetry:
 
     Attributes:
         meter: of the caller's requests.
-        peeked: by table, number of ids in lookups that create nothing.
-        unseen: by table, how many of these had no row.
     """
 
     def __init__(self, shard: Shard) -> None:
         self._shard, self.meter = shard, Meter()
-        self.peeked, self.unseen = Counter[str](), Counter[str]()
+        self._tables = [group.tables for group in shard.groups]
+        # Of each group, by table: ids of lookups that create nothing, and how many of these had no row.
+        self._peeked = [np.zeros(len(tables), np.int64) for tables in self._tables]
+        self._unseen = [np.zeros(len(tables), np.int64) for tables in self._tables]
+
+    def count_peek(self, request: Request, found: Found) -> None:
+        """Count the ids of a lookup that creates nothing, and those that were not found."""
+        splits = request.splits
+        self._peeked[request.group] += splits[1:] - splits[:-1]
+        if not found.all():
+            tables = np.searchsorted(splits, np.flatnonzero(~found), "right") - 1
+            self._unseen[request.group] += np.bincount(tables, minlength=len(splits) - 1)
+
+    def go_on(self, other: LocalTelemetry) -> None:
+        """Count on from where the counters of another store of the same tables are."""
+        self._peeked, self._unseen = other._peeked, other._unseen
 
     def statistics(self) -> ExchangeStatistics:
         """See `Telemetry.statistics`."""
         return ExchangeStatistics(
-            **merged([self._shard.statistics()]), peeked=dict(self.peeked), unseen=dict(self.unseen)
+            **merged([self._shard.statistics()]),
+            peeked=self._by_table(self._peeked),
+            unseen=self._by_table(self._unseen),
         )
+
+    def _by_table(self, counts: Sequence[Offsets]) -> dict[str, int]:
+        pairs = zip(self._tables, counts, strict=True)
+        return {table: int(n) for tables, ns in pairs for table, n in zip(tables, ns, strict=True)}
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`; nothing is sent anywhere."""

@@ -150,5 +150,34 @@ METRICS = (
     Metric("satrap_serve_lost_log_items", "counter", "Items that the request log could not take."),
     Metric("satrap_serve_rows", "gauge", "Rows held."),
     Metric("satrap_serve_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
+    Metric("satrap_serve_earlier_versions", "gauge", "Versions in memory that it can go back to at once."),
+    Metric("satrap_serve_earlier_bytes", "gauge", "Memory of what is kept of them.", "bytes"),
+    Metric("satrap_serve_rollbacks", "counter", "Times that an operator chose another version."),
+    Metric("satrap_serve_shadow_step", "gauge", "Training step of the shadow's last answer."),
+    Metric("satrap_serve_shadow_answers", "counter", "Requests that the shadow scored, too."),
+    Metric(
+        "satrap_serve_shadow_dropped_requests",
+        "counter",
+        "Requests that it did not score, because it was not ready or behind.",
+    ),
+    Metric("satrap_serve_shadow_failed_requests", "counter", "Requests that it could not score."),
+    Metric(
+        "satrap_serve_shadow_mean",
+        "gauge",
+        "Its mean prediction, over the last 100,000 items.",
+        labels=("prediction",),
+    ),
+    Metric(
+        "satrap_serve_shadow_served_mean",
+        "gauge",
+        "The served mean prediction, over the same items.",
+        labels=("prediction",),
+    ),
+    Metric(
+        "satrap_serve_shadow_difference",
+        "gauge",
+        "Mean absolute difference of both predictions, over the same items.",
+        labels=("prediction",),
+    ),
 )
 """All metrics, by role."""

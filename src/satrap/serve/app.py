@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter, time
@@ -12,25 +12,32 @@ from typing import Any
 
 import orjson
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from satrap.config.keys import Serving
+from satrap.config.serving import Serving
 from satrap.errors import SatrapError, TrainingError
 from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Answer, Scorer, check_step
+from satrap.serve.shadow import Shadow
 from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
 """Header of an answer: the training step whose rows and network gave it."""
 REQUEST_ID = "Satrap-Request-Id"
 """Header of a request and its answer: its name in the log; the client's, or one made here."""
+TIMING = "Server-Timing"
+"""Header of an answer: milliseconds by stage, as in the W3C's recommendation of this name."""
 DEADLINE = "Satrap-Deadline-Ms"
 """Header of a request: milliseconds it may wait to be scored."""
+
+WATCH_SECONDS = 0.02
+"""How long a request may wait for its answer before it is looked whether its client is still there."""
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -54,6 +61,7 @@ class Application:
         answers: how many answers had each HTTP status.
         versions: answers requests about versions, once it has a follower.
         log: where answers are written down; None: nowhere.
+        shadow: is given each request that was answered; None: nothing is.
     """
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
@@ -63,6 +71,7 @@ class Application:
         self.answers: dict[str, int] = {}
         self.log: RequestLog | None = None
         self.versions = Versions(scorer, self._check_secret)
+        self.shadow: Shadow | None = None
         model = "/v2/models/{name}"
         self.asgi = Starlette(
             routes=[
@@ -139,14 +148,21 @@ class Application:
         body = await self._body(request)
         start = perf_counter()
         asked, wanted = read(request, body)
-        self.seconds["parse"] += perf_counter() - start
+        parse = perf_counter() - start
+        self.seconds["parse"] += parse
         answer = await _unless_gone(request, self._scorer.score(asked, seconds=seconds))
         start = perf_counter()
         response = write(answer, wanted)
         response.headers[STEP] = str(answer.step)
         if self.log is not None and (name := self.log.add(asked, answer, _request_id(request))):
             response.headers[REQUEST_ID] = name
-        self.seconds["write"] += perf_counter() - start
+        took = perf_counter() - start
+        self.seconds["write"] += took
+        response.headers[TIMING] = _timing({"parse": parse, **answer.seconds, "write": took})
+        if self.shadow is not None:  # it comes after the answer has been sent
+            kind = "" if request.path_params else _kind(request) or json.KIND
+            kind = arrow.KIND if kind == arrow.KIND else kind and json.KIND
+            response.background = BackgroundTask(self.shadow.offer, asked, body, kind, answer)
         self._count(response.status_code)
         return response
 
@@ -249,6 +265,7 @@ class Application:
             {
                 "model": model.name,
                 "step": model.step,
+                "precision": model.precision,
                 "columns": {name: model.kind_of(name) for name in model.columns},
                 "predictions": model.outputs,
                 "limits": {"items": self._limits.max_items, "bytes": self._limits.max_bytes},
@@ -291,14 +308,19 @@ class _Endpoint:
 
 async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answer:
     """Return the answer; if the client leaves before, take the request back and raise `ClientGoneError`."""
-    gone = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer,), timeout=WATCH_SECONDS)
+        if answer.done():  # nearly always: it is not worth a task that watches the connection
+            return answer.result()
+        gone = asyncio.ensure_future(request.receive())
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
         if not answer.done():
             raise ClientGoneError
         return answer.result()
     finally:
-        gone.cancel()
         answer.cancel()
 
 
@@ -306,6 +328,11 @@ def _request_id(request: Request) -> str:
     """Return the name that a client gave its request, if it is plain and short; else an empty one."""
     name = request.headers.get(REQUEST_ID, "")
     return name if len(name) <= 128 and name.isascii() and name.isprintable() else ""
+
+
+def _timing(seconds: Mapping[str, float]) -> str:
+    """Return the value of `TIMING`."""
+    return ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
 
 
 def _kind(request: Request) -> str:

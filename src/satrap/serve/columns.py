@@ -45,7 +45,9 @@ def to_request(model: ServedModel, context: Mapping[str, Any], items: Any, *, ma
 
 def check_names(model: ServedModel, names: Sequence[str]) -> None:
     """Raise `RequestError` for a column that the model does not know, or that is missing."""
-    known, given = set(model.columns), set(names)
+    known, given = model.known, set(names)
+    if known == given:
+        return
     shown = ", ".join(model.columns[:SHOWN]) + (", ..." if len(model.columns) > SHOWN else "")
     for name in names:
         if name not in known:
@@ -93,6 +95,10 @@ def _by_column(model: ServedModel, context: Mapping[str, Any], items: Sequence[A
 
 def _count(columns: Mapping[str, Any], max_items: int) -> int:
     """Return how many items there are."""
+    if set(map(type, columns.values())) == {list} and len(sizes := set(map(len, columns.values()))) == 1:
+        [count] = sizes
+        check_count(count, max_items)
+        return count
     counts: dict[str, int] = {}
     for name, values in columns.items():
         if not isinstance(values, list):

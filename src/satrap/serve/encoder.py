@@ -7,17 +7,18 @@ left (lists, times, boundaries, mixed types) goes the way of `Encoder`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.batch import Batch, Floats, Ids, Jagged
+from satrap.batch import Batch, Floats, Ids, Jagged, one_id_each
 from satrap.data.encode import Encoder, Missing, needed_columns, reduced
-from satrap.data.hashing import cross_ids, hash_ids
+from satrap.data.hashing import cross_ids, hash_ids, hash_integers
 from satrap.data.source import Origin
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.schema import Categorical, Numeric, Schema
@@ -45,13 +46,21 @@ class RequestEncoder:
     def __init__(self, schema: Schema, missing: Sequence[str]) -> None:
         self._schema, self._texts, self._missing = schema, missing, Missing(missing, schema.salt)
         self._categorical = {name: f for name, f in schema.categorical.items() if _is_plain(f)}
-        self._id_columns = list(dict.fromkeys(c for name in self._categorical for c in self._parts(name)))
+        self._made = {
+            name: f for name, f in self._categorical.items() if f.cross or f.vocabulary or f.buckets
+        }
+        self._as_they_are = [(n, f.column or n) for n, f in self._categorical.items() if n not in self._made]
+        self._parts = {name: f.cross or [f.column or name] for name, f in self._categorical.items()}
+        self._id_columns = list(dict.fromkeys(c for parts in self._parts.values() for c in parts))
         numeric = {name: f for name, f in schema.numeric.items() if f.time is None and f.sequence is None}
         self._number_columns = list(dict.fromkeys(f.column or name for name, f in numeric.items()))
         self._alike = [
             _Alike(names, [self._number_columns.index(numeric[name].column or name) for name in names], f)
             for f, names in _alike(numeric)
         ]
+        self._uniform = len(self._alike) == 1 and self._alike[0].columns == list(
+            range(len(self._number_columns))
+        )
         self._encoders: dict[frozenset[str], Encoder] = {}
 
     def __call__(self, requests: Sequence[ScoreRequest]) -> Batch:
@@ -62,11 +71,12 @@ class RequestEncoder:
         """
         size = sum(request.size for request in requests)
         hashed = self._hashed(requests)
-        ids = {
-            name: Jagged(reduced(self._of_feature(name, hashed), feature, self._schema.salt))
-            for name, feature in self._categorical.items()
-            if all(column in hashed for column in self._parts(name))
-        }
+        ids = {name: one_id_each(hashed[column]) for name, column in self._as_they_are if column in hashed}
+        for name, feature in self._made.items():
+            parts = [hashed[column] for column in self._parts[name] if column in hashed]
+            if len(parts) == len(self._parts[name]):
+                own = cross_ids(parts) if feature.cross else parts[0]
+                ids[name] = one_id_each(reduced(own, feature, self._schema.salt))
         numbers = self._numbers(requests)
         left = frozenset(self._schema.features.keys() - ids.keys() - numbers.keys())
         rest = self._rest(left, requests) if left else None
@@ -88,52 +98,46 @@ class RequestEncoder:
             events={} if rest is None else rest[0].events,
         )
 
-    def _parts(self, feature: str) -> Sequence[str]:
-        """Return the columns of a plain categorical feature."""
-        found = self._categorical[feature]
-        return found.cross or [found.column or feature]
-
-    def _of_feature(self, feature: str, hashed: Mapping[str, Ids]) -> Ids:
-        parts = [hashed[column] for column in self._parts(feature)]
-        return cross_ids(parts) if self._categorical[feature].cross else parts[0]
-
     def _hashed(self, requests: Sequence[ScoreRequest]) -> dict[str, Ids]:
         """Return the ids of columns that hold only integers or only text, of all rows."""
+
+        def hashed(kind: Types, flat: list[Any]) -> Ids | None:
+            salt, missing = self._schema.salt, self._missing.ids
+            try:
+                if kind is _WHOLE:
+                    return hash_integers(np.array(flat, np.int64), salt, missing)
+                return hash_ids(pa.array(flat, pa.string()), salt, missing)
+            except (OverflowError, pa.ArrowException):
+                return None  # more than 63 bits, or a surrogate: `Encoder` knows what to do
+
         found: dict[str, Ids] = {}
-        for columns, values, counts in _blocks(self._id_columns, requests):
-            for kind, chosen in _by_kind(columns, values, (_WHOLE, _TEXT)):
-                flat = list(chain.from_iterable(values[column] for column in chosen))
-                try:
-                    array = np.array(flat, np.int64) if kind is _WHOLE else pa.array(flat, pa.string())
-                except (OverflowError, pa.ArrowException):
-                    continue  # more than 63 bits, or a surrogate: `Encoder` knows what to do
-                ids = hash_ids(array, self._schema.salt, self._missing.ids).reshape(len(chosen), -1)
-                spread = ids if counts is None else np.repeat(ids, counts, axis=1)
-                found |= zip(chosen, spread, strict=True)
+        for columns, block in _converted(self._id_columns, requests, (_WHOLE, _TEXT), hashed):
+            found |= zip(columns, block, strict=True)
         return found
 
     def _numbers(self, requests: Sequence[ScoreRequest]) -> dict[str, Floats]:
         """Return the numeric features whose columns hold numbers or null and nothing that is refused."""
-        raw: dict[str, Doubles] = {}
-        for columns, values, counts in _blocks(self._number_columns, requests):
-            for _, chosen in _by_kind(columns, values, (_NUMBERS,)):
-                flat = list(chain.from_iterable(values[column] for column in chosen))
-                try:
-                    block = np.array(flat, np.float64).reshape(len(chosen), -1)
-                except OverflowError:
-                    continue
-                if self._missing.numbers:
-                    block[np.isin(block, self._missing.numbers)] = np.nan
-                if (np.abs(block) >= _EXACT).any():
-                    continue
-                spread = block if counts is None else np.repeat(block, counts, axis=1)
-                raw |= zip(chosen, spread, strict=True)
         found: dict[str, Floats] = {}
+        raw: dict[str, Doubles] = {}
+        for columns, block in _converted(self._number_columns, requests, (_NUMBERS,), self._doubles):
+            if len(columns) == len(self._number_columns) and self._uniform:
+                order = [columns.index(column) for column in self._number_columns]
+                return self._alike[0](block[order])
+            raw |= zip(columns, block, strict=True)
         for alike in self._alike:
             columns = [self._number_columns[index] for index in alike.columns]
             if all(column in raw for column in columns):
                 found |= alike(np.stack([raw[column] for column in columns]))
         return found
+
+    def _doubles(self, _: Types, flat: list[Any]) -> Doubles | None:
+        try:
+            values = np.array(flat, np.float64)
+        except OverflowError:
+            return None
+        if self._missing.numbers:
+            values[np.isin(values, self._missing.numbers)] = np.nan
+        return None if (np.abs(values) >= _EXACT).any() else values
 
     def _rest(
         self, names: frozenset[str], requests: Sequence[ScoreRequest]
@@ -158,7 +162,7 @@ class _Alike:
     """Numeric features with the same transform: applied to all their columns at once."""
 
     def __init__(self, names: Sequence[str], columns: Sequence[int], feature: Numeric) -> None:
-        self._names, self.columns, self._missing = names, columns, feature.missing
+        self._names, self.columns, self._missing = names, list(columns), feature.missing
         self._steps = compile_steps(feature, names[0])
 
     def __call__(self, raw: Doubles) -> dict[str, Floats]:
@@ -192,38 +196,66 @@ def _alike(features: Mapping[str, Numeric]) -> list[tuple[Numeric, list[str]]]:
 
 
 Values = Mapping[str, Sequence[Any]]
+Convert = Callable[[Types, list[Any]], npt.NDArray[Any] | None]
+"""Makes an array of values of some types; None: they cannot be converted together."""
 
 
-def _blocks(
-    columns: Sequence[str], requests: Sequence[ScoreRequest]
-) -> Iterator[tuple[list[str], Values, list[int] | None]]:
-    """Yield (columns, their values, None), and the same of columns that are context in all requests.
+def _converted(
+    columns: Sequence[str], requests: Sequence[ScoreRequest], kinds: Sequence[Types], convert: Convert
+) -> Iterator[tuple[list[str], npt.NDArray[Any]]]:
+    """Yield columns whose values are of one of some kinds, and these converted together, [columns, rows].
 
-    These have one value per request, and the third says how many items each counts for. Columns with Arrow
-    arrays are left out.
+    Columns with Arrow arrays are left out. A column that is context in all requests has one value of each,
+    which is repeated after it was converted.
     """
-    shared = [c for c in columns if all(c in request.context for request in requests)]
-    if shared:
-        counts = [request.size for request in requests]
-        yield shared, {c: [request.context[c] for request in requests] for c in shared}, counts
-    own: dict[str, Sequence[Any]] = {}
-    for c in columns:
-        if c not in shared:
-            parts = [
-                [request.context[c]] * request.size if c in request.context else request.items[c]
-                for request in requests
-            ]
-            if all(isinstance(part, list) for part in parts):
-                own[c] = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
-    if own:
-        yield list(own), own, None
+    values, shared = _values(columns, requests)
+    counts = [request.size for request in requests]
+    for kind, chosen in _by_kind(list(values), values, kinds):
+        array = convert(kind, list(chain.from_iterable([values[column] for column in chosen])))
+        if array is None:
+            continue
+        repeated = sum(column in shared for column in chosen)  # they come first
+        ends = repeated * len(requests)
+        block = np.empty((len(chosen), sum(counts)), array.dtype)
+        head = array[:ends].reshape(repeated, len(requests))
+        block[:repeated] = head if len(requests) == 1 else np.repeat(head, counts, axis=1)
+        block[repeated:] = array[ends:].reshape(len(chosen) - repeated, sum(counts))
+        yield chosen, block
+
+
+def _values(columns: Sequence[str], requests: Sequence[ScoreRequest]) -> tuple[Values, Set[str]]:
+    """Return the values of columns that are lists, and which of them have one value per request."""
+    first, everywhere = requests[0], set(requests[0].context)
+    if len(requests) == 1:  # the usual case
+        one = {column: [first.context[column]] for column in columns if column in everywhere}
+        one |= {column: first.items[column] for column in columns if column not in everywhere}
+        if set(map(type, one.values())) == {list}:
+            return one, everywhere
+    everywhere = everywhere.intersection(*(request.context for request in requests[1:]))
+    found: dict[str, Sequence[Any]] = {
+        column: [request.context[column] for request in requests]
+        for column in columns
+        if column in everywhere
+    }
+    for column in columns:
+        if column in everywhere:
+            continue
+        parts = [
+            [request.context[column]] * request.size if column in request.context else request.items[column]
+            for request in requests
+        ]
+        if set(map(type, parts)) == {list}:
+            found[column] = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+    return found, everywhere
 
 
 def _by_kind(
     columns: Sequence[str], values: Values, kinds: Sequence[Types]
 ) -> Iterator[tuple[Types, list[str]]]:
     """Yield types, and the columns all of whose values are of them."""
-    every = set(map(type, chain.from_iterable(values[column] for column in columns)))
+    if not columns:
+        return
+    every = set(map(type, chain.from_iterable([values[column] for column in columns])))
     for allowed in kinds:
         if every <= allowed:  # the usual case: one look at all of them
             yield allowed, list(columns)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from satrap.checkpoint.manifest import read_manifest, reading_settings
 from satrap.checkpoint.storage import Storage
+from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.data.columns import as_array
 from satrap.data.encode import needed_columns
@@ -30,10 +31,7 @@ def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[st
         ConfigError, DataError: there are no rows, or they cannot be read.
     """
     recipe = folder.recipe()
-    settings = read_manifest(Storage(model_place(folder, recipe))).settings
-    with reading_settings(str(folder)):
-        saved = Schema.from_dict(settings["schema"])
-    schema = Schema((), saved.features, salt=saved.salt)
+    schema = schema_of(folder, recipe)
     ids, numbers = needed_columns(schema)
     columns = list(dict.fromkeys([*ids, *numbers]))
     if sources:
@@ -42,6 +40,14 @@ def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[st
         if (rows := open_part(recipe, schema, part)) is not None:
             return example(rows, columns, count)
     raise ConfigError("no recipe names rows", where=str(folder), fix="give some: --input FILE")
+
+
+def schema_of(folder: RunFolder, recipe: Recipe) -> Schema:
+    """Return the features of a run's model, without labels."""
+    settings = read_manifest(Storage(model_place(folder, recipe))).settings
+    with reading_settings(str(folder)):
+        saved = Schema.from_dict(settings["schema"])
+    return Schema((), saved.features, salt=saved.salt)
 
 
 def example(rows: Dataset, columns: Sequence[str], count: int) -> dict[str, Any]:
@@ -59,11 +65,22 @@ def example(rows: Dataset, columns: Sequence[str], count: int) -> dict[str, Any]
     if piece is None:
         raise DataError("there are no rows to show", fix="name other rows: --input FILE")
     table = piece.table.slice(0, count)
-    values = {name: plain_values(table.column(name)) for name in columns}
+    return request_of({name: plain_values(table.column(name)) for name in columns})
+
+
+def request_of(values: Mapping[str, list[Any]], context: Collection[str] = ()) -> dict[str, Any]:
+    """Return a request with some rows: columns whose values are all equal are context.
+
+    Args:
+        values: column -> one value per row, as JSON has them.
+        context: columns whose first value counts for all rows.
+    """
     shared = [
-        name for name, column in values.items() if len(column) > 1 and all(v == column[0] for v in column)
+        name
+        for name, column in values.items()
+        if name in context or (len(column) > 1 and all(v == column[0] for v in column))
     ]
-    if len(shared) == len(columns):
+    if len(shared) == len(values):
         shared = shared[:-1]  # the number of items is that of the columns in items
     return {
         "context": {name: values[name][0] for name in shared},

@@ -29,6 +29,7 @@ class FollowerStatistics:
         updates: versions that took the place of an older one.
         reloads: how many of these were read as a whole.
         refused: versions that could not be used.
+        rollbacks: how often an operator has chosen another version.
         seconds: time from noticing a version until it was served, of all together.
         latest: step of the newest version in the folder; -1: none was seen.
     """
@@ -36,6 +37,7 @@ class FollowerStatistics:
     updates: int = 0
     reloads: int = 0
     refused: int = 0
+    rollbacks: int = 0
     seconds: float = 0.0
     latest: int = -1
 
@@ -48,7 +50,8 @@ class Follower:
     notice; the one before it continues to answer, and the next one is tried.
 
     `pin` keeps the served version, `rollback` goes back to an older one and keeps that, `release` follows
-    again. Any thread may call them.
+    again. The versions just before the served one are kept in memory, see `History`: going back to them is a
+    swap. Any thread may call them.
 
     ```python
     with Follower(series, load, scorer, notice=print):
@@ -129,14 +132,17 @@ class Follower:
     def rollback(self, step: int) -> int:
         """Serve a version of an earlier or later step, and keep it until `release`; return its step.
 
-        It is loaded aside, while the served version continues to answer.
+        If it is not in memory, it is loaded aside; the served version continues to answer meanwhile.
 
         Raises:
             RequestError: there is no version of that step.
             CheckpointError: it cannot be read; nothing has changed.
         """
         with self._changing:
-            if step != self._scorer.model.step:
+            if step in self._scorer.model.history.steps:
+                self._go_back(step)
+                self.statistics.rollbacks += 1
+            elif step != self._scorer.model.step:
                 if step not in (steps := self._series.steps()):
                     raise RequestError(
                         404,
@@ -145,8 +151,18 @@ class Follower:
                         fix=f"those there are: {_listed(steps)}",
                     )
                 self._reload(step)
+                self.statistics.rollbacks += 1
             self.pinned = True
             return step
+
+    def _go_back(self, step: int) -> None:
+        served = self._scorer.model
+        self._scorer.do(lambda: setattr(served, "held", True)).result()
+        try:
+            update = served.back_to(step)
+            self._scorer.do(lambda: served.apply(update)).result()
+        finally:
+            self._scorer.do(lambda: setattr(served, "held", False)).result()
 
     def _update(self, step: int) -> None:
         start = monotonic()
@@ -180,7 +196,7 @@ class Follower:
         self.statistics.reloads += 1
 
     def _apply(self, served: ServedModel, update: Update) -> None:
-        while served.folding:
+        while not served.settled:
             if self._stopping.wait(FOLD_SECONDS):
                 update.overlay.close()
                 return

@@ -9,17 +9,16 @@ from satrap.serve.app import Application
 from satrap.serve.follow import FollowerStatistics
 from satrap.serve.request_log import LogStatistics
 from satrap.serve.scorer import Scorer
+from satrap.serve.shadow import ShadowStatistics
 
 
 def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:
-    """Return the values of a server's metrics, see `satrap.openmetrics.METRICS`."""
+    """Return the values of a server's metrics, see `satrap.openmetrics.METRICS`; those there are."""
     model, counters = scorer.model, scorer.statistics
     stages = {
         **application.seconds,
         "wait": counters.wait_seconds,
-        "encode": model.seconds.encode,
-        "lookup": model.seconds.lookup,
-        "network": model.seconds.network,
+        **model.seconds.by_stage(),
     }
     looked_up = model.looked_up()
     log = LogStatistics() if application.log is None else application.log.statistics
@@ -45,4 +44,22 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "satrap_serve_lost_log_items": log.lost,
         "satrap_serve_rows": sum(model.rows().values()),
         "satrap_serve_memory_bytes": model.row_bytes(),
+        "satrap_serve_earlier_versions": len(model.history.steps),
+        "satrap_serve_earlier_bytes": model.history.bytes,
+        "satrap_serve_rollbacks": following.rollbacks,
+        **({} if application.shadow is None else shadow_values(application.shadow.statistics)),
+    }
+
+
+def shadow_values(shadow: ShadowStatistics) -> dict[str, Any]:
+    """Return the values of the metrics of a shadow."""
+    predictions = shadow.predictions.copy()
+    return {
+        "satrap_serve_shadow_step": shadow.step,
+        "satrap_serve_shadow_answers": shadow.answers,
+        "satrap_serve_shadow_dropped_requests": shadow.dropped,
+        "satrap_serve_shadow_failed_requests": shadow.failed,
+        "satrap_serve_shadow_mean": {name: one.shadow for name, one in predictions.items()},
+        "satrap_serve_shadow_served_mean": {name: one.served for name, one in predictions.items()},
+        "satrap_serve_shadow_difference": {name: one.difference for name, one in predictions.items()},
     }

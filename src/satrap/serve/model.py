@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter, time
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,14 @@ from satrap.batch import Batch
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
 from satrap.data.encode import MISSING, needed_columns
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
+from satrap.exchange.local import LocalTelemetry
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
+from satrap.serve.history import History
 from satrap.serve.overlay import Overlay
+from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
 from satrap.serve.update import Update
 from satrap.train import Predictor
@@ -38,6 +42,10 @@ class StageSeconds:
     lookup: float = 0.0
     network: float = 0.0
 
+    def by_stage(self) -> dict[str, float]:
+        """Return stage -> seconds."""
+        return {"encode": self.encode, "lookup": self.lookup, "network": self.network}
+
 
 class ServedModel:
     """Scores rows with the rows and the network of one training step. Only one thread may score at a time.
@@ -51,19 +59,26 @@ class ServedModel:
         missing: texts that mean "missing", as in training.
         version: `Manifest.id` of its checkpoint, if updates are to follow.
         published: when that was cut, in seconds since 1970; None: now.
+        precision: in which the network computes, see `compute_in`.
+        keep: versions before the served one that `back_to` goes back to, default 0.
+        keep_bytes: most memory of them, default 256 MiB.
 
     Attributes:
         step: of the training run.
         version, published: of the arguments, or of the last update.
-        columns: the names of the columns that each request must have.
+        columns, known: the names of the columns that each request must have, in order, and as a set.
+        precision: of the arguments.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
         outputs: the names of the predictions, one for each output of the network.
         score_bytes: of each score: 8 if a label is a number, else 4.
         seconds: time spent so far.
+        history: the versions that `back_to` goes back to.
+        held: whether `fold` waits, so that another thread may read the history; only the thread that scores
+            changes it.
 
     Raises:
-        ConfigError: the rows are not in this process.
+        ConfigError: the rows are not in this process, or the network cannot compute in the precision.
     """
 
     def __init__(
@@ -73,6 +88,9 @@ class ServedModel:
         missing: Sequence[str] = MISSING,
         version: str = "",
         published: float | None = None,
+        precision: str = "float32",
+        keep: int = 0,
+        keep_bytes: int = 1 << 28,
     ) -> None:
         if not isinstance(predictor.exchange, LocalExchange):
             raise ConfigError(
@@ -85,14 +103,34 @@ class ServedModel:
         ids, self.numbers = needed_columns(schema)
         self.lists = set(_list_columns(schema))
         self.columns = [*ids, *(name for name in self.numbers if name not in ids)]
+        self.known = frozenset(self.columns)
         self.outputs = [name for label in predictor.schema.labels for name in prediction_names(label)]
         self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
         self.seconds = StageSeconds()
         self.version = version
         self.published = time() if published is None else published
         self._overlay: Overlay | None = None
+        self.held = False
+        self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
+        self.precision = precision
         predictor.model.eval()
+        compute_in(precision, predictor)
+        self._warm()
+
+    def _warm(self) -> None:
+        """Score made-up rows, so that the first requests do not wait until machine code is there."""
+        features = self._predictor.schema.features.items()
+        vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
+        for value in (1, "1", None):
+            items: dict[str, Any] = {
+                name: [[value] if name in self.lists else value] * 2 for name in self.columns
+            }
+            items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
+            items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
+            with suppress(SatrapError):  # a column may take no such value
+                self.score(self.encode([ScoreRequest(2, {}, items)]))
+        self.seconds, self._exchange.telemetry = StageSeconds(), LocalTelemetry(self._exchange.shard)
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         """Return the ids and numbers of requests, one after another.
@@ -130,30 +168,48 @@ class ServedModel:
         return Update.read(deltas, self._exchange.shard, spare)
 
     def apply(self, update: Update) -> None:
-        """Score with an update from now on; in the thread that scores, and while nothing is `folding`."""
-        assert not self.folding
-        self._spare = self._predictor.model
+        """Score with an update from now on; in the thread that scores.
+
+        One that goes back comes from `back_to`; of others, the one before must be `settled`.
+        """
+        assert self.settled or update.back
+        served = self._predictor.model
+        if update.back:
+            self.history.cut(update.step)
+            self._spare = served
+            if self._overlay is not None:
+                self._overlay.close()
+        else:
+            self._spare = self.history.add(self.step, self.version, self.published, served)
         self._predictor.model = self._predictor.network = update.network
         self._overlay, self.step = update.overlay, update.step
         self.version, self.published = update.version, update.published
 
+    def back_to(self, step: int) -> Update:
+        """Return what makes this model one of a step in `history`; in another thread, while it is `held`."""
+        one, overlay = self.history.back_to(step)
+        return Update(one.step, one.version, one.published, overlay, one.network, back=True)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all rows of the last update have been written."""
+        return self._overlay is None
+
     @property
     def folding(self) -> bool:
-        """Whether rows of the last update are still to be written."""
-        return self._overlay is not None
+        """Whether rows of the last update are to be written now."""
+        return self._overlay is not None and not self.held
 
     def fold(self) -> None:
         """Write some rows of the last update to their place; in the thread that scores."""
-        if self._overlay is not None and not self._overlay.fold():
+        if self._overlay is not None and not self._overlay.fold(self.history.note):
             self._overlay.close()
             self._overlay = None
 
     def after(self, other: ServedModel) -> Self:
         """Return this model with the counters of another one, whose place it takes."""
         self.seconds = other.seconds
-        mine, theirs = self._exchange.telemetry, other._exchange.telemetry
-        mine.peeked.update(theirs.peeked)
-        mine.unseen.update(theirs.unseen)
+        self._exchange.telemetry.go_on(other._exchange.telemetry)
         return self
 
     def rows(self) -> Mapping[str, int]:

@@ -30,17 +30,16 @@ def ask(url: str, action: str, key: Path | None, body: dict[str, Any]) -> dict[s
     Raises:
         ConfigError: the server cannot be reached, or refuses.
     """
-    headers = {"Content-Type": "application/json"}
-    if key is not None:
-        read_key(key)
-        headers["Authorization"] = f"Bearer {key.read_text(encoding='utf-8').strip()}"
-    base = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
-    if not base.startswith(("http://", "https://")):
-        raise ConfigError(f"{url} is no URL of a server", fix="give one such as http://127.0.0.1:8000")
-    place = f"{base}{PATH}/{action}".rstrip("/")
-    data = json.dumps(body).encode() if action else None
+    return call(url, f"{PATH}/{action}".rstrip("/"), key, body if action else None)
+
+
+def call(url: str, path: str, key: Path | None, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what a server answers to a GET, or to a POST with a body, see `ask`."""
+    place = f"{base_of(url)}{path}"
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(place, data, {"Content-Type": "application/json", **authorization(key)})
     try:
-        with urlopen(Request(place, data, headers), timeout=ANSWER_SECONDS) as answer:
+        with urlopen(request, timeout=ANSWER_SECONDS) as answer:
             said: dict[str, Any] = json.load(answer)
     except HTTPError as error:
         raise _refused(error, place) from error
@@ -50,6 +49,22 @@ def ask(url: str, action: str, key: Path | None, body: dict[str, Any]) -> dict[s
             f"the server does not answer: {reason}", where=place, fix="give the URL that satrap serve printed"
         ) from error
     return said
+
+
+def base_of(url: str) -> str:
+    """Return the URL of a server without a slash at its end, http:// if it has no scheme."""
+    base = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
+    if not base.startswith(("http://", "https://")):
+        raise ConfigError(f"{url} is no URL of a server", fix="give one such as http://127.0.0.1:8000")
+    return base
+
+
+def authorization(key: Path | None) -> dict[str, str]:
+    """Return the header that shows a server its key, which is in a file; None: it has none."""
+    if key is None:
+        return {}
+    read_key(key)
+    return {"Authorization": f"Bearer {key.read_text(encoding='utf-8').strip()}"}
 
 
 def _refused(error: HTTPError, place: str) -> ConfigError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -75,10 +75,16 @@ class Overlay:
             mine, found = self._rows.peek_group(request.group, request.ids, request.splits)
             block[found] = mine[found]
 
-    def fold(self) -> bool:
-        """Write some rows to the store; return whether there are more."""
+    def fold(self, before: Callable[[str, Ids], object] = lambda _, __: None) -> bool:
+        """Write some rows to the store; return whether there are more.
+
+        `before` is called with the table and the ids of rows that are about to change.
+        """
         if self._pieces:
             chunk, gone = self._pieces.popleft()
+            for ids in (chunk.ids, gone):
+                if len(ids):
+                    before(chunk.table, ids)
             if len(chunk.ids):
                 self._store.load(chunk.table, chunk)
             if len(gone):

@@ -77,7 +77,7 @@ class Replica:
         with ExitStack() as stack:
             scorer = stack.enter_context(Scorer(loaded.model(), max_queue=loaded.limits.max_queue))
             self._application = Application(scorer, loaded.limits, secret=loaded.secret)
-            stack.enter_context(loaded.following(scorer, self._application))
+            stack.enter_context(loaded.attended(scorer, self._application))
             self._stack = stack.pop_all()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,12 +26,14 @@ from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
 from satrap.serve.follow import Follower, FollowerStatistics
 from satrap.serve.model import ServedModel
+from satrap.serve.operator import authorization
 from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Scorer
 from satrap.words import counted, size
 
 if TYPE_CHECKING:
     from satrap.serve.app import Application
+    from satrap.serve.shadow import Shadow
 
 NEEDED = ("starlette", "uvicorn", "orjson")
 
@@ -48,6 +50,7 @@ class Options:
         name: of the model in answers; None: the name of the folder.
         trust: run the code in the folder of another user.
         follow: serve each new snapshot of the run.
+        shadow: folder of a run that scores the same requests after they are answered; None: none does.
     """
 
     listen: str
@@ -57,6 +60,7 @@ class Options:
     name: str | None = None
     trust: bool = False
     follow: bool = False
+    shadow: str | None = None
 
 
 def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]) -> None:
@@ -79,8 +83,11 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     from satrap.serve.server import listening
 
     loaded = Loaded(folder, options, overrides, say)
-    with listening(*split_address(options.listen), secret=loaded.secret) as listener:
-        _answer(loaded, listener, options, say)
+    with listening(*split_address(options.listen), secret=loaded.secret) as listener, ExitStack() as stack:
+        shadow = None
+        if options.shadow is not None:  # it loads while this process does
+            shadow = stack.enter_context(_shadow(RunFolder.open(options.shadow), options, overrides, say))
+        _answer(loaded, listener, shadow, options, say)
     say("ended: every request was answered")
 
 
@@ -112,7 +119,7 @@ class Loaded:
         self._series = _followed(folder, recipe) if options.follow else None
         self._name = options.name or folder.path.resolve().name
         self.limits = recipe.sections.serving
-        self.secret = None if options.key is None else _secret(options.key)
+        self.secret = _secret(options.key)
 
     def model(self) -> ServedModel:
         """Load the model: the trained one, or the newest version that is followed."""
@@ -128,18 +135,53 @@ class Loaded:
         missing = self._recipe.sections.data.missing or MISSING
         manifest = read_manifest(Storage(place))
         published = published_at(manifest.settings, place)
-        return ServedModel(self._name, predictor, missing, manifest.id, published)
+        return ServedModel(
+            self._name,
+            predictor,
+            missing,
+            manifest.id,
+            published,
+            precision=self.limits.precision,
+            keep=self.limits.keep,
+            keep_bytes=self.limits.keep_memory,
+        )
 
     @contextmanager
-    def following(self, scorer: Scorer, application: Application) -> Iterator[FollowerStatistics]:
-        """Have the scorer follow the run, if asked for, until the block ends."""
-        series = self._series
-        if series is None:
-            yield FollowerStatistics()
-            return
-        with Follower(series, lambda step: self._load(series.place(step)), scorer, notice=self._say) as found:
-            application.versions.follower = found
-            yield found.statistics
+    def attended(self, scorer: Scorer, application: Application) -> Iterator[FollowerStatistics]:
+        """Have the scorer follow the run and answers written down, if asked for, until the block ends."""
+        series, limits = self._series, self.limits
+        with ExitStack() as stack:
+            if limits.log is not None:
+                log = RequestLog(limits.log, share=limits.log_share, notice=self._say)
+                application.log = stack.enter_context(log)
+            if series is None:
+                yield FollowerStatistics()
+                return
+            follower = Follower(series, lambda step: self._load(series.place(step)), scorer, notice=self._say)
+            application.versions.follower = stack.enter_context(follower)
+            yield follower.statistics
+
+
+def _shadow(
+    folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]
+) -> Shadow:
+    """Return the shadow that serves a run; it follows that if this server follows its own, and it can."""
+    from satrap.serve.shadow import Shadow
+
+    recipe = scoring_recipe(folder, overrides)
+    if not options.trust:
+        _check_owner(folder, recipe)
+    arguments = ["serve", str(folder), "--listen", "127.0.0.1:0"]
+    if options.key is not None:
+        arguments += ["--key", str(options.key)]
+    own = [one for one in overrides if not one.startswith("serving.log")]  # a shadow answers nobody
+    arguments += [word for override in own for word in ("--set", override)]
+    arguments += ["--trust"] * options.trust
+    if options.follow:
+        with suppress(ConfigError):
+            _followed(folder, recipe)
+            arguments.append("--follow")
+    return Shadow(arguments, authorization(options.key), say=say)
 
 
 def _followed(folder: RunFolder, recipe: Recipe) -> Series:
@@ -164,7 +206,13 @@ def _followed(folder: RunFolder, recipe: Recipe) -> Series:
     return series
 
 
-def _answer(loaded: Loaded, listener: socket.socket, options: Options, say: Callable[[str], object]) -> None:
+def _answer(
+    loaded: Loaded,
+    listener: socket.socket,
+    shadow: Shadow | None,
+    options: Options,
+    say: Callable[[str], object],
+) -> None:
     from satrap.serve.app import Application
     from satrap.serve.metrics import server_values
     from satrap.serve.server import Server
@@ -173,10 +221,8 @@ def _answer(loaded: Loaded, listener: socket.socket, options: Options, say: Call
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(model, max_queue=loaded.limits.max_queue))
         application = Application(scorer, loaded.limits, secret=loaded.secret)
-        counters = stack.enter_context(loaded.following(scorer, application))
-        if loaded.limits.log is not None:
-            log = RequestLog(loaded.limits.log, share=loaded.limits.log_share, notice=say)
-            application.log = stack.enter_context(log)
+        application.shadow = shadow
+        counters = stack.enter_context(loaded.attended(scorer, application))
         metrics = None
         if options.metrics:
             endpoint = Endpoint(
@@ -209,8 +255,10 @@ def _check_owner(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _secret(key: Path) -> bytes:
-    """Return the text of a key file; raise `ConfigError` if it is not one, or others may read it."""
+def _secret(key: Path | None) -> bytes | None:
+    """Return the text of a key file, if any; raise `ConfigError` if it is not one, or others may read it."""
+    if key is None:
+        return None
     read_key(key)
     return key.read_bytes().strip()
 

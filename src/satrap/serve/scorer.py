@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,11 +31,14 @@ class Answer:
         model: that scored it.
         step: at which it was.
         scores: [rows, outputs].
+        seconds: stage -> time: the request's own in the queue, "wait", and those of all that were scored with
+            it.
     """
 
     model: ServedModel
     step: int
     scores: Scores
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -232,7 +235,8 @@ class Scorer:
 
     def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
         """Score requests together; if that fails, one by one, so that only the bad one fails."""
-        model, requests = self.model, [job.request for job in jobs]
+        model, requests, begun = self.model, [job.request for job in jobs], perf_counter()
+        before = model.seconds.by_stage()
         scores, error = tried(lambda: model.score(model.encode(requests)))
         if scores is None:
             assert error is not None
@@ -241,9 +245,10 @@ class Scorer:
             self.statistics.failed += 1
             return [(jobs[0], error)]
         results: list[tuple[_Job, Answer | BaseException]] = []
-        start = 0
+        start, took = 0, {stage: s - before[stage] for stage, s in model.seconds.by_stage().items()}
         for job in jobs:
-            results.append((job, Answer(model, model.step, scores[start : start + job.request.size])))
+            mine = scores[start : start + job.request.size]
+            results.append((job, Answer(model, model.step, mine, {"wait": begun - job.begun, **took})))
             start += job.request.size
         self.statistics.requests += len(jobs)
         self.statistics.rows += start

@@ -123,6 +123,8 @@ class Server:
         if self._uvicorn.started:
             started()
         await serving
+        if self._application.shadow is not None:
+            await self._application.shadow.disconnect()
 
     def _drain(self) -> None:
         assert self._loop is not None

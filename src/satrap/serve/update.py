@@ -21,7 +21,7 @@ from satrap.store import Shard
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A later step, ready to be served.
+    """Another step, ready to be served.
 
     Args:
         step: of the training run.
@@ -29,6 +29,7 @@ class Update:
         published: when it was cut, in seconds since 1970.
         overlay: rows that changed, sealed.
         network: with the weights of the step.
+        back: whether the step is an earlier one, see `History`.
     """
 
     step: int
@@ -36,6 +37,7 @@ class Update:
     published: float
     overlay: Overlay
     network: nn.Module
+    back: bool = False
 
     @classmethod
     def read(cls, deltas: Sequence[tuple[Storage, Manifest]], store: Shard, network: nn.Module) -> Self:

@@ -55,11 +55,20 @@ class Versions:
         return self.follower
 
     async def _list(self, request: Request) -> Response:
-        """Answer GET /v1/versions: the served step, whether it is pinned, and the steps that there are."""
+        """Answer GET /v1/versions.
+
+        It says the served step, whether it is pinned, the steps that there are, those among the earlier ones
+        that are in memory, and how often the server went back.
+        """
         self._check(request)
         follower = self._following()
         steps = await asyncio.to_thread(follower.steps)
-        return self._told(follower, versions=steps)
+        return self._told(
+            follower,
+            versions=steps,
+            earlier=self._scorer.model.history.steps,
+            rollbacks=follower.statistics.rollbacks,
+        )
 
     async def _change(self, name: str, request: Request) -> Response:
         self._check(request)

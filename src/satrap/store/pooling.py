@@ -48,7 +48,7 @@ def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
     """
     ids = plain(ids, np.uint64, 1, "ids")
     splits = check_splits(splits, None, len(ids))
-    longest = int(np.diff(splits).max(initial=0))
+    longest = int((splits[1:] - splits[:-1]).max(initial=0))
     table = np.empty(max(16, 1 << (2 * longest - 1).bit_length() if longest else 16), np.int32)
     out, inverse = np.empty(len(ids), np.uint64), np.empty(len(ids), np.int32)
     out_splits = np.empty(len(splits), np.int64)

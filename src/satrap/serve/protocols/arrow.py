@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.data.columns import as_array
@@ -71,7 +73,22 @@ def write(answer: Answer) -> bytes:
     model = answer.model
     columns = [pa.array(column) for column in answer.scores.T]
     metadata = {"model": model.name, "step": str(answer.step)}
-    table = pa.Table.from_arrays(columns, model.outputs).replace_schema_metadata(metadata)
+    return _packed(pa.Table.from_arrays(columns, model.outputs).replace_schema_metadata(metadata))
+
+
+def pack(request: ScoreRequest, columns: Sequence[str]) -> bytes:
+    """Return a request with some columns as a stream."""
+    return _packed(request.table(columns))
+
+
+def scores_in(body: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Return the scores of an answer, by prediction."""
+    with pa.ipc.open_stream(body) as stream:
+        table = stream.read_all()
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _packed(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

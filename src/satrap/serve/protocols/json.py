@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -55,7 +54,7 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
             422, "the context is not an object", where="context", fix="give an object: column -> value"
         )
     asked = to_request(model, context or {}, request["items"], max_items=max_items)
-    return replace(asked, step=request.get("step"))
+    return ScoreRequest(asked.size, asked.context, asked.items, request.get("step"))
 
 
 def write(answer: Answer) -> bytes:

@@ -1,0 +1,304 @@
+"""Latency of a server that has one core for itself, on a clock of processor time.
+
+`python -m benchmarks.serving.clock [--seconds 30] [--rounds 3]`
+
+On a machine that others use, wall-clock tails are theirs. So here the queue is played through: Poisson
+arrivals, one scoring thread that does the real work (parsing, encoding, lookup, network, writing, folding
+rows of an update) with the real model, and a clock that goes on by the processor time of each piece of it, or
+jumps to the next arrival when nothing is left to do. A thread on a busy machine needs more processor time for
+the same work, since cores share caches and memory (docs/decisions/0026): so each piece is divided by how much
+longer the network alone took just before than it does at best in this run ("slowdown" is the average).
+The cost of HTTP, measured in the same run on a server's process, is added to each request. What a real server
+does beside it is not in the clock: the thread that makes an overlay of an update is taken to have another
+core ("updates"), or it has half of this one meanwhile ("shared").
+
+The model is that of `python -m benchmarks.serving`, with `--rows` rows; requests have one context and 100
+items. An update changes `--changed` rows every 5 seconds. Ratios are of p99 with updates by p99 without, of
+the same round. "longest update" is the longest piece of the scoring thread's work for an update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.record import write
+from benchmarks.serving.__main__ import (
+    DIM,
+    IDS,
+    MAX_ITEMS,
+    PRECISIONS,
+    Process,
+    Work,
+    http_ms,
+    processor_ms,
+    request,
+    trained,
+)
+from satrap.serve.loadtest.generator import arrivals
+from satrap.serve.model import ServedModel
+from satrap.serve.overlay import Overlay
+from satrap.serve.protocols import json as protocol
+from satrap.serve.scorer import JOINED_ROWS, Answer
+from satrap.serve.update import Update
+from satrap.store import Chunk
+from satrap.train import Predictor
+
+EVERY = 5.0
+ITEMS = 100
+
+
+class Slowdown:
+    """How much longer the same work takes now than at best: the network alone, on its rows.
+
+    Args:
+        work: the network.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work, self._since = work, 0
+        self._best = float(np.quantile([self._timed() for _ in range(1000)], 0.05))
+        self.now = 1.0
+        self.seen: list[float] = []
+
+    def _timed(self) -> float:
+        start = thread_time()
+        self._work.network()
+        return thread_time() - start
+
+    def look(self) -> float:
+        """Return it; every ten calls, it is measured."""
+        if self._since % 10 == 0:
+            self.now = max(1.0, statistics.median(self._timed() for _ in range(5)) / self._best)
+            self.seen.append(self.now)
+        self._since += 1
+        return self.now
+
+
+@dataclass
+class Loaded:
+    """A model with many rows, and updates of it."""
+
+    model: ServedModel
+    each: int  # rows of a table
+
+    @classmethod
+    def of(cls, url: str, rows: int, precision: str) -> Loaded:
+        predictor, each = Predictor.load(url, threads=1), rows // IDS
+        random = np.random.default_rng(1)
+        for table in range(IDS):
+            values = random.normal(scale=0.1, size=(each, DIM)).astype(np.float32)
+            chunk = Chunk(
+                f"c{table}", np.arange(each, dtype=np.uint64), values, np.empty((each, 0), np.float32)
+            )
+            predictor.exchange.durability.load(chunk.table, chunk)
+        return cls(ServedModel("reference", predictor, version="0", precision=precision, keep=3), each)
+
+    def update(self, changed: int, seed: int) -> tuple[Update, float]:
+        """Return an update of rows, and the seconds of processor time to make it of what was read."""
+        random, overlay = np.random.default_rng(seed), Overlay(self.model._exchange.shard)
+        took = 0.0
+        for table in range(IDS):
+            ids = random.permutation(self.each)[: changed // IDS].astype(np.uint64)
+            values = random.normal(scale=0.1, size=(len(ids), DIM)).astype(np.float32)
+            start = thread_time()
+            overlay.load(Chunk(f"c{table}", ids, values, np.empty((len(ids), 0), np.float32)))
+            took += thread_time() - start
+        start = thread_time()
+        overlay.seal()
+        network = deepcopy(self.model._predictor.model)
+        took += thread_time() - start
+        return Update(self.model.step + 1, str(seed), 0.0, overlay, network), took
+
+
+class Queue:
+    """One scoring thread, on a clock of its processor time.
+
+    Args:
+        loaded: the model.
+        http: seconds that HTTP costs for each request.
+        slowdown: by which processor time is divided.
+        shared: whether reading an update takes half of the core.
+    """
+
+    def __init__(self, loaded: Loaded, http: float, slowdown: Slowdown, *, shared: bool = False) -> None:
+        self._loaded, self._http, self._slowdown, self._shared = loaded, http, slowdown, shared
+        self._bodies = [request(ITEMS, seed, loaded.each) for seed in range(64)]
+        self.now, self._reading = 0.0, 0.0
+        self.latencies: list[float] = []
+        self.pieces: list[float] = []
+        self.busy = 0.0
+
+    def _spend(self, seconds: float) -> None:
+        """Let the clock go on by work of the scoring thread."""
+        slowed = min(seconds, self._reading)  # while an update is read, each gets half of the core
+        self._reading -= slowed
+        self.now += seconds + slowed
+        self.busy += seconds
+
+    def run(self, due: Any, updates: Iterator[tuple[float, Update, float]]) -> None:
+        """Answer requests that are due at some times, and serve updates once they have been read."""
+        model, waiting = self._loaded.model, deque[tuple[float, bytes]]()
+        arriving = deque((float(at), self._bodies[i % len(self._bodies)]) for i, at in enumerate(due))
+        following, reading = next(updates, None), False
+        while arriving or waiting:
+            while arriving and arriving[0][0] <= self.now:
+                waiting.append(arriving.popleft())
+            if following is not None and following[0] <= self.now and not reading:
+                cost = following[2] / self._slowdown.now
+                reading, self._reading = True, cost if self._shared else 0.0
+            if following is not None and reading and self._reading <= 0 and model.settled:
+                self._timed(partial(model.apply, following[1]))
+                following, reading = next(updates, None), False
+            if waiting:
+                self._score(model, waiting)
+            if model.folding:
+                self._timed(model.fold)
+            elif not waiting and arriving:
+                self._idle(arriving[0][0], following[0] if following and not reading else self.now)
+
+    def _idle(self, arrival: float, update: float) -> None:
+        """Let the clock go on until a request or an update is there, or an update has been read."""
+        until = min(arrival, update) if update > self.now else arrival
+        pause = max(0.0, until - self.now)
+        if self._reading > 0:
+            pause = min(pause, self._reading)
+            self._reading -= pause
+        self.now += pause
+
+    def _timed(self, work: Any) -> None:
+        start = thread_time()
+        work()
+        took = (thread_time() - start) / self._slowdown.now
+        self.pieces.append(took)
+        self._spend(took)
+
+    def _score(self, model: ServedModel, waiting: deque[tuple[float, bytes]]) -> None:
+        slowdown = self._slowdown.look()
+        jobs = [waiting.popleft() for _ in range(min(len(waiting), JOINED_ROWS // ITEMS))]
+        start = thread_time()
+        asked = [protocol.read(body, model, max_items=MAX_ITEMS) for _, body in jobs]
+        scores = model.score(model.encode(asked))
+        for i in range(len(jobs)):
+            protocol.write(Answer(model, model.step, scores[i * ITEMS : (i + 1) * ITEMS]))
+        self._spend((thread_time() - start) / slowdown + self._http * len(jobs))
+        self.latencies += [self.now - at for at, _ in jobs]
+
+
+def updates_of(
+    loaded: Loaded, changed: int, seconds: float, seed: int
+) -> Iterator[tuple[float, Update, float]]:
+    """Yield (when it is there, update, seconds of processor time that making it took)."""
+    at, number = EVERY / 2, 0
+    while at < seconds:
+        update, took = loaded.update(changed, 1000 * seed + number)
+        yield at, update, took
+        at, number = at + EVERY, number + 1
+
+
+@dataclass
+class Setting:
+    """What all measurements share."""
+
+    changed: int
+    seconds: float
+    http: float
+    slowdown: Slowdown
+
+
+def measured(loaded: Loaded, rate: float, seed: int, kind: str, setting: Setting) -> dict[str, float]:
+    setting.slowdown.seen.clear()
+    queue = Queue(loaded, setting.http, setting.slowdown, shared=kind == "shared")
+    seconds = setting.seconds
+    updates = iter(()) if kind == "without" else updates_of(loaded, setting.changed, seconds, seed)
+    queue.run(arrivals(rate, seconds, seed), updates)
+    while loaded.model.folding:
+        loaded.model.fold()
+    ms = 1000 * np.array(queue.latencies)
+    return {
+        "p50": float(np.quantile(ms, 0.5)),
+        "p99": float(np.quantile(ms, 0.99)),
+        "longest": float(ms.max()),
+        "longest update": 1000 * max(queue.pieces, default=0.0),
+        "busy": queue.busy / queue.now,
+        "slowdown": statistics.mean(setting.slowdown.seen),
+    }
+
+
+def http_seconds(work: Work, process: Process, slowdown: Slowdown) -> float:
+    """Return the processor time of HTTP: of a server's process, less that of the same work without it."""
+    found = []
+    for _ in range(5):
+        whole, alone = http_ms(process, work.bodies, 1.0), processor_ms(partial(work.requests, 1), 1.0)
+        slowdown.look()
+        found.append((whole - alone) / slowdown.now / 1000)
+    return max(0.0, statistics.median(found))
+
+
+def compared(loaded: Loaded, rate: float, rounds: int, setting: Setting) -> dict[str, Any]:
+    """Return what was measured at a rate, round by round, the medians, and the ratios of p99."""
+    kinds = ("without", "updates", "shared")
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for seed in range(rounds):
+        for kind in kinds:
+            found[kind].append(measured(loaded, rate, seed, kind, setting))
+    return {
+        "rounds": found,
+        "median": {
+            kind: {key: statistics.median(one[key] for one in many) for key in many[0]}
+            for kind, many in found.items()
+        },
+        "ratio of p99": {
+            kind: statistics.median(
+                a["p99"] / b["p99"] for a, b in zip(found[kind], found["without"], strict=True)
+            )
+            for kind in kinds[1:]
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--changed", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement, on the clock")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="*", default=[100.0, 300.0])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        url = trained(Path(folder) / "model")
+        work, process = Work(url, ITEMS), Process(url)
+        slowdown = Slowdown(work)
+        http = http_seconds(work, process, slowdown)
+        process.close()
+        setting = Setting(arguments.changed, arguments.seconds, http, slowdown)
+        results["http_ms"] = 1000 * http
+        for precision in PRECISIONS:
+            loaded = Loaded.of(url, arguments.rows, precision)
+            measured(loaded, 100, 99, "updates", setting)  # kernels and caches
+            for rate in arguments.rates:
+                name = f"{rate:g}/s {precision}"
+                results[name] = found = compared(loaded, rate, arguments.rounds, setting)
+                print(name, found["ratio of p99"], flush=True)
+                for kind, median in found["median"].items():
+                    print(f"  {kind:<8}", {key: round(value, 2) for key, value in median.items()}, flush=True)
+            loaded.model.close()
+    print(write(Path(__file__).parent / "results", vars(arguments), results))
+
+
+if __name__ == "__main__":
+    main()

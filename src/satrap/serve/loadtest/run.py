@@ -1,0 +1,134 @@
+"""A load test from its options to its report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from satrap.data import Dataset
+from satrap.errors import ConfigError
+from satrap.launch.datasets import open_sources
+from satrap.launch.folder import RunFolder
+from satrap.launch.scoring import scoring_recipe
+from satrap.serve.example import schema_of
+from satrap.serve.loadtest.connection import Target
+from satrap.serve.loadtest.generator import Generator, Outcome, arrivals
+from satrap.serve.loadtest.offline import compared, scores_in
+from satrap.serve.loadtest.report import Report
+from satrap.serve.loadtest.rows import requests_of, rows_of
+from satrap.serve.operator import PATH, authorization, base_of, call
+
+BODIES = 64
+"""Most different requests; they take turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """What to send to a server, and how to look at its answers.
+
+    Args:
+        url: of the server.
+        sources: files with the model's columns.
+        rate: requests per second, on average; when each is due is drawn.
+        seconds: for how long.
+        items: rows of a request.
+        context: columns whose value in the first row of a request counts for all of them.
+        run: folder of the run that is served: answers are compared with its offline scores. None: they are
+            not.
+        tolerance: largest difference of a score, absolute and relative.
+        connections: most connections.
+        timeout: seconds after which a request has failed.
+        seed: of the times when requests are due.
+        key: file with the server's key; None: it has none.
+    """
+
+    url: str
+    sources: Sequence[str]
+    rate: float
+    seconds: float = 10.0
+    items: int = 100
+    context: Sequence[str] = ()
+    run: Path | None = None
+    tolerance: float = 1e-6
+    connections: int = 64
+    timeout: float = 10.0
+    seed: int = 0
+    key: Path | None = None
+
+    def __call__(self, say: Callable[[str], object] = lambda _: None) -> Report:
+        """Send the requests, look at the answers, and return what was found.
+
+        Args:
+            say: called with a line before what takes long.
+
+        Raises:
+            ConfigError, DataError: the server cannot be reached or has another model, or the rows cannot be
+                read.
+        """
+        told = call(self.url, "/v1/model", self.key)
+        folder = None if self.run is None else RunFolder.open(self.run)
+        columns = list(told["columns"])
+        requests = requests_of(
+            self._rows(told, folder),
+            columns,
+            items=min(self.items, told["limits"]["items"]),
+            count=BODIES,
+            context=self.context,
+        )
+        rollbacks = self._rollbacks()
+        say(f"sending {self.rate:g} requests per second for {self.seconds:g} s")
+        outcomes = self._sent(requests, read=scores_in if folder else lambda _: None)
+        comparison = None
+        if folder is not None:
+            say("scoring the same rows offline")
+            recipe = scoring_recipe(folder, ())
+            comparison = compared(outcomes, requests, folder, recipe, self.tolerance)
+        return Report(
+            outcomes,
+            self.rate,
+            self.seconds,
+            max(len(next(iter(request["items"].values()))) for request in requests),
+            self._rollbacks() - rollbacks,
+            comparison,
+            self.tolerance,
+        )
+
+    def _rows(self, told: dict[str, Any], folder: RunFolder | None) -> Dataset:
+        if folder is None:
+            return rows_of(self.sources, told["columns"])
+        recipe = folder.recipe()
+        return open_sources(recipe, schema_of(folder, recipe), self.sources)
+
+    def _sent(self, requests: Sequence[Any], read: Callable[[bytes], Any]) -> list[Outcome]:
+        target = Target.of(base_of(self.url), authorization(self.key))
+        generator = Generator(
+            target,
+            [target.post("/v1/score", orjson.dumps(request)) for request in requests],
+            arrivals(self.rate, self.seconds, self.seed),
+            connections=self.connections,
+            timeout=self.timeout,
+            read=read,
+        )
+        with asyncio.Runner(loop_factory=_loop()) as runner:
+            return runner.run(generator.run())
+
+    def _rollbacks(self) -> int:
+        """Return how often the server went back to an older version."""
+        try:
+            return int(call(self.url, PATH, self.key).get("rollbacks", 0))
+        except ConfigError:  # it follows no run
+            return 0
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,45 @@
+"""The number format in which a served network computes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from satrap.errors import ConfigError, SatrapError
+from satrap.train import Predictor
+from satrap.train.blank import blank_batch
+
+
+def compute_in(precision: str, predictor: Predictor) -> None:
+    """Have a predictor's network compute in a number format; what it says stays float32.
+
+    Args:
+        precision: "float32": as it is, so as `satrap predict`. "bfloat16": factors of matrix products have 8
+            significant bits, and so have the weights of linear layers, which take half the memory.
+        predictor: whose network it is.
+
+    Raises:
+        ConfigError: the network cannot compute in this format.
+    """
+    if precision == "float32":
+        return
+    model = predictor.model
+    # Autocast would round the weights in each pass again; rounded once, they are what it takes.
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.to(torch.bfloat16)
+    predictor.precision = precision
+    model.eval()
+    try:
+        with torch.inference_mode():
+            finite = predictor.logits(blank_batch(predictor.plan, predictor.embeddings)).isfinite().all()
+        why = "" if finite else "its output is not finite"
+    except (RuntimeError, TypeError, ValueError, SatrapError) as error:
+        why = str(error).splitlines()[0]
+    if why:
+        raise ConfigError(
+            f"model {type(model).__name__} cannot compute in {precision}",
+            where="serving.precision",
+            why=why,
+            fix="serve it with serving.precision: float32",
+        )

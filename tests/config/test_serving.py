@@ -1,0 +1,19 @@
+import pydantic
+import pytest
+
+from satrap.config.serving import Serving
+
+
+def test_sizes_and_times_have_units() -> None:
+    read = Serving.model_validate(
+        {"keep_memory": "1GiB", "max_bytes": "2MiB", "max_staleness": "2m", "keep": 0}
+    )
+    assert (read.keep_memory, read.max_bytes, read.max_staleness, read.keep) == (1 << 30, 2 << 20, 120.0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"precision": "float16"}, {"keep": -1}, {"keep_memory": 0}, {"deadline": 0}, {"max_item": 1}]
+)
+def test_what_makes_no_sense_is_refused(wrong: object) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        Serving.model_validate(wrong)
