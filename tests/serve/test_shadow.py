@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
 from satrap.serve.loadtest.connection import Target
 from satrap.serve.request import ScoreRequest
@@ -31,7 +32,11 @@ from tests.serve.served import Served, served
 def both(snapshots: RunFolder) -> Iterator[tuple[Served, Served, Shadow]]:
     """A server, another one with a later step, and the shadow by which the first asks the second."""
     first, *_, last = steps(snapshots)
-    with served(snapshot(snapshots, first)) as one, served(snapshot(snapshots, last)) as other:
+    patient = Serving(deadline=60.0)  # a request that waited too long would be dropped
+    with (
+        served(snapshot(snapshots, first), patient) as one,
+        served(snapshot(snapshots, last), patient) as other,
+    ):
         shadow = Shadow([])
         shadow.target = Target(*other.address)
         one.application.shadow = shadow
