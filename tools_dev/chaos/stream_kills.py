@@ -19,8 +19,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from redis import RedisError
@@ -28,6 +30,7 @@ from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, children
 from tests.support.logs import RedisServer
 
+from satrap.checkpoint import Series
 from satrap.data.hashing import hash_ids
 from satrap.exchange import LocalExchange
 from satrap.train import Predictor
@@ -123,7 +126,10 @@ def loop(kills: int, *, seed: int, layout: int, folder: Path) -> Found:
             _attempt(recipe, run, server, source, found, kills)
         producer.ending.set()
         producer.join()
-        _finish(recipe, run, server)
+        for _ in range(5):  # a busy machine may be quiet before all is read
+            _finish(recipe, run)
+            if _read(run) == producer.added:
+                break
         _count(run, producer.added, server, found)
     finally:
         producer.ending.set()
@@ -186,7 +192,7 @@ def _newest(run: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in steps), default=0)
 
 
-def _finish(recipe: Path, run: Path, server: RedisServer) -> None:
+def _finish(recipe: Path, run: Path) -> None:
     """Let the run read what is left, and stop it."""
     process = _start(recipe, run)
     begun = quiet = time.monotonic()
@@ -200,6 +206,18 @@ def _finish(recipe: Path, run: Path, server: RedisServer) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT) == 1, tail(run)  # saved, and to be continued
+
+
+def _read(run: Path) -> int:
+    """Return how many events the newest snapshot has read, by its offsets."""
+    series = Series(str(run / "checkpoints"))
+    settings: Mapping[str, Any] = series.manifest(series.latest() or 0).settings
+    counts = Counter[str]()
+    for one in (settings["run"], *settings["peers"]):
+        for stream in one["streams"]:
+            for name, (count, _) in (stream["position"] or {}).get("offsets", {}).items():
+                counts[name] = max(counts[name], count)
+    return counts.total()
 
 
 def _published(run: Path) -> int:
