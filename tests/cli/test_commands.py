@@ -28,6 +28,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "request",
         "versions",
         "bench",
+        "export",
         "report",
         "config",
         "plan",
