@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 
 # Servers that some tests talk to, from Debian; where they are missing, these tests are skipped and say so.
 servers:
-	@for name in redis-server; do command -v $$name > /dev/null || apt-get install -y -q=2 $$name || true; done
+	@for name in redis-server haproxy; do command -v $$name > /dev/null || apt-get install -y -q=2 $$name || true; done
 
 quickstart: setup
 	@$(BIN)/satrap quickstart
