@@ -7,7 +7,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter, time
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +123,9 @@ class ServedModel:
         features = self._predictor.schema.features.items()
         vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
         for value in (1, "1", None):
-            items = {name: [[value] if name in self.lists else value] * 2 for name in self.columns}
+            items: dict[str, list[Any]] = {
+                name: [[value] if name in self.lists else value] * 2 for name in self.columns
+            }
             items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
             items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
             with suppress(SatrapError):  # a column may take no such value
