@@ -14,7 +14,8 @@ core ("updates"), or it has half of this one meanwhile ("shared").
 
 The model is that of `python -m benchmarks.serving`, with `--rows` rows; requests have one context and 100
 items. An update changes `--changed` rows every 5 seconds. Ratios are of p99 with updates by p99 without, of
-the same round. "longest update" is the longest piece of the scoring thread's work for an update.
+the same round. "longest update" is the longest piece of the scoring thread's work for an update, "going back"
+the processor time until an earlier version answers. Without `--rates`, only that is measured.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Loaded:
                 f"c{table}", np.arange(each, dtype=np.uint64), values, np.empty((each, 0), np.float32)
             )
             predictor.exchange.durability.load(chunk.table, chunk)
-        return cls(ServedModel("reference", predictor, version="0", precision=precision, keep=3), each)
+        return cls(
+            ServedModel("reference", predictor, version="0", precision=precision, keep=3, keep_bytes=1 << 30),
+            each,
+        )
 
     def update(self, changed: int, seed: int) -> tuple[Update, float]:
         """Return an update of rows, and the seconds of processor time to make it of what was read."""
@@ -237,6 +241,25 @@ def measured(loaded: Loaded, rate: float, seed: int, kind: str, setting: Setting
     }
 
 
+def going_back(loaded: Loaded, setting: Setting) -> dict[str, list[float]]:
+    """Return the processor time of going back by one version and by two, in seconds, after updates."""
+    found: dict[str, list[float]] = {"by 1": [], "by 2": []}
+    model = loaded.model
+    for seed in range(3):
+        for name, steps in (("by 1", 1), ("by 2", 2)):
+            for number in range(steps):
+                model.apply(loaded.update(setting.changed, 100 * seed + 10 * steps + number)[0])
+                while model.folding:
+                    model.fold()
+            setting.slowdown._since = 0
+            slowdown, start = setting.slowdown.look(), thread_time()
+            model.apply(model.back_to(model.history.steps[-steps]))
+            found[name].append((thread_time() - start) / slowdown)
+            while model.folding:
+                model.fold()
+    return found
+
+
 def http_seconds(work: Work, process: Process, slowdown: Slowdown) -> float:
     """Return the processor time of HTTP: of a server's process, less that of the same work without it."""
     found = []
@@ -296,6 +319,8 @@ def main() -> None:
                 print(name, found["ratio of p99"], flush=True)
                 for kind, median in found["median"].items():
                     print(f"  {kind:<8}", {key: round(value, 2) for key, value in median.items()}, flush=True)
+            results[f"going back {precision}"] = found = going_back(loaded, setting)
+            print("going back", precision, found, flush=True)
             loaded.model.close()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 

@@ -207,10 +207,10 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
                 update()
                 time.sleep(max(0.0, EVERY - time.perf_counter() + start))
             found["with"].append(percentiles(client.latencies))
+        found["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
         found["rollback_s"] = rolled_back(follower, scorer)
         client.stop()
         assert follower.statistics.reloads == 0
-        found["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
     mine.send(None)
     process.join()
     manifest = feed.manifest(feed.latest() or 0)

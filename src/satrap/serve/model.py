@@ -123,7 +123,7 @@ class ServedModel:
         features = self._predictor.schema.features.items()
         vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
         for value in (1, "1", None):
-            items: dict[str, Any] = {
+            items: dict[str, list[Any]] = {
                 name: [[value] if name in self.lists else value] * 2 for name in self.columns
             }
             items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
