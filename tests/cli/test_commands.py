@@ -27,6 +27,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "serve",
         "request",
         "versions",
+        "export",
         "report",
         "config",
         "plan",
