@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -29,6 +29,7 @@ from satrap.launch.folder import RunFolder
 from satrap.schema import Schema
 from satrap.train import Predictor
 from tests.export.runs import frame, schema_of, trained
+from tests.support.examples import examples
 
 RECIPE = """\
 data: {train: rows.FORMAT, split: {modulo: 10, validation: [8], test: [9]}, batch_size: 64, shuffle: true}
@@ -158,6 +159,7 @@ def test_what_is_read_is_written_soon(
     assert min(sizes[:-1]) >= 16
 
 
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8))
 def test_first_times_are_those_of_a_set(batches: list[list[int]]) -> None:
     seen, known = _Seen(), {0}
