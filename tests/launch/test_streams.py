@@ -87,6 +87,18 @@ def test_a_killed_run_goes_on_where_it_was_to_the_bit(recipe: Path) -> None:
     assert hours[0] == hours[1]
 
 
+def test_a_run_that_reached_the_end_goes_on_with_what_has_come_since(recipe: Path) -> None:
+    folder = recipe.parent
+    whole = {name: values[:300] for name, values in columns().items()}
+    assert launch.train(load(recipe), str(folder / "run")).result.samples == ROWS
+    again = launch.train(None, str(folder / "run"), resume=True)
+    assert (again.result.samples, again.result.stopped) == (ROWS, "epochs")
+    put(folder / "log", "9.parquet", whole)
+    more = launch.train(None, str(folder / "run"), resume=True)
+    assert (more.result.samples, more.result.stopped) == (ROWS + 300, "epochs")
+    assert more.result.steps == again.result.steps + 3
+
+
 class After(Observer):
     """Calls something after so many samples, once."""
 

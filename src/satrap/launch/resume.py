@@ -117,7 +117,8 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
     kept = load(folder.recipe_file)
     chosen = kept if recipe is None else as_asked(kept_code.adopt(recipe, path), folder)
     _check_same(kept, chosen)
-    if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved():
+    more = chosen.sections.data.stream is not None  # there may be, by now
+    if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved() and not more:
         raise nothing_to_resume(f"the run in {path} is complete", folder.ways_on())
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot", folder.ways_on())

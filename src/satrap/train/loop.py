@@ -96,6 +96,9 @@ class Loop:
             run.end_epoch()
             if validation is not None:
                 self._validate(validation)
+            if position.reading.of_stream:
+                snapshots.keep_place()
+                return
             position.epoch_ended()
 
     @contextmanager

@@ -259,6 +259,12 @@ class Snapshots:
         assert self._writer is not None
         self._writer.save(delta=self._as_delta())
 
+    def keep_place(self) -> None:
+        """Save at the end of a stream, so that the run can go on with the events that come later."""
+        if self._writer is not None:
+            self._writer.wait()
+            self.save()
+
     def make_way(self) -> None:
         """Wait for a snapshot under way if all ranks write it: they cannot write anything else meanwhile."""
         if self._state.exchange.collective and self._writer is not None:
