@@ -127,9 +127,9 @@ def loop(kills: int, *, seed: int, layout: int, folder: Path) -> Found:
         producer.ending.set()
         producer.join()
         for _ in range(5):  # a busy machine may be quiet before all is read
-            _finish(recipe, run)
             if _read(run) == producer.added:
                 break
+            _finish(recipe, run)
         _count(run, producer.added, server, found)
     finally:
         producer.ending.set()
@@ -197,7 +197,7 @@ def _finish(recipe: Path, run: Path) -> None:
     process = _start(recipe, run)
     begun = quiet = time.monotonic()
     before = _published(run)
-    least = 30.0  # seconds, unless a step shows that it has begun
+    least = 300.0  # seconds, unless a step shows that it has begun
     while time.monotonic() - quiet < 4.0 or time.monotonic() - begun < least:
         assert process.poll() is None, f"the run ended by itself\n{tail(run)}"
         assert time.monotonic() - begun < WAIT, f"the run did not read to the end of the log\n{tail(run)}"
