@@ -89,6 +89,9 @@ class StreamKeys(LogKeys):
     """Column of the events' times; the metrics of each hour are reported by it."""
     wait: Seconds = 1.0
     """Longest time for which an event waits until its batch is full."""
+    bad_events: Literal["stop", "skip"] = "stop"
+    """What becomes of events with a value that cannot be used: the run stops and names the place, or they are
+    left out, with a warning for the first, the tenth and so on."""
     labels: LogKeys | None = None
     """A second log, with labels of events: 0 or 1 in the columns of the labels, with `id` and `time`."""
     label_window: Seconds | None = None

@@ -74,6 +74,7 @@ def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int
         follow=sections.training.follow,
         time=keys.time,
         missing=_csv_options(recipe).missing,
+        bad_events=keys.bad_events,
     )
     return found.with_options(worker=worker, workers=workers)
 

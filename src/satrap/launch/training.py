@@ -72,7 +72,8 @@ def train(
         if not resume:
             folder.discard()
         if isinstance(error, KeyboardInterrupt):
-            raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
+            kept = "its snapshot is as it was" if resume else "nothing was kept"
+            raise InterruptedRunError(f"interrupted before the first step; {kept}") from error
         raise
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,6 +112,8 @@ def test_impossible_settings_are_refused(tmp_path: Path, options: dict[str, Any]
 
 
 def test_impossible_shares_and_positions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="bad_events is stop or skip"):
+        stream(tmp_path, bad_events="drop")
     with pytest.raises(ConfigError, match="no worker 2 of 2"):
         stream(tmp_path).with_options(worker=2, workers=2)
     with pytest.raises(ConfigError, match="no setting 'shuffle'"):
@@ -122,6 +127,43 @@ def test_a_value_that_cannot_be_used_is_named_by_its_place(tmp_path: Path) -> No
     with pytest.raises(DataError) as caught:
         list(stream(tmp_path).batches())
     assert str(caught.value.where) == f"{tmp_path}/0.parquet, row 2, column 'x'"
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(bad=st.sets(st.integers(0, 59), max_size=20), batch_size=st.integers(1, 40))
+def test_bad_events_are_left_out_if_asked_and_others_are_read_once(bad: set[int], batch_size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        columns = events(0, 60)
+        put(
+            Path(folder), "0.parquet", {**columns, "x": ["two" if x in bad else str(x) for x in columns["x"]]}
+        )
+        made = stream(Path(folder), batch_size=batch_size, bad_events="skip")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            batches = list(made.batches())
+            assert read_events(batches) == [x for x in range(60) if x not in bad]
+            if len(batches) > 1 and batches[0] is not None:
+                rest = made.batches(0, batches[0].position)
+                assert read_events([batches[0], *rest]) == [x for x in range(60) if x not in bad]
+
+
+def test_the_first_bad_event_is_told_of_and_many_alone_are_an_error(tmp_path: Path) -> None:
+    put(tmp_path, "0.parquet", {**events(0, 3), "x": ["1", "two", "3"]})
+    with pytest.warns(RuntimeWarning, match=r"1 events were left out so far; .*'two'.*row 2, column 'x'"):
+        list(stream(tmp_path, bad_events="skip").batches())
+    (tmp_path / "all").mkdir()
+    pq.write_table(pa.table({**events(0, 70), "x": ["two"] * 70}), tmp_path / "all" / "0.parquet")
+    with pytest.raises(DataError, match="'two' is no number"):
+        list(stream(tmp_path / "all", bad_events="skip").batches())
+
+
+def test_the_first_events_may_have_numbers_and_texts(tmp_path: Path) -> None:
+    put(tmp_path, "0.parquet", {**events(0, 3), "u": [1, 2, 3], "y": [0, 1, 0]})
+    put(tmp_path, "1.parquet", {**events(3, 3), "u": ["1", "2", "x"], "y": [0.0, 1.0, 1.0]})
+    [batch] = stream(tmp_path).head(10).batches()
+    first = batch.ids["u"].values
+    assert first[0] == first[3]
+    assert read_events([batch]) == [0, 1, 2, 3, 4, 5]
 
 
 def test_positions_of_files_are_no_offsets() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from satrap.arguments import checked
 from satrap.batch import Batch
-from satrap.data.columns import as_array
+from satrap.data.columns import as_array, is_text, taken
 from satrap.data.csv import CsvOptions
 from satrap.data.dataset import Dataset, read
 from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
@@ -26,6 +28,9 @@ POLL_SECONDS = 0.1
 
 HEAD_SECONDS = 5.0
 """Longest time for which `EventStream.head` reads."""
+
+SOME = 10
+"""If so many events, and all others that were read with them, cannot be used, something else is wrong."""
 
 OFFSETS = "offsets"
 """Key of a position: partition -> [events trained on so far, offset of the next one]."""
@@ -43,8 +48,11 @@ class StreamSettings:
     worker: int = 0
     workers: int = 1
     missing: tuple[str, ...] = MISSING
+    bad_events: str = "stop"
 
     def __post_init__(self) -> None:
+        if self.bad_events not in ("stop", "skip"):
+            raise ConfigError(f"stream: bad_events is stop or skip, got {self.bad_events!r}")
         for name in ("batch_size", "workers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"stream: {name} must be >= 1, got {getattr(self, name)}")
@@ -114,7 +122,7 @@ class EventStream:
                 fix="start again when there are some",
             )
         columns = {
-            name: as_array(pa.chunked_array([_plain(part.column(name)) for part in parts]))
+            name: as_array(_of_one_type([_plain(part.column(name)) for part in parts]))
             for name in self._columns
         }
         options = CsvOptions(missing=self.settings.missing)
@@ -172,7 +180,51 @@ class _Encoder:
     def __init__(self, schema: Schema, settings: StreamSettings) -> None:
         self._encode = Encoder(schema, missing=settings.missing)
         self._time, self._missing = settings.time, Missing(settings.missing, schema.salt)
-        self._salt = schema.salt
+        self._salt, self._skips, self._skipped = schema.salt, settings.bad_events == "skip", 0
+
+    def usable(self, events: Events) -> tuple[Batch, Events] | None:
+        """Return events and their batch, without those that cannot be used if they are to be left out.
+
+        None: there are no others. `DataError` if they are not to be left out, or all of many would be.
+        """
+        try:
+            return self(events), events
+        except DataError as error:
+            count = events.table.num_rows
+            kept = np.array([*self._good(events, 0, count)] if self._skips else [], np.int64)
+            if not self._skips or (not len(kept) and count > SOME):
+                raise
+            self._warn(count - len(kept), error)
+        if not len(kept):
+            return None
+        origin = replace(events.origin, rows=events.origin.rows[kept])
+        left = Events(
+            events.partition,
+            taken(events.table, kept),
+            origin,
+            lambda number: events.after(int(kept[number - 1]) + 1),
+        )
+        return self(left), left
+
+    def _good(self, events: Events, start: int, stop: int) -> Iterator[int]:
+        """Yield which of some events can be used: all, or those of either half."""
+        origin = replace(events.origin, rows=events.origin.rows[start:stop])
+        try:
+            self(replace(events, table=events.table.slice(start, stop - start), origin=origin))
+        except DataError:
+            middle = (start + stop) // 2
+            if stop - start > 1:
+                yield from self._good(events, start, middle)
+                yield from self._good(events, middle, stop)
+        else:
+            yield from range(start, stop)
+
+    def _warn(self, more: int, error: DataError) -> None:
+        """Tell of the first event that was left out, the tenth, the hundredth and so on."""
+        before, self._skipped = self._skipped, self._skipped + more
+        if len(str(self._skipped)) > len(str(before)) or not before:
+            text = f"{self._skipped:,} events were left out so far; the last: {error.what}, {error.where}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def __call__(self, events: Events) -> Batch:
         batch = self._encode(events.table, events.origin)
@@ -193,24 +245,35 @@ class _Held:
 
     def add(self, found: Sequence[Events]) -> None:
         for events in found:
-            if events.table.num_rows:
-                self.parts.append((self.encode(events), events, 0))
-                self.size += events.table.num_rows
+            if events.table.num_rows and (found_usable := self.encode.usable(events)) is not None:
+                batch, usable = found_usable
+                self.parts.append((batch, usable, 0))
+                self.size += batch.size
 
     def take(self, count: int, offsets: dict[str, Any]) -> Batch:
         """Return the next events, at most those held, and put the offsets after them into `offsets`."""
-        taken: list[Batch] = []
+        parts: list[Batch] = []
         self.size -= count
         while count:
             batch, events, start = self.parts.pop(0)
             stop = min(start + count, batch.size)
-            taken.append(slice_rows(batch, start, stop))
+            parts.append(slice_rows(batch, start, stop))
             before = offsets.get(events.partition, [0])[0]
             offsets[events.partition] = [before + stop - start, events.after(stop)]
             count -= stop - start
             if stop < batch.size:
                 self.parts.insert(0, (batch, events, stop))
-        return concat_rows(taken)
+        return concat_rows(parts)
+
+
+def _of_one_type(parts: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """Return arrays one after another; numbers beside texts become texts, which have the same ids."""
+    kinds = {part.type for part in parts}
+    if len(kinds) > 1 and any(is_text(kind) for kind in kinds):
+        parts = [part.cast(pa.string()) for part in parts]
+    elif len(kinds) > 1 and all(pa.types.is_floating(k) or pa.types.is_integer(k) for k in kinds):
+        parts = [part.cast(pa.float64()) for part in parts]
+    return pa.chunked_array(parts)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
@@ -260,6 +323,7 @@ def read_stream(
     follow: bool = False,
     time: str | None = None,
     missing: Sequence[str] = MISSING,
+    bad_events: str = "stop",
 ) -> EventStream:
     """Return a log of events as data to train on, in order and once.
 
@@ -277,11 +341,18 @@ def read_stream(
         follow: wait for more events at the end; default False: end there.
         time: column of the events' times; default none. Training measures by it, see `EventHours`.
         missing: values that mean "missing", see `CsvOptions`.
+        bad_events: what becomes of events with a value that cannot be used. "stop", the default: an error
+            names the place. "skip": they are left out, and a RuntimeWarning tells of the first, the tenth ...
 
     Raises:
         ConfigError: impossible settings.
     """
     settings = StreamSettings(
-        batch_size=batch_size, wait=wait, follow=follow, time=time, missing=tuple(missing)
+        batch_size=batch_size,
+        wait=wait,
+        follow=follow,
+        time=time,
+        missing=tuple(missing),
+        bad_events=bad_events,
     )
     return EventStream(log, schema, settings)
