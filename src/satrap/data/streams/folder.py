@@ -21,7 +21,7 @@ SLOTS = 64
 """Partitions of a folder, so that as many workers can share its files."""
 
 POLL_SECONDS = 0.2
-"""Between two looks for new files."""
+"""Between two looks for new files; ten times as long as a look takes, if that is more."""
 
 UNFINISHED = (".tmp", ".inprogress", ".part", ".crc")
 """Endings of files that are still written, or belong to the file system."""
@@ -87,7 +87,7 @@ class FolderReader:
         self._seen: set[str] = set()
         self._unread: list[_Name] = []  # the next one last
         self._current: tuple[_Name, Iterator[Events]] | None = None
-        self._looked_at = -POLL_SECONDS
+        self._look_at = 0.0  # when to look for new files again
         self._look()
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
@@ -99,7 +99,7 @@ class FolderReader:
             left = until - time.monotonic()
             if left <= 0:
                 return []
-            time.sleep(min(left, max(0.0, self._looked_at + POLL_SECONDS - time.monotonic()), 0.05))
+            time.sleep(min(left, max(0.0, self._look_at - time.monotonic()), 0.05))
 
     def caught_up(self) -> bool:
         """See `LogReader.caught_up`."""
@@ -111,7 +111,7 @@ class FolderReader:
         self._current = None
 
     def _next(self) -> Events | None:
-        if time.monotonic() - self._looked_at >= POLL_SECONDS:
+        if time.monotonic() >= self._look_at:
             self._look()
         while True:
             if self._current is None:
@@ -127,8 +127,7 @@ class FolderReader:
 
     def _look(self) -> None:
         """Find new files."""
-        self._looked_at = time.monotonic()
-        new = []
+        began, new = time.monotonic(), []
         for inside, file in files_in(self._log.url):
             folder, base = posixpath.split(inside)
             if file.path in self._seen or base.startswith((".", "_")) or base.endswith(UNFINISHED):
@@ -151,6 +150,8 @@ class FolderReader:
                     fix="give it a later name; let each of several writers have a subfolder of its own",
                 )
         self._unread.sort(reverse=True)
+        ended = time.monotonic()
+        self._look_at = ended + max(POLL_SECONDS, 10 * (ended - began))
         if first:
             self._check_there()
 
