@@ -122,6 +122,24 @@ def test_going_back_to_a_version_in_memory_reads_nothing(
     assert {second, third, last} <= {step for step, _ in clients.answers}
 
 
+def test_going_back_twice_at_once_waits_for_the_rows_of_the_first_time(
+    followed: Followed, snapshots: RunFolder, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only the newest version changed is not among what the version between has to give back."""
+    monkeypatch.setattr(overlay, "FOLDED_ROWS", 1)
+    wanted = expected(snapshots, rows)
+    _, second, third, last = steps(snapshots)
+    for step in (second, third, last):
+        followed.series.newest = step
+        eventually(lambda step=step: followed.step == step)  # type: ignore[misc]
+    eventually(lambda: followed.server.scorer.model.settled)
+    with Clients(followed.server, rows, 2) as clients:
+        for step in (third, second):
+            assert followed.change("rollback", {"step": step}) == (200, {"step": step, "pinned": True})
+        clients.some_more()
+    assert clients.mixed(wanted) == 0
+
+
 def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
     followed: Followed, snapshots: RunFolder
 ) -> None:

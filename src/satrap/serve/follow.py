@@ -157,6 +157,9 @@ class Follower:
 
     def _go_back(self, step: int) -> None:
         served = self._scorer.model
+        if served.went_back:  # what that version changed is written back first: history does not have it now
+            while not served.settled and not self._stopping.wait(FOLD_SECONDS):
+                pass
         self._scorer.do(lambda: setattr(served, "held", True)).result()
         try:
             update = served.back_to(step)

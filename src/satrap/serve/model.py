@@ -76,6 +76,7 @@ class ServedModel:
         history: the versions that `back_to` goes back to.
         held: whether `fold` waits, so that another thread may read the history; only the thread that scores
             changes it.
+        went_back: whether the last update was one of `back_to`.
 
     Raises:
         ConfigError: the rows are not in this process, or the network cannot compute in the precision.
@@ -110,7 +111,7 @@ class ServedModel:
         self.version = version
         self.published = time() if published is None else published
         self._overlay: Overlay | None = None
-        self.held = False
+        self.held = self.went_back = False
         self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
         self.precision = precision
@@ -170,9 +171,9 @@ class ServedModel:
     def apply(self, update: Update) -> None:
         """Score with an update from now on; in the thread that scores.
 
-        One that goes back comes from `back_to`; of others, the one before must be `settled`.
+        The one before must be `settled`, unless this one goes back, see `back_to`, and that one did not.
         """
-        assert self.settled or update.back
+        assert self.settled or (update.back and not self.went_back)
         served = self._predictor.model
         if update.back:
             self.history.cut(update.step)
@@ -181,6 +182,7 @@ class ServedModel:
                 self._overlay.close()
         else:
             self._spare = self.history.add(self.step, self.version, self.published, served)
+        self.went_back = update.back
         self._predictor.model = self._predictor.network = update.network
         self._overlay, self.step = update.overlay, update.step
         self.version, self.published = update.version, update.published
