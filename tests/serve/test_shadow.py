@@ -17,6 +17,7 @@ import pytest
 
 from satrap.config.serving import Serving
 from satrap.launch.folder import RunFolder
+from satrap.serve import shadow as shadow_module
 from satrap.serve.loadtest.connection import Target
 from satrap.serve.request import ScoreRequest
 from satrap.serve.scorer import Answer
@@ -29,8 +30,9 @@ from tests.serve.served import Served, served
 
 
 @pytest.fixture
-def both(snapshots: RunFolder) -> Iterator[tuple[Served, Served, Shadow]]:
+def both(snapshots: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Served, Served, Shadow]]:
     """A server, another one with a later step, and the shadow by which the first asks the second."""
+    monkeypatch.setattr(shadow_module, "ANSWER_SECONDS", 120.0)  # kernels may have to be compiled
     first, *_, last = steps(snapshots)
     patient = Serving(deadline=60.0)  # a request that waited too long would be dropped
     with (
