@@ -34,6 +34,12 @@ class Followed:
         assert status == 200
         return json.loads(body)
 
+    def serve(self, *wanted: int) -> None:
+        """Have the versions of some steps appear and be served, one after another."""
+        for step in wanted:
+            self.series.newest = step
+            eventually(lambda step=step: self.step == step)  # type: ignore[misc]
+
     @property
     def step(self) -> int:
         return self.server.scorer.model.step
@@ -104,9 +110,7 @@ def test_going_back_to_a_version_in_memory_reads_nothing(
     _, second, third, last = steps(snapshots)
     counters = followed.follower.statistics
     with Clients(followed.server, rows, 2) as clients:
-        for step in (second, third, last):
-            followed.series.newest = step
-            eventually(lambda step=step: followed.step == step)  # type: ignore[misc]
+        followed.serve(second, third, last)
         assert followed.listed()["earlier"] == [second, third]
         monkeypatch.setattr(Appearing, "steps", lambda _: [last])
         for step in (third, second):
@@ -129,9 +133,7 @@ def test_going_back_twice_at_once_waits_for_the_rows_of_the_first_time(
     monkeypatch.setattr(overlay, "FOLDED_ROWS", 1)
     wanted = expected(snapshots, rows)
     _, second, third, last = steps(snapshots)
-    for step in (second, third, last):
-        followed.series.newest = step
-        eventually(lambda step=step: followed.step == step)  # type: ignore[misc]
+    followed.serve(second, third, last)
     eventually(lambda: followed.server.scorer.model.settled)
     with Clients(followed.server, rows, 2) as clients:
         for step in (third, second):

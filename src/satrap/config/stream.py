@@ -51,7 +51,13 @@ def check_stream(sections: Sections, source: Source) -> None:
         (("cluster", "loaders"), sections.cluster.loaders > 0, "each worker reads its own partitions"),
         (("dense", "mesh"), mesh.tensor * mesh.pipeline > 1, together),
     ):
-        _refuse(path, wrong, why, source)
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with data.stream",
+                where=source.where(path),
+                why=why,
+                fix="remove one of the two keys",
+            )
 
 
 def _check_log(keys: LogKeys, path: KeyPath, source: Source) -> None:
@@ -81,13 +87,3 @@ def _check_labels(stream: StreamKeys, source: Source) -> None:
         )
     assert stream.labels is not None
     _check_log(stream.labels, ("data", "stream", "labels"), source)
-
-
-def _refuse(path: KeyPath, wrong: bool, why: str, source: Source) -> None:
-    if wrong:
-        raise ConfigError(
-            f"{dotted(path)} does not go with data.stream",
-            where=source.where(path),
-            why=why,
-            fix="remove one of the two keys",
-        )

@@ -142,7 +142,7 @@ class EventStream:
             ConfigError: a position of something else.
         """
         s, offsets = self.settings, _offsets(position)
-        held, since = _Held(self._encoder()), 0.0
+        held, since = _Held(_Encoder(self.schema, s)), 0.0
         start = {name: offset for name, (_, offset) in offsets.items()}
         with closing(self._log.open(self._columns, self._texts, start, s.worker, s.workers)) as reader:
             while True:
@@ -169,9 +169,6 @@ class EventStream:
         batch = held.take(count, offsets)
         batch.position = {OFFSETS: dict(offsets)}
         return batch
-
-    def _encoder(self) -> _Encoder:
-        return _Encoder(self.schema, self.settings)
 
 
 class _Encoder:

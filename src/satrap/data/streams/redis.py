@@ -50,7 +50,12 @@ class RedisLog:
     @property
     def name(self) -> str:
         """See `Log`."""
-        return f"{self.url.rpartition('@')[2]}, {', '.join(self.streams)}"
+        return f"{self.server}, {', '.join(self.streams)}"
+
+    @property
+    def server(self) -> str:
+        """The URL without user and password, for messages."""
+        return self.url.rpartition("@")[2]
 
     def open(
         self, columns: Sequence[str], texts: Sequence[str], offsets: Offsets, worker: int, workers: int
@@ -157,7 +162,7 @@ class RedisReader:
         return state, dict(_entries(read))
 
     def _events(self, name: str, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Events:
-        where = f"{self._log.url.rpartition('@')[2]}, stream {name}"
+        where = f"{self._log.server}, stream {name}"
         ids = [_decoded(number) for number, _ in entries]
         try:
             events = [{k.decode(): v.decode() for k, v in values.items()} for _, values in entries]
@@ -174,7 +179,7 @@ class RedisReader:
     def _lost(self, name: str, found: str) -> DataError:
         return DataError(
             f"the entries after {self._next[name][0]} are not all there: {found}",
-            where=f"{self._log.url.rpartition('@')[2]}, stream {name}",
+            where=f"{self._log.server}, stream {name}",
             why="events would be left out",
             fix="bring the stream back, for example from the server's append-only file; or start a new run",
         )
@@ -182,7 +187,7 @@ class RedisReader:
     def _failed(self, error: Exception) -> DataError:
         return DataError(
             f"the Redis server cannot be read: {error}",
-            where=self._log.url.rpartition("@")[2],
+            where=self._log.server,
             fix="start the server, or correct data.stream.redis; then resume",
         )
 
