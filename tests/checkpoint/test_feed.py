@@ -23,6 +23,15 @@ def version(run: str | None, *, delta: bool = False) -> Checkpoint:
     return Checkpoint(settings, {}, {}, (), deleted=NO_IDS if delta else None)
 
 
+def with_row(step: int) -> Checkpoint:
+    """A version in which one row of table "t" changed, that of the step; step 3 removes that of step 1."""
+    ids = np.array([step], np.uint64)
+    chunk = Chunk("t", ids, np.full((1, 2), step, np.float32), np.empty((1, 0), np.float32))
+    gone = {"t": np.array([1], np.uint64)} if step == 3 else NO_IDS
+    settings = {FEED: feed_settings("a", "float32")}
+    return Checkpoint(settings, {}, {}, [("t", chunk)], deleted=None if step == 1 else gone)
+
+
 def written(place: Path, steps: list[int], run: str | None = "a") -> Feed | Series:
     feed = Series(str(place), keep=9) if run is None else Feed(str(place), keep=9)
     for step in steps:
@@ -58,15 +67,9 @@ def test_what_others_have_written_is_left_alone(run: str | None, match: str, tmp
 
 
 def test_now_and_then_a_delta_becomes_a_full_version_that_followers_have_read(tmp_path: Path) -> None:
-    """The ids of table "t" are the steps at which their rows changed; step 3 removes that of step 1."""
     feed = Feed(str(tmp_path), keep=2, full_every=4)
     for step in range(1, 31):
-        ids = np.array([step], np.uint64)
-        chunk = Chunk("t", ids, np.full((1, 2), step, np.float32), np.empty((1, 0), np.float32))
-        gone = {"t": np.array([1], np.uint64)} if step == 3 else NO_IDS
-        settings = {FEED: feed_settings("a", "float32")}
-        deleted = None if step == 1 else gone
-        feed.write(step, Checkpoint(settings, {}, {}, [("t", chunk)], deleted=deleted))
+        feed.write(step, with_row(step))
         feed.finish()
     kept = {step: feed.manifest(step).delta is None for step in feed.steps()}
     full = [step for step, whole in kept.items() if whole]
@@ -77,19 +80,33 @@ def test_now_and_then_a_delta_becomes_a_full_version_that_followers_have_read(tm
         assert sorted(rows.tolist()) == list(range(2, step + 1))
 
 
-def test_a_delta_that_cannot_be_made_full_stays_one_and_the_next_try_works(tmp_path: Path) -> None:
+def test_a_version_can_be_read_while_one_before_it_is_made_full(tmp_path: Path) -> None:
+    feed = Feed(str(tmp_path), full_every=2)
+    for step in range(1, 13):
+        feed.write(step, with_row(step))
+    reading = read_checkpoint(feed.place(12)).chunks
+    feed.write(13, with_row(13))
+    feed.finish()
+    assert feed.manifest(3).delta is None
+    assert sorted(id_ for _, chunk in reading for id_ in chunk.ids.tolist()) == list(range(2, 13))
+
+
+def test_after_a_delta_that_cannot_be_made_full_the_next_version_is(tmp_path: Path) -> None:
+    """What it was to be made from may be damaged: without a full version nobody could ever begin again."""
     told: list[str] = []
     feed = Feed(str(tmp_path), full_every=2, notice=told.append)
     with faults.armed("checkpoint.data_written", faults.fail(lambda: OSError(28, "no space")), at=14):
         for step in range(1, 14):
             feed.write(step, version("a", delta=step > 1))
         feed.finish()
-    assert ["no space" in text and "tried again" in text for text in told] == [True]
+    assert ["no space" in text and "next one will be full" in text for text in told] == [True]
     assert feed.manifest(3).delta is not None
-    feed.write(14, version("a", delta=True))
-    feed.finish()
-    assert feed.manifest(3).delta is None
+    assert not feed.followable(14)
+    for step in range(14, 28):
+        feed.write(step, version("a", delta=step > 14))
+        feed.finish()
     assert len(told) == 1
+    assert [step for step in feed.steps() if feed.manifest(step).delta is None] == [14, 16]
 
 
 def test_after_an_intruder_the_next_version_is_full(tmp_path: Path) -> None:

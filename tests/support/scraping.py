@@ -15,7 +15,7 @@ def scrape(address: str) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
         text = answer.read().decode()
     assert text.endswith("# EOF\n")

@@ -191,23 +191,64 @@ def test_a_version_that_cannot_be_written_is_made_up_for_by_the_next(tmp_path: P
     assert assert_versions(Feed(str(tmp_path)), had) == [1, 2, 3, *range(5, 16)]
 
 
-def test_a_resumed_run_goes_on_with_its_feed(tmp_path: Path, had: Had) -> None:
-    """Killed at 9 with a snapshot of 7: versions 8 and 9 are of a past that did not happen."""
-    snapshots = Checkpointing(str(tmp_path / "snapshots"), every_steps=7)
-    plan = Publishing(str(tmp_path / "feed"), every=EVERY)
-    trainer = make_trainer()
+def killed(plan: Checkpointing, **arguments: Any) -> None:
+    """Train with a snapshot of step 7, and be killed at step 10."""
+    trainer = make_trainer(**arguments)
     with pytest.raises(KilledError):
-        trainer.fit(train_data(), checkpoint=replace(snapshots, publish=plan), observers=[KillAt(10)])
+        trainer.fit(train_data(), checkpoint=plan, observers=[KillAt(10)])
     trainer.close()
-    feed = Feed(plan.url)
+
+
+def resumed(plan: Checkpointing, **arguments: Any) -> None:
+    """Go on from the snapshot, and stop at step 12."""
+    trainer = make_trainer(**arguments)
+    trainer.fit(train_data(), checkpoint=plan, resume=True, observers=[StopAt(trainer, 12)])
+    trainer.close()
+
+
+def saving(folder: Path, **plan: Any) -> Checkpointing:
+    feed = Publishing(str(folder / "feed"), **{"every": EVERY, **plan})
+    return Checkpointing(str(folder / "snapshots"), every_steps=7, publish=feed)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_resumed_run_goes_on_with_its_feed(store: str, tmp_path: Path, had: Had) -> None:
+    """Killed at 10 with a snapshot of 7: versions 8 and 9 are of a past that did not happen."""
+    plan = saving(tmp_path, full_every=1, keep=100)
+    killed(plan, **STORES[store])
+    feed = Feed(str(tmp_path / "feed"))
     assert feed.steps() == list(range(1, 10))
-    again = make_trainer()
-    again.fit(
-        train_data(), checkpoint=replace(snapshots, publish=plan), resume=True, observers=[StopAt(again, 12)]
-    )
-    again.close()
+    resumed(plan, **STORES[store])
     assert assert_versions(feed, had) == list(range(1, 14))
+    full = [step for step in feed.steps() if feed.manifest(step).delta is None]
+    assert full == [1, 2, 3], "made at 12 and 13: the deltas before the resume count, too"
+
+
+def test_a_feed_whose_versions_are_rare_goes_on_too(tmp_path: Path, had: Had) -> None:
+    """A version is cut with each snapshot."""
+    plan = saving(tmp_path, every=3600)
+    killed(plan)
+    resumed(plan)
+    feed = Feed(str(tmp_path / "feed"))
+    assert assert_versions(feed, had) == [1, 7, 8, 13]
+    assert [feed.manifest(step).delta is None for step in feed.steps()] == [True, False, False, False]
+    assert feed.take_over(feed.manifest(13).settings["feed"]["run"], 13) is False
+
+
+@pytest.mark.parametrize("why", ["another format", "lost"])
+def test_a_feed_without_the_rows_of_the_snapshot_gets_all_rows(why: str, tmp_path: Path, had: Had) -> None:
+    plan = saving(tmp_path)
+    feed = Feed(str(tmp_path / "feed"))
+    killed(plan)
+    tolerance = 0.0
+    if why == "lost":
+        feed._remove("step-00000007")
+    else:
+        plan, tolerance = saving(tmp_path, dtype="float16"), 2**-11
+    resumed(plan)
+    assert_versions(feed, had, tolerance=tolerance)
     assert feed.manifest(8).delta is None
+    assert feed.manifest(9).delta is not None
 
 
 def test_the_last_step_is_published_and_seconds_pass_between_versions(tmp_path: Path, had: Had) -> None:
@@ -309,6 +350,36 @@ def test_workers_publish_the_rows_of_shards(
     workers(2, lambda trainer, rank: fit(trainer, rank, plan), mode=mode, replicated=replicated)
     steps = assert_versions(Feed(str(tmp_path)), had, model=Tower)
     assert len(steps) > 3
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("mode", "replicated"),
+    [("sync", None), ("hybrid", None), ("async", ()), ("sync", ()), ("hybrid", ("user",))],
+)
+def test_a_run_of_several_workers_goes_on_with_its_feed(
+    mode: str, replicated: tuple[str, ...] | None, tmp_path: Path, had: Had
+) -> None:
+    """`replicated` None: workers hold the rows."""
+    plan = saving(tmp_path)
+    feed = Feed(str(tmp_path / "feed"))
+
+    def go_on(epochs: int) -> None:
+        def work(trainer: Trainer, rank: int) -> None:
+            trainer.fit(parts(rank), epochs=epochs, checkpoint=plan, resume=epochs > 1)
+
+        if replicated is None:
+            ranks(2, work, mode=mode)
+        else:
+            workers(2, work, mode=mode, replicated=replicated)
+
+    go_on(1)
+    before = feed.latest()
+    assert before == Series(plan.url).latest()
+    go_on(2)
+    after = [step for step in assert_versions(feed, had, model=Tower) if step > before]
+    assert after
+    assert all(feed.manifest(step).delta is not None for step in after)
 
 
 def test_snapshots_and_versions_are_written_side_by_side(tmp_path: Path, had: Had) -> None:

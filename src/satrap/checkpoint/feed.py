@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,8 +25,12 @@ FEED_FORMAT = 1
 
 
 def feed_settings(run: str, dtype: str) -> dict[str, Any]:
-    """Return the setting `FEED` of a version, cut now: of a run, with weights of rows in a number format."""
-    return {"format": FEED_FORMAT, "run": run, "dtype": dtype, "time": round(time.time(), 3)}
+    """Return the setting `FEED` of a version, cut now: of a run, with weights of rows in a number format.
+
+    By its `cut`, a snapshot names the version that was cut with it.
+    """
+    cut = secrets.token_hex(8)
+    return {"format": FEED_FORMAT, "run": run, "dtype": dtype, "time": round(time.time(), 3), "cut": cut}
 
 
 def check_format(settings: Mapping[str, Any], where: str) -> None:
@@ -79,7 +84,7 @@ class Feed(Series):
         url: folder or fsspec URL.
         keep: full versions to keep, each with the deltas after it, default 2.
         full_every: versions from one full one to the next, default 100.
-        notice: called with a text if a delta could not be made a full version; it is tried again.
+        notice: called with a text if a delta could not be made a full version; the next version is full.
     """
 
     def __init__(
@@ -95,8 +100,18 @@ class Feed(Series):
         self._since: list[int] = []  # steps of the deltas after the last full version
         self._compacting, self._changing = Background(), threading.Lock()
 
-    def take_over(self, run: str, step: int) -> None:
+    def take_over(self, run: str, step: int, *, cut: str = "", dtype: str = "") -> bool:
         """Prepare to write from a step of a run on: versions of later steps are removed.
+
+        Args:
+            run: by what the feed knows it.
+            step: of the snapshot from which the run goes on.
+            cut: of the version with the rows of that snapshot: if it is the newest, and has rows in this
+                number format, a delta can follow it.
+            dtype: that format.
+
+        Returns:
+            Whether the newest version is that one.
 
         Raises:
             ConfigError: the place has the versions of another run, or something else.
@@ -111,6 +126,23 @@ class Feed(Series):
             )
         for late in reversed([one for one in self.steps() if one > step]):
             self._remove(name_of(late))
+        if cut and (newest := self.latest()) is not None:
+            manifest = self.manifest(newest)
+            found = manifest.settings[FEED]
+            if (found.get("cut"), found["dtype"]) == (cut, dtype):
+                self._last = name_of(newest), manifest
+                self._since = self._after_full()
+                return True
+        return False
+
+    def _after_full(self) -> list[int]:
+        """Return the steps of the deltas after the last full version."""
+        found: list[int] = []
+        for step in reversed(self.steps()):
+            if self.manifest(step).delta is None:
+                break
+            found.insert(0, step)
+        return found
 
     def write(self, step: int, checkpoint: Checkpoint) -> Manifest:
         """See `Series.write`; raises CheckpointError, too, if another run has written here meanwhile."""
@@ -122,16 +154,19 @@ class Feed(Series):
                 why="two runs must not publish to one feed",
                 fix="end one of them, or publish to another url",
             )
-        self._report()
         with self._changing:  # what is being written looks like what a dead attempt has left
             manifest = super().write(step, checkpoint)
             self._since = [] if manifest.delta is None else [*self._since, step]
-        if len(self._since) >= self._full_every + FOLLOWERS_BEHIND and not self._compacting.busy:
+        if self._compacting.busy:
+            return manifest
+        self._report()
+        if self._last is not None and len(self._since) >= self._full_every + FOLLOWERS_BEHIND:
             self._compacting.start(partial(self._compact, self._since[self._full_every - 1]))
         return manifest
 
     def _compact(self, step: int) -> None:
-        compact(self.place(step), weights=self.manifest(step).settings[FEED]["dtype"])
+        dtype = self.manifest(step).settings[FEED]["dtype"]
+        compact(self.place(step), weights=dtype, remove=False)  # somebody may be reading the delta
         with self._changing:
             self._since = [later for later in self._since if later > step]
             self.prune()
@@ -143,7 +178,8 @@ class Feed(Series):
 
     def _report(self) -> None:
         if (error := self._compacting.failure()) is not None:
-            self._notice(f"warning: a version was not made a full one, which is tried again: {error}")
+            self._notice(f"warning: a version was not made a full one, the next one will be full: {error}")
+            self.unfollow()  # what it was to be made from may be damaged
 
     def _not_of(self, run: str) -> str | None:
         """Return what is wrong with the newest version if it is not one of this run."""

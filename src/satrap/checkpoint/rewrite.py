@@ -51,10 +51,15 @@ def rewrite(
     return _replaced(storage, old, write)
 
 
-def compact(url: str, *, weights: str | None = None) -> Manifest:
+def compact(url: str, *, weights: str | None = None, remove: bool = True) -> Manifest:
     """Make a delta a full snapshot, which needs no snapshot before it; the deltas after it stay valid.
 
-    A full snapshot stays as it is. `weights`: write only weights, in this format, see `Chunk.only_weights`.
+    A full snapshot stays as it is.
+
+    Args:
+        url: of the delta.
+        weights: write only weights, in this format, see `Chunk.only_weights`.
+        remove: remove the files of the delta; else they stay beside the new ones, for those who are reading.
     """
     chain = open_chain(url)
     storage, old = chain.members[-1]
@@ -69,7 +74,7 @@ def compact(url: str, *, weights: str | None = None) -> Manifest:
             chunks = (chunk.only_weights(weights) for chunk in chunks)
         return files | write_tables(storage, folder, chunks)
 
-    return _replaced(storage, replace(old, delta=None), write)
+    return _replaced(storage, replace(old, delta=None), write, remove=remove)
 
 
 def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, FileEntry]]) -> Manifest:
@@ -89,16 +94,21 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
 
 
 def _replaced(
-    storage: Storage, old: Manifest, write: Callable[[str], dict[str, FileEntry]], *, same_rows: bool = False
+    storage: Storage,
+    old: Manifest,
+    write: Callable[[str], dict[str, FileEntry]],
+    *,
+    same_rows: bool = False,
+    remove: bool = True,
 ) -> Manifest:
-    """Commit the files that `write` puts into a new data folder in place of the old ones."""
+    """Commit the files that `write` puts into a new data folder in place of the old ones, see `commit`."""
     try:
         with data_folder(storage) as folder:
             files = write(folder)
         manifest = replace(old, data=folder, files=files)
         if same_rows:
             _check_rows(storage, old, manifest)
-        commit(storage, manifest)
+        commit(storage, manifest, remove=remove)
     except OSError as error:
         raise CheckpointError(f"the checkpoint could not be written: {error}", where=storage.url) from error
     return manifest

@@ -94,15 +94,18 @@ def data_folder(storage: Storage) -> Iterator[str]:
         raise
 
 
-def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
+def commit(storage: Storage, manifest: Manifest, *, new: bool = False, remove: bool = True) -> None:
     """Write the manifest for the files of a `data_folder`, then remove what they replace, if possible.
 
-    With `new`, raises FileExistsError if there is a checkpoint already. After another OSError the manifest
+    Without `remove`, that stays until the next commit, for those who are reading it. With `new`, raises
+    FileExistsError if there is a checkpoint already. After another OSError the manifest
     may or may not be in place, so nothing was removed.
     """
     hit("checkpoint.data_written")
     write_manifest(storage, manifest, new=new)
     hit("checkpoint.committed")
+    if not remove:
+        return
     with suppress(OSError):
         _discard(storage, [name for name in storage.names() if _is_left_over(name, manifest)])
 

@@ -155,7 +155,7 @@ class _Nothing:
     def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
         return Cut({}, lambda storage, folder: {})
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         return
 
     def assist(self, *, feed: bool = False) -> bool:

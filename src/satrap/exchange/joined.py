@@ -284,12 +284,12 @@ class JoinedDurability(Durability):
         counts = {**theirs.counts, **ours.counts}
         return Cut(counts, _both(theirs.write, ours.write), theirs.deleted, put_back)
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
         self._flush()
         if self._rank == 0:
-            self._servers.read(url, follow=follow, exact=exact)
-        self._replicas.read(url, follow=follow, exact=exact)
+            self._servers.read(url, follow=follow, feed=feed, exact=exact)
+        self._replicas.read(url, follow=follow, feed=feed, exact=exact)
 
     def assist(self, *, feed: bool = False) -> bool:
         """See `Durability.assist`."""

@@ -240,7 +240,7 @@ class LocalDurability(Durability):
             put_back,
         )
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
         from satrap.checkpoint.chain import read_buckets
 
@@ -249,6 +249,8 @@ class LocalDurability(Durability):
         _, alone = self._thread.submit(load_rows, self._shard, read_buckets(url)).result()
         if follow and alone:
             self._shard.changes.follow()
+        if feed and alone:
+            self._shard.weight_changes.follow()
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

@@ -193,13 +193,14 @@ class Durability(Protocol):
                 not count as a change, and there is no state to continue from. `delta` must not be None.
         """
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """Load the verified rows of a checkpoint into stores without rows; whoever holds rows reads its own.
 
         Args:
             url: of the checkpoint.
             follow: note changes from then on, so that the next cut can be a delta that follows this
                 checkpoint. Ignored if the stores hold other rows too, or had no room for some.
+            feed: likewise for the next cut for a feed: its newest version has the same rows.
             exact: also take over the state that the stores need to continue exactly. Counters come from any
                 number of stores; the ids that wait for admission and the order of eviction come only from
                 equally many stores, of groups with the same tables.

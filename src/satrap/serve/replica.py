@@ -49,7 +49,8 @@ def application(arguments: Mapping[str, Any]) -> Any:
     from ray import serve
 
     asked = _checked(arguments)
-    return serve.deployment(serve.ingress(lambda: Replica(asked))(), name=DEPLOYMENT).bind()
+    deployment: Any = serve.deployment(serve.ingress(lambda: Replica(asked))(), name=DEPLOYMENT)
+    return deployment.bind()
 
 
 class Replica:

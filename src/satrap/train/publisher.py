@@ -21,8 +21,8 @@ from satrap.train.state_writer import StateWriter, Worker, as_warning
 
 T = TypeVar("T")
 
-FEED_RUN = "feed_run"
-"""Setting of a snapshot: by this a feed knows its run, also when it is resumed."""
+FEED_RUN, FEED_CUT = "feed_run", "feed_cut"
+"""Settings of a snapshot: by what a feed knows its run, and the version with the rows of the snapshot."""
 
 
 @checked()
@@ -81,13 +81,14 @@ class Publisher:
     Attributes:
         active: whether there is a plan.
         run: by what the feed knows the run, in process 0.
+        beside: the version that was cut with the last snapshot, in process 0; "" if there was none.
     """
 
     def __init__(self, state: TrainingState, plan: Publishing | None) -> None:
         self._state, self._plan, self._workers = state, plan, state.workers
-        self.active, self.run = plan is not None, ""
+        self.active, self.run, self.beside = plan is not None, "", ""
         self._until, self._due_at = 1, 0.0  # steps until the next look at the clock; when a version is due
-        self._published = -1  # step of the last version
+        self._published, self._cut = -1, ""  # the last version: its step, and its cut in process 0
         self._looked = (0, time.monotonic())  # step and time of the last look
         if plan is not None:
             self._feed = Feed(plan.url, keep=plan.keep, full_every=plan.full_every, notice=plan.notice)
@@ -112,10 +113,12 @@ class Publisher:
         """
         self.run = str(saved.get(FEED_RUN) or secrets.token_hex(8))
         if self._plan is not None:
-            self._workers.solo("opening the feed", lambda: self._open(snapshots))
+            self._workers.solo(
+                "opening the feed", lambda: self._open(snapshots, str(saved.get(FEED_CUT, "")))
+            )
             self._looked = self._state.run.steps, time.monotonic()
 
-    def _open(self, snapshots: str | None) -> None:
+    def _open(self, snapshots: str | None, cut: str) -> None:
         assert self._plan is not None
         if snapshots is not None and Storage(snapshots).absolute == Storage(self._plan.url).absolute:
             raise ConfigError(
@@ -124,7 +127,9 @@ class Publisher:
                 why="a snapshot holds all that training needs, a version of the feed does not",
                 fix="give publish.url a folder of its own",
             )
-        self._feed.take_over(self.run, self._state.run.steps)
+        step = self._state.run.steps
+        if self._feed.take_over(self.run, step, cut=cut, dtype=self._plan.dtype):
+            self._published, self._cut = step, cut
 
     @property
     def writing(self) -> bool:
@@ -140,14 +145,31 @@ class Publisher:
         self._until -= 1
         if not self.active or self._until > 0:
             return
-        due, self._until = self._told([self.due(), self._next_look()])
+        due, self._until = self._told([self._is_new() and self.due(), self._next_look()])
         if due:
             self.publish()
 
     def idle(self) -> None:
         """While no worker steps, publish the last step if it is time."""
-        if self.active and self._told(self.due() and self._published != self._state.run.steps):
+        if self.active and self._told(self._is_new() and self.due()):
             self.publish()
+
+    def _is_new(self) -> bool:
+        """Return whether this process has made a step since the last version."""
+        return self._published != self._state.run.steps
+
+    def publish_beside(self) -> None:
+        """Publish what a snapshot is about to hold: a run that goes on from it can then publish a delta.
+
+        It is not done while a version is being written, since no snapshot waits for that.
+        """
+        if not self.active:
+            return
+        there = not self._is_new() and not self._state.apart
+        wanted = self._told(not there and not self._writer.busy)
+        if wanted:
+            self.publish()
+        self.beside = self._cut if there or wanted else ""
 
     def _told(self, said: T) -> T:
         """Return what process 0 says."""
@@ -178,7 +200,7 @@ class Publisher:
         """Wait until everything is written; before, publish the `last` step unless this was done."""
         if not self.active:
             return
-        if last and self._told(self._published != self._state.run.steps):  # in `async` each has its own steps
+        if last and self._told(self._is_new()):  # in `async` each has its own steps
             self._writer.wait()
             self.publish()
         self._writer.wait()
@@ -193,6 +215,6 @@ class Publisher:
     def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         assert self._plan is not None
-        return Checkpoint(
-            self._state.settings() | {FEED: feed_settings(self.run, self._plan.dtype)}, {}, {}, ()
-        )
+        feed = feed_settings(self.run, self._plan.dtype)
+        self._cut = feed["cut"]
+        return Checkpoint(self._state.settings() | {FEED: feed}, {}, {}, ())

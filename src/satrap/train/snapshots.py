@@ -21,7 +21,7 @@ from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
 from satrap.train.dense_files import opened
 from satrap.train.merge import shared
-from satrap.train.publisher import FEED_RUN, Publisher, Publishing
+from satrap.train.publisher import FEED_CUT, FEED_RUN, Publisher, Publishing
 from satrap.train.same_data import DATA, Plain, check_same, fingerprint
 from satrap.train.state import TrainingState
 from satrap.train.state_writer import StateWriter, Worker, as_warning
@@ -231,7 +231,7 @@ class Snapshots:
         snapshot, version = json.loads(self._workers.share(json.dumps(self._wishes()).encode()))
         if snapshot:
             self._start()
-        if version:
+        elif version:
             self._publisher.publish()
 
     def pass_trained(self) -> None:
@@ -247,6 +247,7 @@ class Snapshots:
         """Take the cut, and write it in the background."""
         self._due = False
         assert self._writer is not None
+        self._publisher.publish_beside()
         self._writer.start(delta=self._as_delta())
 
     def warn(self, text: str) -> None:
@@ -257,6 +258,7 @@ class Snapshots:
     def save(self) -> None:
         """Write a snapshot now, or raise `CheckpointError`."""
         assert self._writer is not None
+        self._publisher.publish_beside()
         self._writer.save(delta=self._as_delta())
 
     def keep_place(self) -> None:
@@ -300,6 +302,8 @@ class Snapshots:
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         settings[DATA], settings[FEED_RUN] = self._read, self._publisher.run
+        if beside := self._publisher.beside:
+            settings[FEED_CUT] = beside
         if best := self._state.best.name:
             settings["best"] = best
         return Checkpoint(settings, {}, {}, (), extra, others)
@@ -329,7 +333,8 @@ class Snapshots:
             checkpoint = shared(whole, workers, dense)
             with reading_settings(series.url):
                 place = series.place(int(checkpoint.settings["steps"]))
-            state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
+            feed = self._publisher.active and FEED_CUT in checkpoint.settings
+            state.restore(checkpoint, place, follow=plan.delta_every_steps is not None, feed=feed)
         with reading_settings(place):
             state.restore_worker(checkpoint)
         self._saved = checkpoint.settings

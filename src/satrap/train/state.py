@@ -153,12 +153,14 @@ class TrainingState:
         self.workers.meet("saving")
         return kept
 
-    def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
+    def restore(
+        self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False, feed: bool = False
+    ) -> None:
         """Take over the weights, optimizer state and rows of a checkpoint.
 
         Process 0 loads the rows, or all processes do if each holds some. With `place`, the URL of the
         checkpoint, whoever holds rows loads its own from it, with everything it needs to continue exactly.
-        For `follow` see `Durability.read`.
+        For `follow` and `feed` see `Durability.read`.
         """
         self._started = True
         with reading_settings(place):
@@ -167,9 +169,8 @@ class TrainingState:
             self.control.lr_scale = float(settings["lr_scale"])
             self.dense.scale.restore(float(settings["loss_scale"]), int(settings["loss_scale_steps"]))
         if place:
-            self._on_rows(
-                "loading rows", lambda: self.exchange.durability.read(place, follow=follow, exact=True)
-            )
+            read = self.exchange.durability.read
+            self._on_rows("loading rows", lambda: read(place, follow=follow, feed=feed, exact=True))
             self._seeded = bool(self.dense.requests)
         else:
             self._on_rows("loading rows", lambda: self._load_rows(checkpoint))

@@ -159,8 +159,10 @@ class Together:
 
         return Cut(cuts[0].counts, self._writing(cuts[0].write), cuts[0].deleted, put_back)
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
-        together([lambda r=r: r.durability.read(url, follow=follow, exact=exact) for r in self.ranks])  # type: ignore[misc]
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
+        together(
+            [lambda r=r: r.durability.read(url, follow=follow, feed=feed, exact=exact) for r in self.ranks]
+        )  # type: ignore[misc]
 
     def load(self, table: str, chunk: Chunk) -> None:
         for rank in self.ranks:

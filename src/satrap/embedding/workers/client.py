@@ -288,9 +288,9 @@ class PooledDurability(Durability):
         self._flush()
         return self._shards.cut(delta=delta, feed=feed)
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
-        self._shards.read(url, follow=follow, exact=exact)
+        self._shards.read(url, follow=follow, feed=feed, exact=exact)
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Durability.load`."""

@@ -175,7 +175,7 @@ class CollectiveDurability:
         """On rank 0: let the others go on; `kept`: what they have written is part of a checkpoint."""
         self._writing(feed).channel.tell(Operation.WRITE, {"kept": kept})
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
         from satrap.checkpoint.chain import read_buckets
 
@@ -185,6 +185,8 @@ class CollectiveDurability:
         _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, held)))
         if follow and alone:
             self._shard.changes.follow()
+        if feed and alone:
+            self._shard.weight_changes.follow()
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite those rows of a chunk that this rank holds, with their optimizer state."""

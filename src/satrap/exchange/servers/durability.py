@@ -146,13 +146,14 @@ class ServersDurability(Durability):
             self._shards.ask(shard, Kind.SAVE, [pack_text(asked)]).result()
         return result
 
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
         from satrap.checkpoint.storage import Storage
 
-        number = secrets.randbits(48) if follow else None
-        self._jobs.run(Kind.READ, {"url": Storage(url).absolute, "number": number, "exact": exact})
-        self._since[False] = number
+        numbers = [secrets.randbits(48) if wanted else None for wanted in (follow, feed)]
+        asked = {"url": Storage(url).absolute, "exact": exact}
+        self._jobs.run(Kind.READ, asked | dict(zip(("number", "feed_number"), numbers, strict=True)))
+        self._since = dict(zip((False, True), numbers, strict=True))
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Durability.load`."""

@@ -248,9 +248,9 @@ class Service(SerialHandler):
             return _telling(told)
         url = _value(asked, "url", str)
         if kind == Kind.READ:
-            number = None if asked.get("number") is None else _number(asked)
+            numbers = _numbers(asked)
             exact = asked.get("exact") is True
-            return _telling(partial(snapshots.read, config, store, url, number, exact=exact))
+            return _telling(partial(self._cuts.read, config, store, url, numbers, exact=exact))
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
             raise FrameError(f"{folder!r} is no folder of a checkpoint")
@@ -394,6 +394,11 @@ def _number(asked: Mapping[str, Any], name: str = "number") -> int:
     if not 0 <= number < MAX_NUMBER:
         raise FrameError(f"a request has an impossible {name}: {shortened(number)}")
     return number
+
+
+def _numbers(asked: Mapping[str, Any]) -> list[int | None]:
+    """Return the numbers of the cuts for snapshots and for a feed after which changes are noted."""
+    return [None if asked.get(name) is None else _number(asked, name) for name in ("number", "feed_number")]
 
 
 def _export_asked(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,7 +140,14 @@ class Snapshots:
         return {"done": False, "lost": True} if self._saving is None else self._saving.result
 
     def read(
-        self, config: ShardConfig, store: Shard, url: str, number: int | None = None, *, exact: bool = False
+        self,
+        config: ShardConfig,
+        store: Shard,
+        url: str,
+        number: int | None = None,
+        *,
+        exact: bool = False,
+        feed: tuple[Snapshots, int] | None = None,
     ) -> Result:
         """Begin to load the rows of this shard's buckets from a checkpoint.
 
@@ -149,6 +156,7 @@ class Snapshots:
             url: of the checkpoint.
             number: note changes from then on, as after a cut of this number, if the store has no other rows.
             exact: before the rows, restore what else the store needs to go on exactly.
+            feed: what takes the cuts of a feed, and the number of a cut as after which it notes changes, too.
         """
         buckets = config.map.buckets(config.shard)
 
@@ -163,6 +171,8 @@ class Snapshots:
             if exact:
                 restore(store, url, buckets)
             rows, alone = load_rows(store, counted(stopping))
+            if feed is not None and alone:
+                feed[0].follow(store, feed[1])
             if number is None or not alone:
                 return {"rows": rows}
             self._changes(store).follow()
@@ -235,6 +245,14 @@ class Cuts:
     def of(self, feed: str | None) -> Snapshots:
         """Return which one serves requests about a feed in a number format; None: about snapshots."""
         return self.snapshots if feed is None else self._feed
+
+    def read(
+        self, config: ShardConfig, store: Shard, url: str, numbers: Sequence[int | None], *, exact: bool
+    ) -> Result:
+        """See `Snapshots.read`; `numbers`: of a cut for snapshots and of one for a feed."""
+        number, feed = numbers
+        follows = None if feed is None else (self._feed, feed)
+        return self.snapshots.read(config, store, url, number, exact=exact, feed=follows)
 
     def let_go(self) -> None:
         """Drop the cuts, for which nobody will ask any more; running jobs go on."""
