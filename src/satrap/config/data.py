@@ -68,7 +68,8 @@ class KafkaKeys(Keys):
     topic: str
     """The topic; each partition is read by one worker."""
     options: dict[str, str] = Field(default_factory=dict)
-    """Settings of librdkafka, for example security.protocol."""
+    """Settings of librdkafka, for example security.protocol. With group.id, what was read is committed under
+    this name, for tools that show how far behind a run is."""
 
 
 class LogKeys(Keys):

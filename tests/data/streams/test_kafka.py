@@ -68,6 +68,24 @@ def test_marks_of_deleted_keys_count_as_read(brokers: Brokers) -> None:
     assert found[-1].position["offsets"]["0"][1] in (7, 8)  # the last mark may come by itself
 
 
+@pytest.mark.parametrize("group", [None, "shown"])
+def test_what_was_read_is_shown_to_the_brokers_if_a_group_is_named(
+    brokers: Brokers, group: str | None
+) -> None:
+    """And is never read back."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    topic = f"lag-{group}"
+    brokers.add(topic, 0, messages(0, 5))
+    log = KafkaLog(brokers.address, topic, {} if group is None else {"group.id": group})
+    for _ in range(2):
+        assert read_events(one for one in read_stream(log, SCHEMA).batches() if one) == list(range(5))
+    looking = Consumer({"bootstrap.servers": brokers.address, "group.id": group or "satrap"})
+    [found] = looking.committed([TopicPartition(topic, 0)], timeout=10)
+    looking.close()
+    assert found.offset == (-1001 if group is None else 5)
+
+
 def test_an_offset_that_is_not_there_is_named_with_those_that_are(brokers: Brokers) -> None:
     brokers.add("short", 0, messages(0, 5))
     stream = read_stream(KafkaLog(brokers.address, "short"), SCHEMA)

@@ -30,8 +30,10 @@ PARTITIONS_SECONDS = 10.0
 class KafkaLog:
     """A topic of a Kafka cluster: the value of each message is a JSON object whose members are the columns.
 
-    Partitions are assigned by number, not by a consumer group, and nothing is committed to the brokers: the
-    offsets are part of the snapshots. An offset is the number of the next message.
+    Partitions are assigned by number, not by a consumer group, and the offsets from which a run goes on are
+    part of its snapshots. An offset is the number of the next message. With a "group.id" among the options,
+    what was read is also committed to the brokers under that name, every 5 seconds: for tools that show how
+    far behind a group is. A run never reads it back.
 
     Needs `pip install 'satrap[kafka]'`.
 
@@ -184,7 +186,8 @@ def _consumer(log: KafkaLog) -> Consumer:
         raise ConfigError("reading Kafka needs another package", fix="pip install 'satrap[kafka]'") from error
     settings: dict[str, Any] = {"bootstrap.servers": log.brokers, "group.id": "satrap", **log.options}
     try:
-        return Consumer(settings | {"enable.auto.commit": False, "auto.offset.reset": "error"})
+        shown = "group.id" in log.options
+        return Consumer(settings | {"enable.auto.commit": shown, "auto.offset.reset": "error"})
     except (KafkaException, ValueError) as error:
         raise ConfigError(f"kafka: {error}", fix="correct data.stream.kafka.options") from error
 
