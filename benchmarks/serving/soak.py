@@ -69,12 +69,12 @@ def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
             self.next = 0.0
 
         def step(self, progress: satrap.train.Progress) -> None:
-            if progress.step == 1:
+            if progress.step == 2:  # that of the first step is published
                 begin.send(None)
                 begin.recv()
                 self.next = time.monotonic()
             for n in range(TABLES):
-                ids = random_.integers(0, ROWS, CHANGED // TABLES).astype(np.uint64)
+                ids = random_.choice(ROWS, CHANGED // TABLES, replace=False).astype(np.uint64)
                 values = random_.normal(size=(len(ids), 16)).astype(np.float32)
                 trainer.exchange.durability.load(f"c{n}", Chunk(f"c{n}", ids, values, values[:, :0]))
             self.next += seconds / updates

@@ -180,10 +180,10 @@ def done(*arguments: object) -> Answer:
 
 
 @contextmanager
-def serving(run: Run, port: int, *more: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Serve what a run publishes, under an address, with metrics."""
+def serving(place: Path, port: int, *more: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Serve what a run publishes, under an address, with metrics; `place`: the run, or its feed."""
     where = ["--listen", f"127.0.0.1:{port}", "--metrics", "127.0.0.1:0", "--drain", 1]
-    with started(run.folder, "--follow", *where, *more) as found:
+    with started(place, "--follow", *where, *more) as found:
         yield found
 
 
@@ -195,7 +195,8 @@ def test_serving_from_end_to_end(tmp_path: Path) -> None:
         stack.callback(run.kill)
         first = run.after(0, 3)
         port, *ports = (free_port() for _ in range(3))
-        servers = [stack.enter_context(serving(run, one)) for one in ports]
+        places = run.folder, run.folder / "feed"  # the second one knows only what is published
+        servers = [stack.enter_context(serving(*one)) for one in zip(places, ports, strict=True)]
         stack.enter_context(balancer(tmp_path, port, ports))
         lines = servers[0][1]
         url, address = lines["scores"], f"http://127.0.0.1:{ports[0]}"
@@ -339,7 +340,7 @@ def back_and_forth(load: Load, address: str) -> None:
 
 
 def with_shadow(run: Run) -> None:
-    with serving(run, 0, "--shadow", run.folder) as (_, lines):
+    with serving(run.folder, 0, "--shadow", run.folder) as (_, lines):
 
         def answered() -> bool:
             assert post(lines["scores"], {"items": ROWS.to_dict("list")})[0] == 200

@@ -2,8 +2,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from satrap import launch
+from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.folder import OWN, RunFolder, locked
@@ -63,6 +67,31 @@ def test_open_wants_a_finished_run(tmp_path: Path) -> None:
         RunFolder.open(folder.path)
     folder.model.mkdir()
     assert RunFolder.open(folder.path).model == folder.model
+
+
+def test_a_feed_is_a_run_to_score_with(tmp_path: Path) -> None:
+    """At a URL, without the run folder; what counts as missing is known, too."""
+    place = f"memory://{tmp_path.name}/clicks/feed"
+    changes = [f"publish.url={place}", "data.missing=['-', '']"]
+    trained = launch.train(load(make_recipe(tmp_path), changes), str(tmp_path / "run")).folder
+    feed = RunFolder.open(place)
+    assert (str(feed), feed.name, trained.name) == (place, "clicks", "run")
+    assert feed.recipe().sections.data.missing == ["-", ""]
+    step = Series(place).latest()
+    answers = []
+    for number, (run, step_) in enumerate([(feed, None), (feed, step), (trained, step)]):
+        out = tmp_path / f"{number}.csv"
+        launch.predict(run, [str(tmp_path / "rows.csv")], str(out), step=step_)
+        answers.append(pd.read_csv(out)["clicked_probability"].to_numpy())
+    np.testing.assert_allclose(answers[:2], [answers[2]] * 2, rtol=0, atol=1e-6)
+
+
+def test_snapshots_alone_are_no_run(tmp_path: Path) -> None:
+    changes = ["checkpoint.every_steps=5"]
+    run = launch.train(load(make_recipe(tmp_path), changes), str(tmp_path / "run")).folder
+    for place in (run.checkpoints, "memory://nothing"):
+        with pytest.raises(ConfigError, match="not a run folder"):
+            RunFolder.open(place)
 
 
 def test_why_a_run_ended(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,13 +24,28 @@ FEED_FORMAT = 1
 """Version of what a feed holds; readers refuse any other."""
 
 
-def feed_settings(run: str, dtype: str) -> dict[str, Any]:
-    """Return the setting `FEED` of a version, cut now: of a run, with weights of rows in a number format.
+def feed_settings(run: str, dtype: str, missing: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the setting `FEED` of a version that is cut now.
 
-    By its `cut`, a snapshot names the version that was cut with it.
+    Args:
+        run: by what the feed knows it.
+        dtype: number format of the weights of rows.
+        missing: texts that mean that a value is missing; None: the default ones.
     """
-    cut = secrets.token_hex(8)
-    return {"format": FEED_FORMAT, "run": run, "dtype": dtype, "time": round(time.time(), 3), "cut": cut}
+    return {
+        "format": FEED_FORMAT,
+        "run": run,
+        "dtype": dtype,
+        "time": round(time.time(), 3),
+        "cut": secrets.token_hex(8),  # by it, a snapshot names the version that was cut with it
+        "missing": missing,
+    }
+
+
+def missing_texts(settings: Mapping[str, Any]) -> list[str] | None:
+    """Return the texts that mean a missing value, as a version of a feed says; None: the default ones."""
+    texts = settings[FEED].get("missing")
+    return None if texts is None else [str(text) for text in texts]
 
 
 def check_format(settings: Mapping[str, Any], where: str) -> None:

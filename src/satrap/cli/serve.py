@@ -51,6 +51,8 @@ from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_e
 def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: Any) -> None:
     """Answer requests over HTTP with the scores of the trained model in run folder DIR.
 
+    DIR may also be what a run publishes, a folder or a URL such as s3://models/first/feed.
+
     POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
     /v2 is the Open Inference Protocol. Each answer names the training step that gave it. --set can change the
     limits (serving.max_items=1000) and keys that `satrap evaluate` can change.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from satrap.checkpoint import Series
+from satrap.checkpoint.feed import is_feed, missing_texts
 from satrap.checkpoint.manifest import MANIFEST
 from satrap.checkpoint.series import FEED_FOLDER
 from satrap.config import Recipe, load, to_yaml, without_data
@@ -67,9 +68,16 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
         self.feed = path / FEED_FOLDER  # versions for servers, unless the recipe names another place
         self.journals = path / "journals"  # during a run: what each shard did since the newest snapshot
+        self.published: str | None = None  # if all there is of the run is its feed: where that is
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self.published or str(self.path)
+
+    @property
+    def name(self) -> str:
+        """What the run is called: as its folder is, also if only its feed is known."""
+        path = self.path.resolve()
+        return path.parent.name if path.name == FEED_FOLDER else path.name
 
     @classmethod
     def claim(cls, recipe: Recipe, output: str | Path | None = None, *, name: str = "") -> Self:
@@ -128,9 +136,15 @@ class RunFolder:
     def open(cls, path: str | Path) -> Self:
         """Return the folder of a run that has finished or left a snapshot; others are a ConfigError.
 
-        A folder that `Trainer.save` wrote is one, too: its recipe consists of defaults.
+        A folder that `Trainer.save` wrote is one, too, and so is a feed, here or at a URL: their recipe
+        consists of defaults.
         """
         folder = cls(Path(path))
+        if "://" in str(path) or (folder.path.is_dir() and not folder.recipe_file.exists()):
+            newest = Series(str(path)).latest()
+            if newest is not None and is_feed(Series(str(path)).manifest(newest).settings):
+                folder.published = str(path).rstrip("/")
+                return folder
         if (folder.path / MANIFEST).is_file() and not folder.recipe_file.exists():
             folder.model = folder.path
             return folder
@@ -151,13 +165,18 @@ class RunFolder:
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
+        if self.published is not None:
+            series = Series(self.published)
+            missing = missing_texts(series.manifest(series.latest() or 0).settings)
+            known = [f"publish.url={self.published}", f"data.missing={json.dumps(missing)}"]
+            return without_data(self.published, [*known, *overrides])
         if self.model == self.path:
             return without_data(str(self.path), overrides)
         return load(self.recipe_file, overrides)
 
     def snapshots(self, recipe: Recipe) -> str:
         """Return where the snapshots of its run are: the recipe's place, else in the folder."""
-        return recipe.sections.checkpoint.url or str(self.checkpoints)
+        return self.published or recipe.sections.checkpoint.url or str(self.checkpoints)
 
     def feed_place(self, recipe: Recipe) -> str:
         """Return where the feed of its run is: the recipe's place, else in the folder."""

@@ -87,6 +87,7 @@ def _publishing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]
         dtype=keys.dtype,
         keep=keys.keep,
         notice=notice,
+        missing=recipe.sections.data.missing,
     )
 
 

@@ -117,7 +117,7 @@ class Loaded:
         if not options.trust:
             _check_owner(folder, recipe)
         self._series = _followed(folder, recipe) if options.follow else None
-        self._name = options.name or folder.path.resolve().name
+        self._name = options.name or folder.name
         self.limits = recipe.sections.serving
         self.secret = _secret(options.key)
 

@@ -49,6 +49,8 @@ class Publishing:
         dtype: number format of rows, "float32" (default) or "float16".
         keep: how many of the versions with all rows to keep, with those after each, default 2.
         notice: called with a text about versions that could not be written; default a RuntimeWarning.
+        missing: texts that mean that a value is missing, for servers that know only the feed; default those
+            of `satrap.data.read`.
 
     Raises:
         ConfigError: a number is too small, or the format is unknown.
@@ -60,6 +62,7 @@ class Publishing:
     dtype: str = "float32"
     keep: int = 2
     notice: Callable[[str], None] = as_warning
+    missing: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.every < float("inf"):
@@ -215,6 +218,6 @@ class Publisher:
     def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         assert self._plan is not None
-        feed = feed_settings(self.run, self._plan.dtype)
+        feed = feed_settings(self.run, self._plan.dtype, self._plan.missing)
         self._cut = feed["cut"]
         return Checkpoint(self._state.settings() | {FEED: feed}, {}, {}, ())
