@@ -250,16 +250,23 @@ async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str,
 
 
 def attacking(target: Target, count: int, told: Any) -> None:
-    """Send hostile bodies one after another on two connections; tell how they were answered."""
+    """Send hostile bodies one after another on two connections; tell how they were answered.
+
+    Every tenth is new, the others were sent before: to make one takes longer than to refuse it.
+    """
 
     async def client(seed: int) -> Counter[str]:
         chosen, good, answers = random.Random(seed), bodies(50), Counter[str]()
+        made: list[bytes] = []
         connection = await target.connect()
-        for _ in range(count // 2):
+        for number in range(count // 2):
+            if number % 10 == 0:
+                made.append(target.post("/v1/score", hostile(chosen, good)))
+                del made[:-1000]
             try:
                 if not connection.usable:
                     connection = await target.connect()
-                reply = await connection.ask(target.post("/v1/score", hostile(chosen, good)))
+                reply = await connection.ask(chosen.choice(made))
                 answers[str(reply.status)] += 1
             except OSError:
                 answers["closed"] += 1
