@@ -88,8 +88,8 @@ def pack(network: nn.Module, like: nn.Module | None = None) -> None:
         if type(layer) is nn.Linear:
             layer.__class__ = Linear  # the same parameters
         if isinstance(layer, Linear) and layer.weight.dtype in (torch.float32, torch.bfloat16):
-            before = getattr(known.get(name), "packed", None)
-            layer.packed = Packed(layer.weight, before.splits if before is not None else ())
+            before = getattr(known.get(name), "packed", None)  # another thread may compute with it
+            layer.packed = Packed(layer.weight, list(before.splits) if before is not None else ())
 
 
 class Packed:
