@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,11 @@ class Work:
         self.model = ServedModel("reference", Predictor.load(url, threads=1), precision=precision)
         self.bodies = [request(items, seed) for seed in range(16)]
         predictor = self.model._predictor
+        self.plain = deepcopy(predictor.model)  # a copy is not prepared for serving
         self.inputs = []
         for body in self.bodies:
-            batch = self.model.encode([protocol.read(body, self.model, max_items=MAX_ITEMS)])
-            ticket = predictor.plan.ticket(batch)
+            runs = self.model.encode([protocol.read(body, self.model, max_items=MAX_ITEMS)])
+            ticket = predictor.plan.ticket(runs.expanded())
             rows = predictor.exchange.lookup(ticket.requests, create=False).result()
             self.inputs.append((ticket, predictor.embeddings.rows(rows)))
         self.turn = 0
@@ -106,7 +108,7 @@ class Work:
         predictor = self.model._predictor
         ticket, rows = self.inputs[self._next(1)[0]]
         with torch.inference_mode():
-            predictor.model(predictor.embeddings.embed(ticket, rows))
+            self.plain(predictor.embeddings.embed(ticket, rows))
 
     def requests(self, count: int) -> list[bytes]:
         bodies = [self.bodies[i] for i in self._next(count)]
@@ -125,9 +127,9 @@ class Work:
         return [(self.turn + i) % len(self.bodies) for i in range(count)]
 
 
-def check(work: Work) -> None:
+def check(work: Work, url: str) -> None:
     """Raise if an answer is not what the plain network says of the same rows."""
-    predictor = work.model._predictor
+    predictor = Predictor.load(url, threads=1)
     for body in work.bodies[:3]:
         request = json.loads(body)
         count = len(next(iter(request["items"].values())))
@@ -136,6 +138,7 @@ def check(work: Work) -> None:
         expected = predictor.predict_all(data)[:, 0]
         batch = work.model.encode([protocol.read(body, work.model, max_items=MAX_ITEMS)])
         np.testing.assert_allclose(work.model.score(batch)[:, 0], expected, rtol=1e-6, atol=1e-6)
+    predictor.close()
 
 
 def processor_ms(work: Callable[[], Any], seconds: float) -> float:
@@ -207,7 +210,7 @@ def main() -> None:
         processes = {precision: Process(url, precision) for precision in PRECISIONS}
         for items in arguments.items:
             works = {precision: Work(url, items, precision) for precision in PRECISIONS}
-            check(works["float32"])
+            check(works["float32"], url)
             found: dict[str, list[float]] = {}
             for _ in range(arguments.rounds):
                 for name, took in measured(works, processes, arguments.seconds):

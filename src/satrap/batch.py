@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,115 @@ def one_id_each(values: Ids) -> Jagged:
     made: Jagged = object.__new__(Jagged)
     made.values, made.offsets, made.weights = values, None, None
     return made
+
+
+def repeated(offsets: Offsets | None, counts: Offsets) -> tuple[Offsets, Offsets | None]:
+    """Return where the values of samples are once each sample is there several times.
+
+    Args:
+        offsets: of the samples, see `Jagged`.
+        counts: int64[samples], how often each is to be there.
+
+    Returns:
+        int64[values], the place of each in the values that there are; the new offsets, None as `offsets` is.
+    """
+    samples = np.repeat(np.arange(len(counts)), counts)
+    if offsets is None:
+        return samples, None
+    lengths = np.diff(offsets)[samples]
+    ends = np.append(0, np.cumsum(lengths))
+    return np.arange(ends[-1]) + np.repeat(offsets[:-1][samples] - ends[:-1], lengths), ends
+
+
+@dataclass(slots=True)
+class Runs:
+    """Samples in runs, as the items of several requests: what the samples of a run share is there once.
+
+    Args:
+        order: the names of the categorical features.
+        counts: int64[runs], the samples of each run, which follow one another.
+        own: categorical feature -> `Jagged` of all samples.
+        shared: the other categorical features -> `Jagged` of one sample for each run.
+        numeric: of all samples, see `Batch`.
+        shared_numbers: bool[`Schema.numeric_width`], the columns of `numeric` that are equal within a run.
+        events: of all samples, see `Batch`.
+    """
+
+    order: Sequence[str]
+    counts: Offsets
+    own: Mapping[str, Jagged]
+    shared: Mapping[str, Jagged]
+    numeric: Floats | None
+    shared_numbers: npt.NDArray[np.bool_]
+    events: Mapping[str, Jagged] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return int(self.counts.sum())
+
+    def expanded(self) -> Batch:
+        """Return the samples as a batch; ids that are shared are repeated once they are asked for."""
+        made: Batch = object.__new__(Batch)  # nothing is checked, as in `one_id_each`
+        made.size, made.ids, made.numeric, made.events = self.size, _Expanded(self), self.numeric, self.events
+        made.labels = made.label_mask = made.weights = made.groups = made.position = made.times = None
+        return made
+
+
+class _Expanded(Mapping[str, Jagged]):
+    """The ids of all samples of some runs."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs, self._made = runs, dict(runs.own)
+
+    def __getitem__(self, feature: str) -> Jagged:
+        if feature not in self._made:
+            given = self._runs.shared[feature]
+            places, offsets = repeated(given.offsets, self._runs.counts)
+            found = one_id_each(given.values[places])
+            found.offsets = offsets
+            found.weights = None if given.weights is None else given.weights[places]
+            self._made[feature] = found
+        return self._made[feature]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs.order)
+
+    def __len__(self) -> int:
+        return len(self._runs.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Which columns of a network's input are equal within runs of samples: their products are made once.
+
+    Args:
+        columns: bool[columns], those that are equal.
+        runs: float32[runs, shared columns].
+        run: int64[size], the run of each sample.
+        own: float32[size, other columns], contiguous.
+    """
+
+    columns: npt.NDArray[np.bool_]
+    runs: Tensor
+    run: Tensor
+    own: Tensor
+
+
+_SHARED = "satrap_shared_columns"
+"""Attribute of a tensor: what is known of its columns, and its version then."""
+
+
+def with_shared(values: Tensor, shared: Shared) -> Tensor:
+    """Return values float32[size, columns], and have `shared_of` tell what is known of their columns."""
+    setattr(values, _SHARED, (shared, values._version))
+    return values
+
+
+def shared_of(values: Tensor) -> Shared | None:
+    """Return what `with_shared` was told of a tensor, unless it has been changed since."""
+    known = getattr(values, _SHARED, None)
+    return known[0] if known is not None and known[1] == values._version else None
 
 
 def exact(labels: npt.NDArray[Any] | None) -> bool:

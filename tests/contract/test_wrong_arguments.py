@@ -52,6 +52,7 @@ HANDED_OUT = {
     "satrap.train.Observer",
     "satrap.train.Predictor.logits",
     "satrap.train.Predictor.outputs",
+    "satrap.train.Predictor.predicted",
     "satrap.train.Progress",
     "satrap.train.Progress.of",
     "satrap.train.Result",

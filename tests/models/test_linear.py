@@ -1,9 +1,12 @@
 """The linear layer by oneDNN: values and gradients against float64, and when PyTorch's own is used."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 
+from satrap.batch import Shared, with_shared
 from satrap.models import linear
 from satrap.models.linear import Linear
 
@@ -65,3 +68,76 @@ def test_nothing_is_computed_for_inputs_without_gradient():
     layer(x).sum().backward()
     assert layer.weight.grad is None
     assert layer.bias.grad is not None
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("counts", [[200], [50, 1, 149]])
+def test_a_packed_layer_multiplies_shared_columns_once(bias, counts):
+    """Against float64; also once the weights have changed, when it computes as before."""
+    layer, columns = nn.Sequential(nn.Linear(96, 64, bias=bias)), torch.rand(96) < 0.6
+    exact = nn.Linear(96, 64, bias=bias, dtype=torch.float64)
+    linear.pack(layer)
+    assert type(layer[0]) is Linear
+    run = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    x, runs = torch.randn(200, 96), torch.randn(len(counts), 96)
+    x[:, columns] = runs[run][:, columns]
+    shared = Shared(columns.numpy(), runs[:, columns].contiguous(), run, x[:, ~columns].contiguous())
+    for _ in range(2):
+        exact.load_state_dict(layer[0].state_dict())
+        with torch.inference_mode():
+            layer(with_shared(x, shared))  # the first time, the columns are not prepared
+            found = layer(x)
+            assert len(layer[0].packed.splits) == 1
+            torch.testing.assert_close(found, exact(x.double()).float(), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(layer(x[:]), exact(x.double()).float(), rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            layer[0].weight.mul_(2)
+
+
+def test_columns_are_shared_only_until_the_input_changes():
+    layer, x = nn.Sequential(Linear(64, 64)), torch.randn(400, 64)
+    x[:, :32] = x[0, :32]
+    linear.pack(layer)
+    columns = torch.arange(64) < 32
+    shared = Shared(
+        columns.numpy(), x[:1, :32].clone(), torch.zeros(400, dtype=torch.long), x[:, 32:].clone()
+    )
+    with torch.inference_mode():
+        with_shared(x, shared)
+        x.mul_(3)
+        torch.testing.assert_close(
+            layer(x), nn.functional.linear(x, layer[0].weight, layer[0].bias), rtol=1e-5, atol=1e-4
+        )
+
+
+@needs_onednn
+def test_a_copy_is_not_packed_and_gradients_are_not_touched():
+    layer, x = nn.Sequential(Linear(64, 64)), torch.randn(400, 64)
+    linear.pack(layer)
+    assert layer[0].packed is not None
+    assert deepcopy(layer)[0].packed is None
+    layer(x).sum().backward()
+    torch.testing.assert_close(layer[0].weight.grad, x.sum(0).expand(64, 64), rtol=1e-4, atol=1e-4)
+
+
+@needs_onednn
+def test_columns_that_are_asked_for_once_are_not_prepared():
+    """Clients decide which columns are shared."""
+    layer, x = nn.Sequential(Linear(64, 64)), torch.randn(400, 64)
+    linear.pack(layer)
+    with torch.inference_mode():
+        for count in [*range(1, 20), 40, 40, 40]:
+            columns = torch.arange(64) < count
+            x[:, columns] = x[0, columns]
+            shared = Shared(
+                columns.numpy(),
+                x[:1, columns].clone(),
+                torch.zeros(400, dtype=torch.long),
+                x[:, ~columns].clone(),
+            )
+            layer(with_shared(x, shared))
+            assert len(layer[0].packed.splits) <= (1 if count < 40 else 2)
+    other = nn.Sequential(Linear(64, 64))
+    linear.pack(other, like=layer)
+    assert other[0].packed.splits.keys() == layer[0].packed.splits.keys()

@@ -45,9 +45,10 @@ def test_values_of_the_context_count_for_all_items(
 
 
 def test_requests_that_wait_are_joined_and_each_gets_its_own_scores(
-    server: Served, rows: pd.DataFrame, expected: dict[str, list[Any]]
+    server: Served, rows: pd.DataFrame, expected: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = server.scorer.statistics.batches
+    monkeypatch.setattr(server.scorer, "_alone_seconds", 0)
     columns = plain(rows)
 
     def ask(start: int) -> tuple[int, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,33 +17,7 @@ from satrap.errors import ConfigError
 from satrap.serve.model import ServedModel
 from satrap.serve.request import ScoreRequest
 from satrap.train import Predictor
-
-SCHEMA = satrap.Schema(
-    (satrap.Label(name="click"),),
-    {
-        "user": satrap.Categorical(dim=8),
-        "item": satrap.Categorical(dim=8),
-        "age": satrap.Numeric(),
-    },
-)
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    name: (lambda name=name: getattr(satrap.models, name)(SCHEMA))  # type: ignore[misc]
-    for name in (
-        "DCNv2",
-        "DLRM",
-        "DNN",
-        "DeepFM",
-        "FM",
-        "FinalMLP",
-        "LR",
-        "MMoE",
-        "PLE",
-        "RankMixer",
-        "WideDeep",
-        "Wukong",
-    )
-}
-ROWS = {"user": list(range(40)), "item": [i % 7 for i in range(40)], "age": [i / 10 for i in range(40)]}
+from tests.serve.networks import MODELS, ROWS, SCHEMA, saved
 
 
 class Stubborn(nn.Module):
@@ -56,15 +29,6 @@ class Stubborn(nn.Module):
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         return batch.flat().numpy() @ self.head.weight.T.numpy()  # type: ignore[no-any-return]
-
-
-def saved(model: nn.Module, folder: Path) -> str:
-    trainer = satrap.Trainer(model, SCHEMA, embedding_optimizer=satrap.optim.SGD(lr=0.1), mode="sync")
-    clicks = [int(i % 3 == 0) for i in range(40)]
-    trainer.fit(satrap.data.read({**ROWS, "click": clicks}, SCHEMA, batch_size=8), epochs=1)
-    trainer.save(str(folder))
-    trainer.close()
-    return str(folder)
 
 
 def scores(url: str, precision: str, model: Any = None) -> Any:

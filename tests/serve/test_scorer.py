@@ -46,9 +46,9 @@ class Slow(ServedModel):
 
 
 @contextmanager
-def scorer(**limits: int) -> Iterator[tuple[Scorer, Slow]]:
+def scorer(**limits: float) -> Iterator[tuple[Scorer, Slow]]:
     model = Slow()
-    with Scorer(model, **limits) as found:
+    with Scorer(model, **{"alone_seconds": 0, **limits}) as found:  # type: ignore[arg-type]
         yield found, model
         for _ in range(1000):
             model.may.release()
@@ -160,3 +160,43 @@ def test_what_waits_is_scored_before_the_end() -> None:
             await ending
 
     asyncio.run(main())
+
+
+def test_a_short_request_beside_nobody_is_scored_in_the_event_loop() -> None:
+    """At first nobody knows what is short; several at once, a long one and actions are the thread's."""
+    threads: list[str] = []
+
+    class Noting(Slow):
+        def score(self, batch: Batch) -> Any:
+            threads.append(threading.current_thread().name)
+            return super().score(batch)
+
+    async def main() -> None:
+        model = Noting()
+        go_on(model)
+        with Scorer(model, alone_seconds=60) as found:
+            for number in (1, 2):
+                assert (await found.score(rows(number), seconds=60)).scores[0, 0] == number
+                await asyncio.sleep(0.05)  # the thread has nothing to do again
+            together = [found.score(rows(number), seconds=60) for number in (3, 4)]
+            assert [(await answer).scores[0, 0] for answer in together] == [3, 4]
+            await asyncio.sleep(0.05)
+            found._alone_seconds = 0
+            await found.score(rows(5), seconds=60)
+            found._alone_seconds = 60
+            await asyncio.sleep(0.05)
+            gone = found.score(rows(6), seconds=60)
+            gone.cancel()
+            await asyncio.sleep(0.05)
+            assert found.statistics.abandoned == 1
+            waiting, done = found.score(rows(7), seconds=60), found.do(lambda: None)
+            await asyncio.gather(waiting, asyncio.wrap_future(done))
+            bad = found.score(rows(-1), seconds=60)
+            with pytest.raises(DataError):
+                await bad
+
+    asyncio.run(main())
+    main_, thread = threading.main_thread().name, "satrap-scorer"
+    assert threads[:2] == [thread, main_]
+    assert threads[2] == thread
+    assert len(threads) in (5, 6)

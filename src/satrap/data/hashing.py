@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,7 @@ def _hash_words(
     return count
 
 
+@cache
 def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
     """Return (what is added to integers, the XXH64 seed) of a salt."""
     mask = 2**64 - 1

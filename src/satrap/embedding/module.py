@@ -14,7 +14,7 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets, exact
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import EmbeddingPlan, Ticket
-from satrap.embedding.pooling import Bag, is_finite, merge_runs, pool_beside, pool_features
+from satrap.embedding.pooling import Bag, Mode, is_finite, merge_runs, pool_beside, pool_features
 from satrap.schema import Categorical, Schema
 
 
@@ -24,6 +24,9 @@ class Embeddings:
     Args:
         plan: where each feature's rows are.
         device: where the model computes.
+
+    Attributes:
+        whole: whether one table group has all features, and pools them on the CPU.
     """
 
     def __init__(self, plan: EmbeddingPlan, device: torch.device) -> None:
@@ -35,6 +38,7 @@ class Embeddings:
         self._order = list(features)
         self._schema = plan.schema
         self._features = features
+        self.whole = device.type == "cpu" and len(self._pooled) == 1 and not self._jagged
         self._learns = [not group.frozen for group in plan.groups]
 
     def rows(self, found: Sequence[Any]) -> list[Tensor]:
@@ -71,8 +75,7 @@ class Embeddings:
         """
         batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
         numeric = torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers
-        blocks = LazyBlocks(partial(self._blocks, ticket, rows))
-        whole = self.device.type == "cpu" and len(self._pooled) == 1 and not self._jagged
+        blocks = LazyBlocks(partial(self.blocks, ticket, rows))
         ragged = Ragged(batch, self._schema, self.device)
         return EmbeddedBatch(
             size=batch.size,
@@ -84,11 +87,12 @@ class Embeddings:
             weights=self._to_device(batch.weights),
             exact_labels=self._to_device(batch.labels) if exact(batch.labels) else None,
             source=batch,
-            beside=partial(self._beside, ticket, rows, numeric) if whole else None,
+            beside=partial(self._beside, ticket, rows, numeric) if self.whole else None,
             events=ragged.events(),
         )
 
-    def _blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
+    def blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
+        """Return the pooled features of each table group, float32[size, features, dim]."""
         return [
             (names, pool_features(rows[group], self._bags(ticket, group, names)))
             for group, names in self._pooled
@@ -115,7 +119,6 @@ class Embeddings:
 
     def _bag(self, ticket: Ticket, name: str) -> Bag:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]
-        pooling = self._features[name].pooling
         if name in ticket.pooled:
             return Bag(ticket.inverses[span.group], span.start, span.stop)
         return Bag(
@@ -124,8 +127,13 @@ class Embeddings:
             stop=span.stop,
             offsets=jagged.offsets,
             weights=jagged.weights,
-            mode="sum" if pooling == "none" else pooling,  # rows that are not pooled have no mode
+            mode=self.mode(name),
         )
+
+    def mode(self, name: str) -> Mode:
+        """Return how the rows of a feature become one."""
+        pooling = self._features[name].pooling
+        return "sum" if pooling == "none" else pooling  # rows that are not pooled have no mode
 
     def _unpooled(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> Tensor:
         bag = self._bag(ticket, name)

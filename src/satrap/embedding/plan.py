@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from satrap.batch import Batch
+from satrap.batch import Batch, Jagged
 from satrap.errors import ConfigError, did_you_mean
 from satrap.exchange import Request, TableGroup
 from satrap.optim import Optimizer
@@ -76,6 +76,14 @@ Places = tuple[Mapping[str, Span], npt.NDArray[np.int64]]
 """Feature -> its span, and the splits of a request."""
 
 
+class Lookups(NamedTuple):
+    """The lookups of some features: one request per table group, and the rest as in a `Ticket`."""
+
+    requests: list[Request]
+    inverses: list[npt.NDArray[np.int32]]
+    spans: dict[str, Span]
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A batch with the lookup it needs.
@@ -118,7 +126,7 @@ class EmbeddingPlan:
         for feature in schema.categorical:
             users.setdefault(schema.table_of(feature), []).append(feature)
         self._features = [[users.get(table, []) for table in group.tables] for group in groups]
-        self._known: list[tuple[int, Places] | None] = [None] * len(groups)
+        self._known: list[tuple[tuple[int, ...], Places] | None] = [None] * len(groups)
 
     def features_of(self, group: int) -> tuple[str, ...]:
         """Return the features of a table group in the order of their ids in a request."""
@@ -137,32 +145,28 @@ class EmbeddingPlan:
         Returns:
             The requests and, per id, the position of its row.
         """
-        requests: list[Request] = []
-        inverses: list[npt.NDArray[np.int32]] = []
-        spans: dict[str, Span] = {}
-        plain: list[bool] = []
-        for group, features in zip(self.groups, self._features, strict=True):
-            of_group = [batch.ids[feature] for of_table in features for feature in of_table]
-            arrays = [jagged.values for jagged in of_group]
-            single = all(jagged.offsets is None and jagged.weights is None for jagged in of_group)
-            plain.append(single)
-            if single:
-                more, splits = self._plain(len(requests), batch.size)
-            else:
-                more, splits = _places(len(requests), features, [len(array) for array in arrays])
-            spans |= more
-            ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
-            requests.append(Request(group.index, ids, id_splits))
-            inverses.append(inverse)
-        return Ticket(batch, requests, inverses, spans, plain)
+        lookups = self.lookups(batch.ids)
+        plain = [
+            all(batch.ids[name].offsets is None and batch.ids[name].weights is None for name in names)
+            for names in map(self.features_of, range(len(self.groups)))
+        ]
+        return Ticket(batch, lookups.requests, lookups.inverses, lookups.spans, plain)
 
-    def _plain(self, group: int, size: int) -> Places:
-        """Return the places where every sample has one id; batches often have the size of the one before."""
-        known = self._known[group]
-        if known is None or known[0] != size:
-            features = self._features[group]
-            known = self._known[group] = size, _places(group, features, [size] * sum(map(len, features)))
-        return known[1]
+    def lookups(self, ids: Mapping[str, Jagged]) -> Lookups:
+        """Remove duplicate ids of features, which may have different numbers of samples."""
+        found = Lookups([], [], {})
+        for number, (group, features) in enumerate(zip(self.groups, self._features, strict=True)):
+            arrays = [ids[feature].values for of_table in features for feature in of_table]
+            counts = tuple(map(len, arrays))
+            known = self._known[number]
+            if known is None or known[0] != counts:  # batches often have the size of the one before
+                known = self._known[number] = counts, _places(number, features, counts)
+            spans, splits = known[1]
+            found.spans.update(spans)
+            distinct_ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
+            found.requests.append(Request(group.index, distinct_ids, id_splits))
+            found.inverses.append(inverse)
+        return found
 
 
 def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:

@@ -108,6 +108,33 @@ def pool_beside(rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
     return _KernelPooling.apply(rows, bags, numeric)  # type: ignore[no-any-return,no-untyped-call]
 
 
+def pool_into(
+    rows: npt.NDArray[np.float32], bags: Sequence[Bag], target: npt.NDArray[np.float32]
+) -> list[Any]:
+    """Write each feature's rows, pooled per sample, to float32[size, features, dim]; samples may be apart.
+
+    Returns:
+        Of each bag, the places of the largest values if its mode is "max", else None.
+    """
+    first, argmaxes = 0, []
+    for bag in bags:
+        argmax = None
+        if bag.plain:
+            gather_features(rows, bag.inverse, bag.features, out=target[:, first : first + bag.features])
+        else:
+            argmax = pool(
+                rows,
+                bag.inverse,
+                bag.offsets,
+                mode=bag.mode,
+                weights=bag.weights,
+                out=target[:, first],
+            )[1]
+        argmaxes.append(argmax)
+        first += bag.features
+    return argmaxes
+
+
 def _as_block(flat: npt.NDArray[np.float32], features: int, dim: int) -> npt.NDArray[np.float32]:
     """Return the first columns of float32[size, ...] as a view float32[size, features, dim]."""
     return flat[:, : features * dim].reshape(len(flat), features, dim)
@@ -130,25 +157,7 @@ class _KernelPooling(torch.autograd.Function):
             out = floats(bags[0].size, features * dim + numeric.shape[1])
             out[:, features * dim :] = numeric.numpy()
             target = _as_block(out, features, dim)
-        first, argmaxes = 0, []
-        for bag in bags:
-            argmax = None
-            if bag.plain:
-                gather_features(
-                    source, bag.inverse, bag.features, out=target[:, first : first + bag.features]
-                )
-            else:
-                argmax = pool(
-                    source,
-                    bag.inverse,
-                    bag.offsets,
-                    mode=bag.mode,
-                    weights=bag.weights,
-                    out=target[:, first],
-                )[1]
-            argmaxes.append(argmax)
-            first += bag.features
-        ctx.argmaxes = argmaxes
+        ctx.argmaxes = pool_into(source, bags, target)
         return torch.from_numpy(out)
 
     @staticmethod

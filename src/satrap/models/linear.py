@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from satrap.batch import shared_of
+
 _SMALLEST = 1 << 20
 """From so many multiplications on, oneDNN's larger cost per call pays."""
 
+_ROWS = 256
+"""Samples for which weights are put in order; other numbers of them are computed as well."""
+_SPLITS = 2
+"""Most sets of shared columns that the weights of a layer are split by."""
+
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_reorder: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) if _onednn else None
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,9 +60,113 @@ class Linear(nn.Linear):
     types and devices, autocast and compilation use PyTorch's own operation.
     """
 
+    packed: Packed | None = None
+    """The weights as products without gradients read them fastest, see `pack`."""
+
     def forward(self, input: Tensor) -> Tensor:
         """Return float32[size, out_features] from float32[size, in_features]."""
+        if self.packed is not None and self.packed.suits(input, self.weight):
+            return self.packed(input, self.bias)
         return linear(input, self.weight, self.bias)
+
+
+def pack(network: nn.Module, like: nn.Module | None = None) -> None:
+    """Prepare the linear layers of a network for many products without gradients, also plain `nn.Linear`.
+
+    They keep a second copy of their weights, in oneDNN's own order, and multiply columns that many samples
+    share once, see `satrap.batch.Shared`. Results are the same up to rounding. Once weights change, layers
+    compute as before, until this is called again. A copy of the network is not prepared.
+
+    Args:
+        network: whose layers.
+        like: a network of the same layers: columns that were shared there are expected here, too.
+    """
+    if _reorder is None:
+        return
+    known = {} if like is None else dict(like.named_modules())
+    for name, layer in network.named_modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = Linear  # the same parameters
+        if isinstance(layer, Linear) and layer.weight.dtype in (torch.float32, torch.bfloat16):
+            before = getattr(known.get(name), "packed", None)  # another thread may compute with it
+            layer.packed = Packed(layer.weight, list(before.splits) if before is not None else ())
+
+
+class Packed:
+    """The weights of a linear layer in oneDNN's order, whole and split by columns that samples share.
+
+    Args:
+        weight: [out_features, in_features], float32, or bfloat16 for use under autocast.
+        splits: columns that are expected to be shared.
+    """
+
+    def __init__(self, weight: Tensor, splits: Iterable[bytes] = ()) -> None:
+        self._of, self._version = weight, weight._version
+        self._whole = _in_order(weight)
+        self.splits: dict[bytes, tuple[Tensor, Tensor]] = {}
+        self._last = b""
+        for columns in splits:
+            self._prepare(columns)
+
+    def __deepcopy__(self, _: object) -> None:
+        """Return nothing: the copy of a layer has weights of its own."""
+
+    def suits(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether this is for the weights of a layer, and faster for an input."""
+        mixed = weight.dtype == torch.bfloat16
+        return (
+            weight is self._of
+            and weight._version == self._version
+            and x.ndim == 2
+            and len(x) * weight.numel() >= _SMALLEST
+            and not torch.is_grad_enabled()
+            and torch.is_autocast_enabled("cpu") == mixed
+            and (mixed or x.dtype == torch.float32)
+            and x.device.type == "cpu"
+            and not torch.compiler.is_compiling()
+        )
+
+    def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return what the layer makes of [size, in_features]."""
+        shared = shared_of(x)
+        split = None if shared is None else self._split(shared.columns.tobytes())
+        if shared is None or split is None:
+            return _packed_product(x.to(self._of.dtype), self._whole, bias)
+        own, common = split
+        runs = F.linear(shared.runs.to(common.dtype), common, bias)
+        x = shared.own.to(common.dtype)
+        if len(runs) == 1:
+            return _packed_product(x, own, runs[0])
+        result: Tensor = _onednn.binary(x, runs.index_select(0, shared.run), own, None, "add")
+        return result
+
+    def _split(self, columns: bytes) -> tuple[Tensor, Tensor] | None:
+        """Return the weights of the columns that are not shared, and of those that are.
+
+        Nothing for the first product of these columns: whoever asks decides which they are, and weights that
+        are used once are not worth the time.
+        """
+        found, again = self.splits.get(columns), columns == self._last
+        self._last = columns
+        return self._prepare(columns) if found is None and again else found
+
+    def _prepare(self, columns: bytes) -> tuple[Tensor, Tensor]:
+        if len(self.splits) == _SPLITS:
+            self.splits.pop(next(iter(self.splits)))
+        weight, shared = self._of.detach(), torch.from_numpy(np.frombuffer(columns, np.bool_).copy())
+        found = self.splits[columns] = _in_order(weight[:, ~shared]), weight[:, shared].contiguous()
+        return found
+
+
+def _in_order(weight: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        ordered: Tensor = _reorder(weight.detach().contiguous(), _ROWS)
+    return ordered
+
+
+def _packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = _onednn(x, weight, bias, "none", [], "")
+    return result
 
 
 class GroupedLinear(nn.Module):

@@ -308,20 +308,25 @@ class _Endpoint:
 
 async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answer:
     """Return the answer; if the client leaves before, take the request back and raise `ClientGoneError`."""
+    gone: list[asyncio.Future[Any]] = []
+
+    def watch() -> None:
+        gone.append(asyncio.ensure_future(request.receive()))
+        gone[0].add_done_callback(lambda _: answer.cancel())
+
+    # Nearly always the answer is there before: it is not worth a task that watches the connection.
+    timer = answer.get_loop().call_later(WATCH_SECONDS, watch)
     try:
-        await asyncio.wait((answer,), timeout=WATCH_SECONDS)
-        if answer.done():  # nearly always: it is not worth a task that watches the connection
-            return answer.result()
-        gone = asyncio.ensure_future(request.receive())
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-        if not answer.done():
-            raise ClientGoneError
-        return answer.result()
+        return await answer
+    except asyncio.CancelledError:
+        if gone and gone[0].done() and not gone[0].cancelled():
+            raise ClientGoneError from None
+        raise
     finally:
+        timer.cancel()
         answer.cancel()
+        for each in gone:
+            each.cancel()
 
 
 def _request_id(request: Request) -> str:

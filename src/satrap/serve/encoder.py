@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.batch import Batch, Floats, Ids, Jagged, one_id_each
+from satrap.batch import Batch, Floats, Ids, Jagged, Offsets, Runs, one_id_each
 from satrap.data.encode import Encoder, Missing, needed_columns, reduced
 from satrap.data.hashing import cross_ids, hash_ids, hash_integers
 from satrap.data.source import Origin
 from satrap.data.transforms import Doubles, compile_steps
-from satrap.schema import Categorical, Numeric, Schema
+from satrap.schema import Categorical, Numeric, Schema, Vector
 from satrap.serve.request import ITEMS, ScoreRequest
 
 Types = frozenset[type]
@@ -33,6 +33,8 @@ _EXACT = 2.0**53
 """Beyond it, not every whole number is a float64; Arrow refuses to mix such a number with others."""
 _ENCODERS = 64
 """Most encoders of some features that are kept."""
+_NEVER = frozenset({""})
+"""Stands for the columns of a feature that is never shared: no column has an empty name."""
 
 
 class RequestEncoder:
@@ -55,51 +57,79 @@ class RequestEncoder:
         numeric = {name: f for name, f in schema.numeric.items() if f.time is None and f.sequence is None}
         self._number_columns = list(dict.fromkeys(f.column or name for name, f in numeric.items()))
         self._alike = [
-            _Alike(names, [self._number_columns.index(numeric[name].column or name) for name in names], f)
-            for f, names in _alike(numeric)
+            _Alike(names, [numeric[n].column or n for n in names], f) for f, names in _alike(numeric)
         ]
-        self._uniform = len(self._alike) == 1 and self._alike[0].columns == list(
-            range(len(self._number_columns))
-        )
+        self._uniform = len(self._alike) == 1 and self._alike[0].columns == self._number_columns
+        self._width, self._order = schema.numeric_width, list(schema.categorical)
+        self._places = {name: columns.start for name, columns in schema.numeric_columns.items()}
+        self._columns_of = {
+            name: frozenset(chain(*needed_columns(Schema((), {name: feature}))))
+            for name, feature in schema.features.items()
+            if isinstance(feature, Vector) or feature.sequence is None
+        }
         self._encoders: dict[frozenset[str], Encoder] = {}
 
     def __call__(self, requests: Sequence[ScoreRequest]) -> Batch:
-        """Return the rows of all requests, one after another.
+        """Return the rows of all requests, one after another; see `runs`."""
+        return self.runs(requests).expanded()
+
+    def runs(self, requests: Sequence[ScoreRequest]) -> Runs:
+        """Return the rows of all requests, one run each: features whose columns are context are shared.
 
         Raises:
             DataError: a value cannot be used. Encode the requests one by one to learn whose it is.
         """
-        size = sum(request.size for request in requests)
-        hashed = self._hashed(requests)
-        ids = {name: one_id_each(hashed[column]) for name, column in self._as_they_are if column in hashed}
-        for name, feature in self._made.items():
-            parts = [hashed[column] for column in self._parts[name] if column in hashed]
-            if len(parts) == len(self._parts[name]):
-                own = cross_ids(parts) if feature.cross else parts[0]
-                ids[name] = one_id_each(reduced(own, feature, self._schema.salt))
-        numbers = self._numbers(requests)
-        left = frozenset(self._schema.features.keys() - ids.keys() - numbers.keys())
-        rest = self._rest(left, requests) if left else None
-        numeric: Floats | None = None
-        if self._schema.numeric_width:
-            numeric = np.empty((size, self._schema.numeric_width), np.float32)
-            for name, columns in self._schema.numeric_columns.items():
-                if name in numbers:
-                    numeric[:, columns.start] = numbers[name]
-                elif rest is not None and rest[0].numeric is not None:
-                    numeric[:, columns] = rest[0].numeric[:, rest[1][name]]
-        return Batch(
-            size,
-            {
-                name: ids[name] if rest is None or name in ids else rest[0].ids[name]
-                for name in self._schema.categorical
-            },
-            numeric,
-            events={} if rest is None else rest[0].events,
-        )
+        counts = np.array([request.size for request in requests], np.int64)
+        shared = set(requests[0].context).intersection(*(request.context for request in requests[1:]))
+        own, common = self._ids(requests, shared, counts)
+        numbers = np.empty((int(counts.sum()), self._width), np.float32) if self._width else None
+        shared_numbers = np.zeros(self._width, np.bool_)
+        given = set(own) | set(common)
+        if numbers is not None:
+            given |= self._numbers(requests, shared, counts, numbers, shared_numbers)
+        left = self._schema.features.keys() - given
+        alike = frozenset(name for name in left if self._columns_of.get(name, _NEVER) <= shared)
+        events: Mapping[str, Jagged] = {}
+        for names, into in ((left - alike, own), (alike, common)):
+            if not names:
+                continue
+            asked = requests if into is own else [ScoreRequest(1, each.context, {}) for each in requests]
+            rest, columns = self._rest(frozenset(names), asked)
+            into |= rest.ids
+            if into is own:
+                events = rest.events
+            if numbers is not None and rest.numeric is not None:
+                found = rest.numeric if into is own else np.repeat(rest.numeric, counts, axis=0)
+                for name, source in columns.items():
+                    numbers[:, self._schema.numeric_columns[name]] = found[:, source]
+                    shared_numbers[self._schema.numeric_columns[name]] = into is common
+        return Runs(self._order, counts, own, common, numbers, shared_numbers, events)
 
-    def _hashed(self, requests: Sequence[ScoreRequest]) -> dict[str, Ids]:
-        """Return the ids of columns that hold only integers or only text, of all rows."""
+    def _ids(
+        self, requests: Sequence[ScoreRequest], shared: Set[str], counts: Offsets
+    ) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
+        """Return features of columns that hold only integers or only text: of each row, and shared."""
+        hashed = self._hashed(requests, shared)
+        own: dict[str, Jagged] = {}
+        common: dict[str, Jagged] = {}
+        for name, column in self._as_they_are:
+            if (values := hashed.get(column)) is not None:
+                (common if column in shared else own)[name] = one_id_each(values)
+        for name, feature in self._made.items():
+            columns = self._parts[name]
+            if not all(column in hashed for column in columns):
+                continue
+            into = common if all(column in shared for column in columns) else own
+            parts = [
+                np.repeat(hashed[column], counts) if into is own and column in shared else hashed[column]
+                for column in columns
+            ]
+            ids = cross_ids(parts) if feature.cross else parts[0]
+            into[name] = one_id_each(reduced(ids, feature, self._schema.salt))
+        return own, common
+
+    def _hashed(self, requests: Sequence[ScoreRequest], shared: Set[str]) -> dict[str, Ids]:
+        """Return the ids of columns that hold only integers or only text; shared ones as in `_values`."""
 
         def hashed(kind: Types, flat: list[Any]) -> Ids | None:
             salt, missing = self._schema.salt, self._missing.ids
@@ -111,24 +141,48 @@ class RequestEncoder:
                 return None  # more than 63 bits, or a surrogate: `Encoder` knows what to do
 
         found: dict[str, Ids] = {}
-        for columns, block in _converted(self._id_columns, requests, (_WHOLE, _TEXT), hashed):
-            found |= zip(columns, block, strict=True)
+        for columns, ids in _converted(self._id_columns, requests, shared, (_WHOLE, _TEXT), hashed):
+            found |= zip(columns, _by_column(ids, columns, requests, shared), strict=True)
         return found
 
-    def _numbers(self, requests: Sequence[ScoreRequest]) -> dict[str, Floats]:
-        """Return the numeric features whose columns hold numbers or null and nothing that is refused."""
-        found: dict[str, Floats] = {}
+    def _numbers(
+        self,
+        requests: Sequence[ScoreRequest],
+        shared: Set[str],
+        counts: Offsets,
+        into: Floats,
+        shared_numbers: npt.NDArray[np.bool_],
+    ) -> set[str]:
+        """Write the numeric features whose columns hold numbers or null and nothing that is refused.
+
+        Returns their names.
+        """
         raw: dict[str, Doubles] = {}
-        for columns, block in _converted(self._number_columns, requests, (_NUMBERS,), self._doubles):
-            if len(columns) == len(self._number_columns) and self._uniform:
-                order = [columns.index(column) for column in self._number_columns]
-                return self._alike[0](block[order])
-            raw |= zip(columns, block, strict=True)
+        given: set[str] = set()
+
+        def put(alike: _Alike, names: Sequence[str], repeated: int, values: Doubles) -> None:
+            if (found := alike(values)) is None:
+                return
+            places, runs = [self._places[name] for name in names], repeated * len(requests)
+            head = found[:runs].reshape(repeated, len(requests)).T
+            into[:, places[:repeated]] = head if len(requests) == 1 else np.repeat(head, counts, axis=0)
+            into[:, places[repeated:]] = found[runs:].reshape(len(names) - repeated, len(into)).T
+            shared_numbers[places[:repeated]] = True
+            given.update(names)
+
+        for columns, values in _converted(self._number_columns, requests, shared, (_NUMBERS,), self._doubles):
+            if self._uniform and len(columns) == len(self._number_columns):
+                names = self._alike[0].names_of(columns)
+                put(self._alike[0], names, sum(column in shared for column in columns), values)
+                return given
+            raw |= zip(columns, _by_column(values, columns, requests, shared), strict=True)
         for alike in self._alike:
-            columns = [self._number_columns[index] for index in alike.columns]
-            if all(column in raw for column in columns):
-                found |= alike(np.stack([raw[column] for column in columns]))
-        return found
+            if not all(column in raw for column in alike.columns):
+                continue
+            pairs = sorted(alike.pairs, key=lambda pair: pair[1] not in shared)
+            values = np.concatenate([raw[column] for _, column in pairs])
+            put(alike, [name for name, _ in pairs], sum(c in shared for _, c in pairs), values)
+        return given
 
     def _doubles(self, _: Types, flat: list[Any]) -> Doubles | None:
         try:
@@ -161,18 +215,21 @@ class RequestEncoder:
 class _Alike:
     """Numeric features with the same transform: applied to all their columns at once."""
 
-    def __init__(self, names: Sequence[str], columns: Sequence[int], feature: Numeric) -> None:
-        self._names, self.columns, self._missing = names, list(columns), feature.missing
+    def __init__(self, names: Sequence[str], columns: Sequence[str], feature: Numeric) -> None:
+        self.pairs, self.columns = list(zip(names, columns, strict=True)), list(columns)
+        self._names, self._missing = {column: name for name, column in self.pairs}, feature.missing
         self._steps = compile_steps(feature, names[0])
 
-    def __call__(self, raw: Doubles) -> dict[str, Floats]:
-        """Return the features of raw numbers [columns, rows]; nothing if a result is not finite."""
+    def names_of(self, columns: Sequence[str]) -> list[str]:
+        """Return a feature of each column."""
+        return [self._names[column] for column in columns]
+
+    def __call__(self, raw: Doubles) -> Floats | None:
+        """Return the features of raw numbers, float32[n]; None if a result is not finite."""
         with np.errstate(over="ignore"):
-            values = self._steps(raw.reshape(-1)).astype(np.float32).reshape(raw.shape)
+            values = self._steps(raw).astype(np.float32)
         values[np.isnan(raw)] = self._missing
-        if not np.isfinite(values).all():
-            return {}
-        return dict(zip(self._names, values, strict=True))
+        return values if np.isfinite(values).all() else None
 
 
 def _is_plain(feature: Categorical) -> bool:
@@ -201,69 +258,73 @@ Convert = Callable[[Types, list[Any]], npt.NDArray[Any] | None]
 
 
 def _converted(
-    columns: Sequence[str], requests: Sequence[ScoreRequest], kinds: Sequence[Types], convert: Convert
+    columns: Sequence[str],
+    requests: Sequence[ScoreRequest],
+    shared: Set[str],
+    kinds: Sequence[Types],
+    convert: Convert,
 ) -> Iterator[tuple[list[str], npt.NDArray[Any]]]:
-    """Yield columns whose values are of one of some kinds, and these converted together, [columns, rows].
+    """Yield columns whose values are of one of some kinds, and the values of all of them, converted together.
 
-    Columns with Arrow arrays are left out. A column that is context in all requests has one value of each,
-    which is repeated after it was converted.
+    Shared columns come first, with a value for each request; the others have one for each row. Columns with
+    Arrow arrays are left out.
     """
-    values, shared = _values(columns, requests)
-    counts = [request.size for request in requests]
-    for kind, chosen in _by_kind(list(values), values, kinds):
-        array = convert(kind, list(chain.from_iterable([values[column] for column in chosen])))
-        if array is None:
-            continue
-        repeated = sum(column in shared for column in chosen)  # they come first
-        ends = repeated * len(requests)
-        block = np.empty((len(chosen), sum(counts)), array.dtype)
-        head = array[:ends].reshape(repeated, len(requests))
-        block[:repeated] = head if len(requests) == 1 else np.repeat(head, counts, axis=1)
-        block[repeated:] = array[ends:].reshape(len(chosen) - repeated, sum(counts))
-        yield chosen, block
+    values = _values(columns, requests, shared)
+    for kind, chosen, flat in _by_kind(values, kinds):
+        if (array := convert(kind, flat)) is not None:
+            yield chosen, array
 
 
-def _values(columns: Sequence[str], requests: Sequence[ScoreRequest]) -> tuple[Values, Set[str]]:
-    """Return the values of columns that are lists, and which of them have one value per request."""
-    first, everywhere = requests[0], set(requests[0].context)
+def _by_column(
+    array: npt.NDArray[Any], columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Set[str]
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield the values of each of the columns that were converted together."""
+    repeated, size = sum(column in shared for column in columns), sum(request.size for request in requests)
+    ends = repeated * len(requests)
+    yield from array[:ends].reshape(repeated, len(requests))
+    yield from array[ends:].reshape(len(columns) - repeated, size)
+
+
+def _values(columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Set[str]) -> Values:
+    """Return the values of columns that are lists, of shared columns first, with one for each request."""
+    first = requests[0]
     if len(requests) == 1:  # the usual case
-        one = {column: [first.context[column]] for column in columns if column in everywhere}
-        one |= {column: first.items[column] for column in columns if column not in everywhere}
-        if set(map(type, one.values())) == {list}:
-            return one, everywhere
-    everywhere = everywhere.intersection(*(request.context for request in requests[1:]))
-    found: dict[str, Sequence[Any]] = {
-        column: [request.context[column] for request in requests]
-        for column in columns
-        if column in everywhere
+        found: dict[str, list[Any]] = {
+            column: [first.context[column]] for column in columns if column in shared
+        }
+        given = first.items
+        found |= {column: given[column] for column in columns if column in given}
+        if set(map(type, found.values())) == {list}:
+            return found
+    found = {
+        column: [request.context[column] for request in requests] for column in columns if column in shared
     }
     for column in columns:
-        if column in everywhere:
+        if column in shared:
             continue
         parts = [
             [request.context[column]] * request.size if column in request.context else request.items[column]
             for request in requests
         ]
         if set(map(type, parts)) == {list}:
-            found[column] = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
-    return found, everywhere
+            found[column] = list(chain.from_iterable(parts))
+    return found
 
 
-def _by_kind(
-    columns: Sequence[str], values: Values, kinds: Sequence[Types]
-) -> Iterator[tuple[Types, list[str]]]:
-    """Yield types, and the columns all of whose values are of them."""
-    if not columns:
+def _by_kind(values: Values, kinds: Sequence[Types]) -> Iterator[tuple[Types, list[str], list[Any]]]:
+    """Yield types, the columns all of whose values are of them, and these values, column after column."""
+    if not values:
         return
-    every = set(map(type, chain.from_iterable([values[column] for column in columns])))
+    flat = list(chain.from_iterable(values.values()))
+    every = set(map(type, flat))
     for allowed in kinds:
         if every <= allowed:  # the usual case: one look at all of them
-            yield allowed, list(columns)
+            yield allowed, list(values), flat
             return
-    types = {column: set(map(type, values[column])) for column in columns}
+    types = {column: set(map(type, given)) for column, given in values.items()}
     for allowed in kinds:
-        if chosen := [column for column in columns if types[column] <= allowed]:
-            yield allowed, chosen
+        if chosen := [column for column in values if types[column] <= allowed]:
+            yield allowed, chosen, list(chain.from_iterable([values[column] for column in chosen]))
 
 
 def concatenated(batches: Sequence[Batch]) -> Batch:

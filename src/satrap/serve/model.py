@@ -14,13 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap.batch import Batch
+from satrap.batch import Runs
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
 from satrap.data.encode import MISSING, needed_columns
+from satrap.embedding.runs import RunEmbeddings
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
 from satrap.exchange.local import LocalTelemetry
+from satrap.exchange.lookup import Array, Request
+from satrap.models.linear import pack
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
 from satrap.serve.history import History
@@ -117,6 +120,8 @@ class ServedModel:
         self.precision = precision
         predictor.model.eval()
         compute_in(precision, predictor)
+        pack(predictor.model)
+        self._embeddings = RunEmbeddings(predictor.plan, predictor.embeddings)
         self._warm()
 
     def _warm(self) -> None:
@@ -133,30 +138,35 @@ class ServedModel:
                 self.score(self.encode([ScoreRequest(2, {}, items)]))
         self.seconds, self._exchange.telemetry = StageSeconds(), LocalTelemetry(self._exchange.shard)
 
-    def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
+    def encode(self, requests: Sequence[ScoreRequest]) -> Runs:
         """Return the ids and numbers of requests, one after another.
 
         Raises:
             DataError: names the row and the column of a value that cannot be used.
         """
         start = perf_counter()
-        batch = self._encoder(requests)
+        runs = self._encoder.runs(requests)
         self.seconds.encode += perf_counter() - start
-        return batch
+        return runs
 
-    def score(self, batch: Batch) -> Scores:
-        """Return the predictions of a batch [size, outputs]: float64 if a label is a number, else float32."""
+    def score(self, runs: Runs) -> Scores:
+        """Return the predictions of rows [size, outputs]: float64 if a label is a number, else float32."""
         start = perf_counter()
-        ticket = self._predictor.plan.ticket(batch)
-        rows = self._exchange.peek(ticket.requests)
-        if self._overlay is not None:
-            self._overlay.cover(ticket.requests, rows)
+        ticket = self._embeddings.ticket(runs)
+        rows = self._rows(ticket.lookups.requests)
         looked_up = perf_counter()
         with torch.inference_mode():
-            scores = self._predictor.outputs(ticket, rows)
+            scores = self._predictor.predicted(self._embeddings.embed(ticket, rows))
         self.seconds.lookup += looked_up - start
         self.seconds.network += perf_counter() - looked_up
         return scores
+
+    def _rows(self, requests: Sequence[Request]) -> list[Array]:
+        """Return the rows of distinct ids, float32[ids, dim] of each request."""
+        rows = self._exchange.peek(requests)
+        if self._overlay is not None:
+            self._overlay.cover(requests, rows)
+        return rows
 
     def prepare(self, deltas: Sequence[tuple[Storage, Manifest]]) -> Update:
         """Read what comes after this model's version, see `Update.read`; in another thread than scores.
@@ -166,7 +176,9 @@ class ServedModel:
         spare, self._spare = self._spare, None
         if spare is None:
             spare = deepcopy(self._predictor.model)
-        return Update.read(deltas, self._exchange.shard, spare)
+        update = Update.read(deltas, self._exchange.shard, spare)
+        pack(update.network, like=self._predictor.model)
+        return update
 
     def apply(self, update: Update) -> None:
         """Score with an update from now on; in the thread that scores.

@@ -254,7 +254,11 @@ class Predictor:
             rows: of each request, float32[distinct ids, dim].
         """
         with torch.no_grad():
-            batch = self.embeddings.embed(ticket, self.embeddings.rows(rows))
+            return self.predicted(self.embeddings.embed(ticket, self.embeddings.rows(rows)))
+
+    def predicted(self, batch: EmbeddedBatch) -> Rows:
+        """Return the predictions [size, outputs] of embedded samples, without gradients."""
+        with torch.no_grad():
             logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
             return predictions(logits, self.schema.labels).cpu().numpy()
 
