@@ -18,12 +18,14 @@ from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.data.files import find_files
 from satrap.errors import ConfigError, DataError, StoreError
+from satrap.exchange import LocalExchange
 from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
 from satrap.own_code import blaming
 from satrap.schema import Schema
+from satrap.store import Shard
 from satrap.train import Predictor
 from satrap.train.loss import prediction_names
 from satrap.words import counted
@@ -73,11 +75,18 @@ def _of_step(folder: RunFolder, recipe: Recipe, step: int) -> str:
     )
 
 
-def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) -> Predictor:
+def load_predictor(
+    folder: RunFolder,
+    recipe: Recipe,
+    place: str | None = None,
+    *,
+    exchange: Callable[[Shard], LocalExchange] = LocalExchange,
+) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    `place` names another snapshot. Rows are kept as the recipe says: within `embedding.memory` and the
-    tables' own, and in `embedding.tier`. If they do not fit, raises ConfigError.
+    `place` names another snapshot; for `exchange` see `Predictor.load`. Rows are kept as the recipe says:
+    within `embedding.memory` and the tables' own, and in `embedding.tier`. If they do not fit, raises
+    ConfigError.
     """
     store = store_of(recipe)
     if store.tier is None:  # rows that are evicted would be lost
@@ -90,6 +99,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) 
             device=recipe.sections.training.device,
             store=store,
             metrics=tuple(own_functions(recipe, "metrics").values()),
+            exchange=exchange,
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error

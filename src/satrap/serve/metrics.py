@@ -6,10 +6,10 @@ from time import time
 from typing import Any
 
 from satrap.serve.app import Application
-from satrap.serve.follow import FollowerStatistics
 from satrap.serve.request_log import LogStatistics
 from satrap.serve.scorer import Scorer
 from satrap.serve.shadow import ShadowStatistics
+from satrap.serve.watch import FollowerStatistics
 
 
 def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:

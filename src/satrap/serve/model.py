@@ -20,7 +20,6 @@ from satrap.checkpoint.storage import Storage
 from satrap.data.encode import MISSING, needed_columns
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
-from satrap.exchange.local import LocalTelemetry
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
 from satrap.serve.history import History
@@ -131,7 +130,8 @@ class ServedModel:
             items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
             with suppress(SatrapError):  # a column may take no such value
                 self.score(self.encode([ScoreRequest(2, {}, items)]))
-        self.seconds, self._exchange.telemetry = StageSeconds(), LocalTelemetry(self._exchange.shard)
+        self.seconds = StageSeconds()
+        self._exchange.telemetry.start_anew()
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Batch:
         """Return the ids and numbers of requests, one after another.
@@ -166,7 +166,7 @@ class ServedModel:
         spare, self._spare = self._spare, None
         if spare is None:
             spare = deepcopy(self._predictor.model)
-        return Update.read(deltas, self._exchange.shard, spare)
+        return Update.read(deltas, self._exchange.shard, spare, buckets=self._exchange.buckets)
 
     def apply(self, update: Update) -> None:
         """Score with an update from now on; in the thread that scores.
@@ -191,6 +191,11 @@ class ServedModel:
         """Return what makes this model one of a step in `history`; in another thread, while it is `held`."""
         one, overlay = self.history.back_to(step)
         return Update(one.step, one.version, one.published, overlay, one.network, back=True)
+
+    @property
+    def trouble(self) -> str:
+        """Why no request can be answered at present; empty if they can."""
+        return ""
 
     @property
     def settled(self) -> bool:

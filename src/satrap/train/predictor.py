@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from satrap.arguments import checked
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
+from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
@@ -31,7 +32,7 @@ from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
 from satrap.optim import SGD
 from satrap.schema import Schema
-from satrap.store import Shard, StoreConfig
+from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.threads import default_threads
 from satrap.train.agreement import check_batch, check_data, check_labels, failing
 from satrap.train.blank import blank_batch
@@ -133,6 +134,7 @@ class Predictor:
         store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
+        exchange: Callable[[Shard], LocalExchange] = LocalExchange,
     ) -> Predictor:
         """Read what `Trainer.save`, a snapshot of `Trainer.fit` or `satrap train` wrote.
 
@@ -144,13 +146,15 @@ class Predictor:
                 Everything else is as it was saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default those of a run.
+            exchange: makes what is asked for rows from the store, which then gets those of its buckets.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
             StoreError: the rows do not fit into the memory.
         """
-        checkpoint = read_checkpoint(newest(url))
+        chosen = newest(url)
+        checkpoint = read_checkpoint(chosen)
         check_format(checkpoint.settings, url)
         saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
@@ -162,10 +166,12 @@ class Predictor:
         tables = tables_of(schema, optimizer, dims, store)
         precision = saved["training"].precision
         measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
-        exchange = LocalExchange(store.open(tables))
-        predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
+        rows = exchange(store.open(tables))
+        predictor = cls(network, schema, rows, device=place, precision=precision, metrics=measured)
         try:
-            predictor._restore(checkpoint, url, exchange.shard)
+            if len(rows.buckets) < BUCKETS:
+                checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
+            predictor._restore(checkpoint, url, rows.shard)
         except SatrapError:
             predictor.close()
             raise
