@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import deltas_since
 from satrap.checkpoint.feed import published_at
 from satrap.checkpoint.manifest import Manifest, read_manifest, reading_settings
 from satrap.checkpoint.storage import Storage
+from satrap.config import Recipe
 from satrap.errors import ConfigError
 from satrap.events import Report
 from satrap.exchange import LocalExchange
@@ -63,7 +67,7 @@ class RowsFollower(Watcher):
         series: the versions.
         rows: those that the shard answers for.
         buckets: fixed buckets of the shard.
-        load: returns all rows of a step.
+        load: returns all rows of the version at a place.
         notice: called with a text about each version that cannot be used.
     """
 
@@ -72,7 +76,7 @@ class RowsFollower(Watcher):
         series: Series,
         rows: RowVersions,
         buckets: Sequence[int],
-        load: Callable[[int], KeptRows],
+        load: Callable[[str], KeptRows],
         *,
         notice: Callable[[str], object],
     ) -> None:
@@ -86,7 +90,7 @@ class RowsFollower(Watcher):
     def _take(self, step: int) -> None:
         deltas = deltas_since(self._series.place(step), self._rows.newest.id)
         if deltas is None:
-            self._rows.add(self._load(step))
+            self._rows.add(self._load(self._series.place(step)))
             self.statistics.reloads += 1
             return
         for delta in deltas:  # one by one, so that all shards have the same versions
@@ -111,6 +115,70 @@ def version_of(storage: Storage, manifest: Manifest) -> Version:
     return Version(step, manifest.id, published_at(manifest.settings, storage.url))
 
 
+@dataclass(frozen=True, slots=True)
+class RowsServer:
+    """A shard that has its rows.
+
+    Args:
+        server: answers; not started yet.
+        service: of the server.
+        follower: takes later versions; None: there will be none.
+    """
+
+    server: Server
+    service: RowsService
+    follower: RowsFollower | None
+
+    @classmethod
+    def load(
+        cls,
+        folder: RunFolder,
+        options: ShardOptions,
+        overrides: Sequence[str],
+        say: Callable[[str], object],
+    ) -> Self:
+        """Load the rows of a shard: those of the trained model, or of the newest version that is followed.
+
+        Arguments and errors are those of `run`.
+        """
+        if not 0 <= options.number < options.shards:
+            raise ConfigError(
+                f"there is no shard {options.number} of {options.shards}",
+                fix=f"shards are numbered from 0: --shard 0/{max(1, options.shards)}",
+            )
+        key = read_key(options.key) if options.key else None
+        check_listen(options.listen, key)
+        recipe = scoring_recipe(folder, [*overrides, "training.device=cpu"])
+        if not options.trust:
+            check_owner(folder, recipe)
+        series = followed(folder, recipe) if options.follow else None
+        map = ShardMap(options.shards)
+        load = partial(rows_of, folder, recipe, map.buckets(options.number))
+        place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
+        say(f"loading shard {options.number} of {options.shards} of {size_of(place)}")
+        keys = recipe.sections.serving
+        rows = RowVersions(load(place), keep=keys.keep, most_bytes=keys.keep_memory)
+        service = RowsService(rows, map, options.number)
+        server = Server(options.listen, service, key=key)
+        if series is None:
+            return cls(server, service, None)
+        buckets = map.buckets(options.number)
+        return cls(server, service, RowsFollower(series, rows, buckets, load, notice=say))
+
+
+def rows_of(folder: RunFolder, recipe: Recipe, buckets: Sequence[int], place: str) -> KeptRows:
+    """Return the rows of some fixed buckets of a saved model."""
+    made: list[LocalExchange] = []
+
+    def exchange(store: Shard) -> LocalExchange:
+        made.append(LocalExchange(store, buckets=buckets))
+        return made[0]
+
+    load_predictor(folder, recipe, place, exchange=exchange)
+    storage = Storage(place)
+    return KeptRows(made[0].shard, version_of(storage, read_manifest(storage)))
+
+
 def run(
     folder: RunFolder,
     options: ShardOptions,
@@ -131,41 +199,8 @@ def run(
         ConfigError: there is no such shard, the code of another user would run, the address cannot be used,
             or the rows do not fit.
     """
-    if not 0 <= options.number < options.shards:
-        raise ConfigError(
-            f"there is no shard {options.number} of {options.shards}",
-            fix=f"shards are numbered from 0: --shard 0/{options.shards}",
-        )
-    key = read_key(options.key) if options.key else None
-    check_listen(options.listen, key)
-    recipe = scoring_recipe(folder, [*overrides, "training.device=cpu"])
-    if not options.trust:
-        check_owner(folder, recipe)
-    series = followed(folder, recipe) if options.follow else None
-    map = ShardMap(options.shards)
-    buckets = map.buckets(options.number)
-
-    def load(place: str) -> KeptRows:
-        rows: list[LocalExchange] = []
-
-        def exchange(store: Shard) -> LocalExchange:
-            rows.append(LocalExchange(store, buckets=buckets))
-            return rows[-1]
-
-        load_predictor(folder, recipe, place, exchange=exchange)
-        storage = Storage(place)
-        return KeptRows(rows[0].shard, version_of(storage, read_manifest(storage)))
-
-    place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
-    say(f"loading shard {options.number} of {options.shards} of {size_of(place)}")
-    keys = recipe.sections.serving
-    rows = RowVersions(load(place), keep=keys.keep, most_bytes=keys.keep_memory)
-    service = RowsService(rows, map, options.number)
-    server = Server(options.listen, service, key=key)
-    endpoint = metrics_of(server, lambda: shard_values(service.statistics()), options.metrics, report)
-    if series is None:
-        serve(server, endpoint, report)
-        return
-    later = lambda step: load(series.place(step))  # noqa: E731
-    with RowsFollower(series, rows, buckets, later, notice=say):
-        serve(server, endpoint, report)
+    shard = RowsServer.load(folder, options, overrides, say)
+    values = lambda: shard_values(shard.service.statistics())  # noqa: E731
+    endpoint = metrics_of(shard.server, values, options.metrics, report)
+    with shard.follower or nullcontext():
+        serve(shard.server, endpoint, report)

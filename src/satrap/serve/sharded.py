@@ -10,7 +10,7 @@ import numpy as np
 from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
-from satrap.errors import CheckpointError, SatrapError
+from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import LocalExchange, Lookup, Request
 from satrap.exchange.local import LocalTelemetry
 from satrap.exchange.lookup import Array
@@ -86,9 +86,11 @@ class ShardedRows(LocalExchange):
             try:
                 parts = answer.result()
                 answers.answer(number, self._counted(link, parts, lookup, number), None)
+            except StoreError as error:  # it has let the version go, or refuses
+                raise unavailable(f"{link.name}: {error.what}") from error
             except SatrapError as error:
                 link.lost(error)
-                raise unavailable(f"{link.name} is away: {error.what}") from error
+                raise unavailable(link.trouble(version)) from error
         return call.future.result()
 
     def _counted(

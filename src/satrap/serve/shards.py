@@ -85,7 +85,7 @@ class Link:
         """Take note that it does not answer."""
         if not self.away:
             self._since = time.monotonic()
-        self.away, self.versions = error.what, {}
+        self.away, self.versions = error.what.removeprefix(f"{self.name} "), {}
 
     def trouble(self, version: str) -> str:
         """Return why it has no rows of a version; empty if it has."""
