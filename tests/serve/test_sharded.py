@@ -43,7 +43,7 @@ def test_shards_give_the_scores_of_predict_and_of_one_server(
         assert model.rows() == single.rows()
         assert model.looked_up() == single.looked_up()
         assert sum(unseen for _, unseen in model.looked_up().values()) > 0
-        assert model.row_bytes() > 0
+        assert model.stored()[0] > 0
         assert server.ask("/ready")[0] == 200
 
 

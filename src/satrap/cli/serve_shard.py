@@ -1,7 +1,7 @@
 """`satrap serve-shard`."""
 
 import re
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,15 +32,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, in
 @set_option
 @debug_option
 def serve_shard(
-    folder: str,
-    numbers: tuple[int, int],
-    listen: str,
-    key: Path | None,
-    metrics: str | None,
-    follow: bool,
-    trust: bool,
-    overrides: tuple[str, ...],
-    report: Report,
+    folder: str, numbers: tuple[int, int], overrides: tuple[str, ...], report: Report, **options: Any
 ) -> None:
     """Have some of the rows of the trained model in run folder DIR, for `satrap serve --shards`.
 
@@ -51,13 +43,5 @@ def serve_shard(
     from satrap import launch
     from satrap.serve.serve_shard import ShardOptions, run
 
-    options = ShardOptions(
-        listen=listen,
-        number=numbers[0],
-        shards=numbers[1],
-        key=key,
-        metrics=metrics,
-        follow=follow,
-        trust=trust,
-    )
-    run(launch.RunFolder.open(folder), options, overrides, click.echo, report)
+    own = ShardOptions(number=numbers[0], shards=numbers[1], **options)
+    run(launch.RunFolder.open(folder), own, overrides, click.echo, report)

@@ -35,12 +35,14 @@ class LocalExchange:
 
     Attributes:
         shard, buckets: of the arguments.
+        warm: whether rows of a tier come to memory when they are looked up without being created, default
+            False: most are needed once.
     """
 
     collective = False
 
     def __init__(self, shard: Shard, *, buckets: Sequence[int] = range(BUCKETS)) -> None:
-        self.shard, self.buckets = shard, buckets
+        self.shard, self.buckets, self.warm = shard, buckets, False
         self.groups: Sequence[TableGroup] = TableGroup.of(shard)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
@@ -83,7 +85,7 @@ class LocalExchange:
         return [self._peek_one(request) for request in requests]
 
     def _peek_one(self, request: Request) -> Array:
-        rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
+        rows, found = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
         self.telemetry.count_peek(request, found)
         return rows
 

@@ -59,7 +59,7 @@ class KeptRows:
 
     def peek(self, version: Version, requests: Sequence[Request]) -> list[tuple[Array, Found]]:
         """Return (rows float32[ids, dim], found bool[ids]) of each request, of one of `versions`."""
-        found = [self.store.peek_group(r.group, r.ids, r.splits) for r in requests]
+        found = [self.store.peek_group(r.group, r.ids, r.splits, warm=True) for r in requests]
         rows = [block for block, _ in found]
         at = self.versions.index(version)
         if at < len(self._before):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from satrap.serve.overlay import Overlay
 from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
 from satrap.serve.update import Update
+from satrap.store.statistics import TierStatistics
 from satrap.train import Predictor
 from satrap.train.loss import prediction_names
 
@@ -76,6 +77,7 @@ class ServedModel:
         held: whether `fold` waits, so that another thread may read the history; only the thread that scores
             changes it.
         went_back: whether the last update was one of `back_to`.
+        trouble: returns why no request can be answered at present; empty if they can.
 
     Raises:
         ConfigError: the rows are not in this process, or the network cannot compute in the precision.
@@ -98,6 +100,7 @@ class ServedModel:
             )
         self.name, self.step, self._predictor = name, predictor.step, predictor
         self._exchange = predictor.exchange
+        self._exchange.warm = True
         schema = Schema((), predictor.schema.features, salt=predictor.schema.salt)
         self._encoder = RequestEncoder(schema, missing)
         ids, self.numbers = needed_columns(schema)
@@ -113,6 +116,7 @@ class ServedModel:
         self.held = self.went_back = False
         self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
+        self.trouble: Callable[[], str] = str
         self.precision = precision
         predictor.model.eval()
         compute_in(precision, predictor)
@@ -193,11 +197,6 @@ class ServedModel:
         return Update(one.step, one.version, one.published, overlay, one.network, back=True)
 
     @property
-    def trouble(self) -> str:
-        """Why no request can be answered at present; empty if they can."""
-        return ""
-
-    @property
     def settled(self) -> bool:
         """Whether all rows of the last update have been written."""
         return self._overlay is None
@@ -223,9 +222,10 @@ class ServedModel:
         """Return the number of rows by table."""
         return {name: table.rows for name, table in self._predictor.statistics().tables.items()}
 
-    def row_bytes(self) -> int:
-        """Return the memory of the rows in bytes."""
-        return self._exchange.shard.statistics().bytes
+    def stored(self) -> tuple[int, TierStatistics]:
+        """Return the memory of the rows in bytes, and the counters of those on the disk."""
+        found = self._exchange.shard.statistics()
+        return found.bytes, found.tier or TierStatistics()
 
     def weights(self) -> int:
         """Return the number of weights of the network."""

@@ -23,7 +23,7 @@ from satrap.data.encode import MISSING
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import LocalExchange
 from satrap.launch.folder import RunFolder
-from satrap.launch.scoring import load_predictor, model_place, scoring_recipe
+from satrap.launch.scoring import load_served, model_place, scoring_recipe
 from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
 from satrap.serve.follow import Follower
@@ -169,7 +169,8 @@ class Loaded:
         exchange: Callable[[Shard], LocalExchange] = LocalExchange,
         make: type[ServedModel] = ServedModel,
     ) -> ServedModel:
-        predictor = load_predictor(self.folder, self._recipe, place, exchange=exchange)
+        empty = make is ShardedModel
+        predictor = load_served(self.folder, self._recipe, place, exchange, empty=empty)
         missing = self._recipe.sections.data.missing or MISSING
         manifest = read_manifest(Storage(place))
         published = published_at(manifest.settings, place)
@@ -318,7 +319,7 @@ def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str 
     rows = model.rows()
     lines = {
         "serving": f"{model.name}, step {model.step:,}",
-        "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.row_bytes())}",
+        "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.stored()[0])}",
         "network": counted(model.weights(), "weight"),
         "scores": f"{url}/v1/score",
         "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",

@@ -20,7 +20,7 @@ from satrap.events import Report
 from satrap.exchange import LocalExchange
 from satrap.exchange.shard_map import ShardMap
 from satrap.launch.folder import RunFolder
-from satrap.launch.scoring import load_predictor, model_place, scoring_recipe
+from satrap.launch.scoring import load_served, model_place, scoring_recipe
 from satrap.openmetrics import metrics_of, shard_values
 from satrap.rpc import check_listen, read_key
 from satrap.rpc.server.process import serve
@@ -174,7 +174,7 @@ def rows_of(folder: RunFolder, recipe: Recipe, buckets: Sequence[int], place: st
         made.append(LocalExchange(store, buckets=buckets))
         return made[0]
 
-    load_predictor(folder, recipe, place, exchange=exchange)
+    load_served(folder, recipe, place, exchange)
     storage = Storage(place)
     return KeptRows(made[0].shard, version_of(storage, read_manifest(storage)))
 

@@ -28,6 +28,7 @@ from satrap.serve.scorer import Scorer
 from satrap.serve.shards import Link, ShardLinks, unavailable
 from satrap.serve.update import Update
 from satrap.store import Shard
+from satrap.store.statistics import TierStatistics
 
 
 class ShardedRows(LocalExchange):
@@ -141,12 +142,8 @@ class ShardedModel(ServedModel):
         super().__init__(*arguments, **named)
         assert isinstance(self._exchange, ShardedRows)
         self._shards = self._exchange
+        self.trouble = lambda: self._shards.links.trouble(self.version)
         self.history = Kept(self._shards.shard, self._shards, lambda: self.step)
-
-    @property
-    def trouble(self) -> str:
-        """See `ServedModel.trouble`."""
-        return self._shards.links.trouble(self.version)
 
     def apply(self, update: Update) -> None:
         """See `ServedModel.apply`; any version may follow any other."""
@@ -162,9 +159,9 @@ class ShardedModel(ServedModel):
                 found[table] = found.get(table, 0) + rows
         return found
 
-    def row_bytes(self) -> int:
-        """Return the memory of the rows of all shards in bytes."""
-        return sum(int(link.status.get("bytes", 0)) for link in self._shards.links.links)
+    def stored(self) -> tuple[int, TierStatistics]:
+        """Return the memory of the rows of all shards in bytes; their metrics say what is on their disks."""
+        return sum(int(link.status.get("bytes", 0)) for link in self._shards.links.links), TierStatistics()
 
 
 class ShardsFollower(Follower):

@@ -134,7 +134,6 @@ class Predictor:
         store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
-        exchange: Callable[[Shard], LocalExchange] = LocalExchange,
     ) -> Predictor:
         """Read what `Trainer.save`, a snapshot of `Trainer.fit` or `satrap train` wrote.
 
@@ -146,36 +145,18 @@ class Predictor:
                 Everything else is as it was saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default those of a run.
-            exchange: makes what is asked for rows from the store, which then gets those of its buckets.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
             StoreError: the rows do not fit into the memory.
         """
-        chosen = newest(url)
-        checkpoint = read_checkpoint(chosen)
-        check_format(checkpoint.settings, url)
-        saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
-        network: nn.Module = saved["model"].to(place)
-        schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
-        store, optimizer = saved["store"].limited(store), saved["embedding_optimizer"]
-        if store.tier is None:  # more rows would fit on the disk, and the memory of their index would not do
-            store, optimizer = _without_state(store), NO_STATE
-        tables = tables_of(schema, optimizer, dims, store)
-        precision = saved["training"].precision
-        measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
-        rows = exchange(store.open(tables))
-        predictor = cls(network, schema, rows, device=place, precision=precision, metrics=measured)
-        try:
-            if len(rows.buckets) < BUCKETS:
-                checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
-            predictor._restore(checkpoint, url, rows.shard)
-        except SatrapError:
-            predictor.close()
-            raise
-        return predictor
+        # With a tier more rows would fit on the disk, and the memory of their index would not do.
+        stateless = store.tier is None
+        return predictor_for(
+            LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
+        )
 
     def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
         with reading_settings(url):
@@ -309,6 +290,48 @@ class Predictor:
         """Release the store and its thread. Closing twice is fine."""
         self._closed = True
         self.exchange.close()
+
+
+def predictor_for(
+    exchange: Callable[[Shard], LocalExchange],
+    url: str,
+    model: nn.Module | MakeModel | None,
+    *,
+    device: torch.device,
+    store: StoreConfig,
+    stateless: bool,
+    metrics: Sequence[Metric] | None,
+) -> Predictor:
+    """Do what `Predictor.load` does, for rows of some fixed buckets.
+
+    Args:
+        exchange: makes what is asked for rows of a store, which gets those of its `buckets`.
+        url, model, store, metrics: as in `Predictor.load`.
+        device: of `prepare`.
+        stateless: rows have no room for optimizer state.
+    """
+    chosen = newest(url)
+    checkpoint = read_checkpoint(chosen)
+    check_format(checkpoint.settings, url)
+    saved = trainer_arguments(checkpoint, model, url)
+    network: nn.Module = saved["model"].to(device)
+    schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
+    store, optimizer = saved["store"].limited(store), saved["embedding_optimizer"]
+    if stateless:
+        store, optimizer = _without_state(store), NO_STATE
+    tables = tables_of(schema, optimizer, dims, store)
+    precision = saved["training"].precision
+    measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
+    rows = exchange(store.open(tables))
+    predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
+    try:
+        if len(rows.buckets) < BUCKETS:
+            checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
+        predictor._restore(checkpoint, url, rows.shard)
+    except SatrapError:
+        predictor.close()
+        raise
+    return predictor
 
 
 def _without_state(store: StoreConfig) -> StoreConfig:
