@@ -181,7 +181,7 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
     mine.recv()
     model = model_of(feed.place(mine.recv()))
     found: dict[str, Any] = {"served_s": [], "folded_s": [], "without": [], "with": []}
-    found["bytes_of_ram_per_row"] = model.row_bytes() / sum(model.rows().values())
+    found["bytes_of_ram_per_row"] = model.stored()[0] / sum(model.rows().values())
     with Scorer(model) as scorer, _following(feed, scorer) as follower:
         client = Client(scorer)
 

@@ -37,6 +37,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "deploy",
         "checkpoint",
         "key",
+        "serve-shard",
         "shard",
         "shards",
         "workers",

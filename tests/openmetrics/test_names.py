@@ -54,6 +54,8 @@ NAMES = [
     "satrap_serve_shadow_step",
     "satrap_serve_stage_seconds",
     "satrap_serve_step",
+    "satrap_serve_tier_read_rows",
+    "satrap_serve_tier_rows",
     "satrap_shard_busy_seconds",
     "satrap_shard_clients",
     "satrap_shard_completed_steps",

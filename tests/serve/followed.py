@@ -104,13 +104,19 @@ def scores_of(series: Series, steps: list[int], rows: pd.DataFrame) -> dict[int,
 class Clients:
     """Threads that ask a server for the scores of some rows, one request after another, until the block ends.
 
+    No request may fail, but with status `refusal`, if it is given.
+
     Attributes:
         answers: (step, scores) of each answer.
+        refused: how many requests failed so.
     """
 
-    def __init__(self, server: Served, rows: pd.DataFrame, count: int = 3) -> None:
-        self._server, self._request = server, {"items": plain(rows)}
+    def __init__(
+        self, server: Served, rows: pd.DataFrame, count: int = 3, *, refusal: int | None = None
+    ) -> None:
+        self._server, self._request, self._refusal = server, {"items": plain(rows)}, refusal
         self.answers: list[tuple[int, Any]] = []
+        self._refused: list[None] = []
         self._begun: list[None] = []  # an entry for each request
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
@@ -124,7 +130,11 @@ class Clients:
         self._stopping.set()
         for thread in self._threads:
             thread.join()
-        assert len(self.answers) == len(self._begun), "a request failed"
+        assert len(self.answers) + self.refused == len(self._begun), "a request failed"
+
+    @property
+    def refused(self) -> int:
+        return len(self._refused)
 
     def _ask(self) -> None:
         while not self._stopping.is_set():
@@ -132,6 +142,8 @@ class Clients:
             status, answer = self._server.score(self._request)
             if status == 200:
                 self.answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
+            elif status == self._refusal:
+                self._refused.append(None)
 
     def some_more(self) -> None:
         """Wait until some more requests were answered."""

@@ -27,6 +27,7 @@ from satrap.cli.quickstart import quickstart
 from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
 from satrap.cli.serve import request, serve
+from satrap.cli.serve_shard import serve_shard
 from satrap.cli.shard import shard
 from satrap.cli.shards import shards
 from satrap.cli.train import train
@@ -75,6 +76,7 @@ for command in (
     deploy,
     checkpoint,
     key,
+    serve_shard,
     shard,
     shards,
     workers,

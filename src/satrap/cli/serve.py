@@ -43,12 +43,19 @@ from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_e
     metavar="DIR2",
     help="Have the model of another run score each request, too, after it is answered, and compare them.",
 )
+@click.option(
+    "--shards",
+    metavar="HOST:PORT,...",
+    help="The rows are in these processes of `satrap serve-shard`, in the order of their numbers.",
+)
 @click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
 @click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
 @stop_at_eof_option(STOP_SECONDS, hidden=True)
 @set_option
 @debug_option
-def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: Any) -> None:
+def serve(
+    folder: str, overrides: tuple[str, ...], log: str | None, shards: str | None, **options: Any
+) -> None:
     """Answer requests over HTTP with the scores of the trained model in run folder DIR.
 
     DIR may also be what a run publishes, a folder or a URL such as s3://models/first/feed.
@@ -64,6 +71,7 @@ def serve(folder: str, overrides: tuple[str, ...], log: str | None, **options: A
     from satrap.serve.run import Options, run
 
     overrides += () if log is None else (f"serving.log={log}",)
+    overrides += () if shards is None else (f"serving.shards=[{shards}]",)
     run(launch.RunFolder.open(folder), Options(**options), overrides, click.echo)
 
 

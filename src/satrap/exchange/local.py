@@ -14,10 +14,10 @@ from satrap.exchange.serial import Serial
 from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
-from satrap.store import Chunk, Delta, Shard
+from satrap.store import BUCKETS, Chunk, Delta, Shard
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
-from satrap.store.types import Found, Offsets
+from satrap.store.types import Found, Offsets, per_table
 
 if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
@@ -31,17 +31,23 @@ class LocalExchange:
 
     Args:
         shard: the store; the exchange owns it from now on and closes it.
+        buckets: fixed buckets whose rows it is to have, ascending; default all.
+
+    Attributes:
+        shard, buckets: of the arguments.
+        warm: whether rows of a tier come to memory when they are looked up without being created, default
+            False: most are needed once.
     """
 
     collective = False
 
-    def __init__(self, shard: Shard) -> None:
-        self.shard = shard
+    def __init__(self, shard: Shard, *, buckets: Sequence[int] = range(BUCKETS)) -> None:
+        self.shard, self.buckets, self.warm = shard, buckets, False
         self.groups: Sequence[TableGroup] = TableGroup.of(shard)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._applied = 0
-        self.telemetry = LocalTelemetry(shard)
+        self.telemetry = LocalTelemetry(shard, self.groups)
         self.durability = LocalDurability(shard, self._thread, self.flush)
 
     def lookup(
@@ -79,7 +85,7 @@ class LocalExchange:
         return [self._peek_one(request) for request in requests]
 
     def _peek_one(self, request: Request) -> Array:
-        rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
+        rows, found = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
         self.telemetry.count_peek(request, found)
         return rows
 
@@ -154,9 +160,13 @@ class LocalTelemetry:
         meter: of the caller's requests.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, groups: Sequence[TableGroup]) -> None:
         self._shard, self.meter = shard, Meter()
-        self._tables = [group.tables for group in shard.groups]
+        self._tables = [group.tables for group in groups]
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Count what is looked up from now on."""
         # Of each group, by table: ids of lookups that create nothing, and how many of these had no row.
         self._peeked = [np.zeros(len(tables), np.int64) for tables in self._tables]
         self._unseen = [np.zeros(len(tables), np.int64) for tables in self._tables]
@@ -164,10 +174,12 @@ class LocalTelemetry:
     def count_peek(self, request: Request, found: Found) -> None:
         """Count the ids of a lookup that creates nothing, and those that were not found."""
         splits = request.splits
-        self._peeked[request.group] += splits[1:] - splits[:-1]
-        if not found.all():
-            tables = np.searchsorted(splits, np.flatnonzero(~found), "right") - 1
-            self._unseen[request.group] += np.bincount(tables, minlength=len(splits) - 1)
+        self.count_unseen(request, 0 if found.all() else per_table(np.flatnonzero(~found), splits))
+
+    def count_unseen(self, request: Request, unseen: Offsets | int) -> None:
+        """Count the ids of a lookup that creates nothing; `unseen`: how many had no row, int64[tables]."""
+        self._peeked[request.group] += request.splits[1:] - request.splits[:-1]
+        self._unseen[request.group] += unseen
 
     def go_on(self, other: LocalTelemetry) -> None:
         """Count on from where the counters of another store of the same tables are."""

@@ -18,14 +18,17 @@ from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.data.files import find_files
 from satrap.errors import ConfigError, DataError, StoreError
+from satrap.exchange import LocalExchange
 from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
 from satrap.own_code import blaming
 from satrap.schema import Schema
+from satrap.store import Eviction, Shard, StoreConfig, Tier
 from satrap.train import Predictor
 from satrap.train.loss import prediction_names
+from satrap.train.predictor import predictor_for, prepare
 from satrap.words import counted
 
 SCORING_KEYS = (
@@ -79,16 +82,63 @@ def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) 
     `place` names another snapshot. Rows are kept as the recipe says: within `embedding.memory` and the
     tables' own, and in `embedding.tier`. If they do not fit, raises ConfigError.
     """
-    store = store_of(recipe)
-    if store.tier is None:  # rows that are evicted would be lost
-        own = {name: replace(table, eviction=None) for name, table in store.tables.items()}
-        store = replace(store, eviction=None, tables=own)
+    store = _to_score(store_of(recipe))
+    return _loaded(folder, recipe, place, LocalExchange, store, stateless=store.tier is None)
+
+
+def load_served(
+    folder: RunFolder,
+    recipe: Recipe,
+    place: str | None = None,
+    exchange: Callable[[Shard], LocalExchange] = LocalExchange,
+    *,
+    empty: bool = False,
+) -> Predictor:
+    """Do what `load_predictor` does for a server, for the rows of an exchange, see `predictor_for`.
+
+    Rows are kept within `serving.memory` and in `serving.tier`, if the recipe says so. `empty`: the exchange
+    has none of them.
+    """
+    keys = recipe.sections.serving
+    if empty:
+        store = replace(_to_score(store_of(recipe)), memory=None, tier=None, eviction=None)
+    elif keys.memory is None and keys.tier is None:
+        store = _to_score(store_of(recipe))
+        return _loaded(folder, recipe, place, exchange, store, stateless=store.tier is None)
+    else:
+        tier = None if keys.tier is None else Tier(**keys.tier.model_dump())
+        eviction = None if tier is None else Eviction("lfu")  # see benchmarks/serving: 1.7 points better
+        store = replace(_to_score(store_of(recipe)), memory=keys.memory, tier=tier, eviction=eviction)
+        own = {name: replace(one, memory=None, eviction="store") for name, one in store.tables.items()}
+        store = replace(store, tables=own)
+    return _loaded(folder, recipe, place, exchange, store, stateless=True)
+
+
+def _to_score(store: StoreConfig) -> StoreConfig:
+    """Return the settings of a store from which no row may be lost."""
+    if store.tier is not None:
+        return store
+    own = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+    return replace(store, eviction=None, tables=own)
+
+
+def _loaded(
+    folder: RunFolder,
+    recipe: Recipe,
+    place: str | None,
+    exchange: Callable[[Shard], LocalExchange],
+    store: StoreConfig,
+    *,
+    stateless: bool,
+) -> Predictor:
     try:
-        predictor = Predictor.load(
+        predictor = predictor_for(
+            exchange,
             place or model_place(folder, recipe),
             partial(make_model, recipe) if ("model", "class") in recipe.own_code() else None,
-            device=recipe.sections.training.device,
+            device=prepare(recipe.sections.training.device, None),
             store=store,
+            stateless=stateless,
             metrics=tuple(own_functions(recipe, "metrics").values()),
         )
     except StoreError as error:

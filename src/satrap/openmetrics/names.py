@@ -130,7 +130,7 @@ METRICS = (
     Metric(
         "satrap_serve_stage_seconds",
         "counter",
-        "Time by stage: parse, write (event loop); encode, lookup, network (scoring thread); wait (queue).",
+        "Time by stage: parse, write (event loop); encode, lookup, network (scoring); wait (queue).",
         "seconds",
         ("stage",),
     ),
@@ -150,6 +150,8 @@ METRICS = (
     Metric("satrap_serve_lost_log_items", "counter", "Items that the request log could not take."),
     Metric("satrap_serve_rows", "gauge", "Rows held."),
     Metric("satrap_serve_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
+    Metric("satrap_serve_tier_rows", "gauge", "Rows that are on disk only."),
+    Metric("satrap_serve_tier_read_rows", "counter", "Rows read from disk."),
     Metric("satrap_serve_earlier_versions", "gauge", "Versions in memory that it can go back to at once."),
     Metric("satrap_serve_earlier_bytes", "gauge", "Memory of what is kept of them.", "bytes"),
     Metric("satrap_serve_rollbacks", "counter", "Times that an operator chose another version."),

@@ -100,7 +100,7 @@ class Application:
     @property
     def busy(self) -> str:
         """Why the server is not ready; empty if it is."""
-        return "the server is about to end" if self.draining else ""
+        return "the server is about to end" if self.draining else self._scorer.model.trouble()
 
     async def _score(self, request: Request) -> Response:
         """Answer POST /v1/score."""

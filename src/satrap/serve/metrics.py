@@ -6,10 +6,10 @@ from time import time
 from typing import Any
 
 from satrap.serve.app import Application
-from satrap.serve.follow import FollowerStatistics
 from satrap.serve.request_log import LogStatistics
 from satrap.serve.scorer import Scorer
 from satrap.serve.shadow import ShadowStatistics
+from satrap.serve.watch import FollowerStatistics
 
 
 def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         **model.seconds.by_stage(),
     }
     looked_up = model.looked_up()
+    memory, tier = model.stored()
     log = LogStatistics() if application.log is None else application.log.statistics
     return {
         "satrap_role": {"role": "server", "index": ""},
@@ -43,7 +44,9 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
         "satrap_serve_logged_items": log.written,
         "satrap_serve_lost_log_items": log.lost,
         "satrap_serve_rows": sum(model.rows().values()),
-        "satrap_serve_memory_bytes": model.row_bytes(),
+        "satrap_serve_memory_bytes": memory,
+        "satrap_serve_tier_rows": tier.rows,
+        "satrap_serve_tier_read_rows": tier.reads,
         "satrap_serve_earlier_versions": len(model.history.steps),
         "satrap_serve_earlier_bytes": model.history.bytes,
         "satrap_serve_rollbacks": following.rollbacks,

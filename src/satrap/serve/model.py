@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +21,6 @@ from satrap.data.encode import MISSING, needed_columns
 from satrap.embedding.runs import RunEmbeddings
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
-from satrap.exchange.local import LocalTelemetry
 from satrap.exchange.lookup import Array, Request
 from satrap.models.linear import pack
 from satrap.schema import Schema, Vector
@@ -31,6 +30,7 @@ from satrap.serve.overlay import Overlay
 from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
 from satrap.serve.update import Update
+from satrap.store.statistics import TierStatistics
 from satrap.train import Predictor
 from satrap.train.loss import prediction_names
 
@@ -80,10 +80,14 @@ class ServedModel:
         held: whether `fold` waits, so that another thread may read the history; only the thread that scores
             changes it.
         went_back: whether the last update was one of `back_to`.
+        trouble: returns why no request can be answered at present; empty if they can.
+        remote: whether `score` waits for other processes.
 
     Raises:
         ConfigError: the rows are not in this process, or the network cannot compute in the precision.
     """
+
+    remote = False
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class ServedModel:
             )
         self.name, self.step, self._predictor = name, predictor.step, predictor
         self._exchange = predictor.exchange
+        self._exchange.warm = True
         schema = Schema((), predictor.schema.features, salt=predictor.schema.salt)
         self._encoder = RequestEncoder(schema, missing)
         ids, self.numbers = needed_columns(schema)
@@ -117,6 +122,7 @@ class ServedModel:
         self.held = self.went_back = False
         self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
+        self.trouble: Callable[[], str] = str
         self.precision = precision
         predictor.model.eval()
         compute_in(precision, predictor)
@@ -136,7 +142,8 @@ class ServedModel:
             items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
             with suppress(SatrapError):  # a column may take no such value
                 self.score(self.encode([ScoreRequest(2, {}, items)]))
-        self.seconds, self._exchange.telemetry = StageSeconds(), LocalTelemetry(self._exchange.shard)
+        self.seconds = StageSeconds()
+        self._exchange.telemetry.start_anew()
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Runs:
         """Return the ids and numbers of requests, one after another.
@@ -176,7 +183,7 @@ class ServedModel:
         spare, self._spare = self._spare, None
         if spare is None:
             spare = deepcopy(self._predictor.model)
-        update = Update.read(deltas, self._exchange.shard, spare)
+        update = Update.read(deltas, self._exchange.shard, spare, buckets=self._exchange.buckets)
         pack(update.network, like=self._predictor.model)
         return update
 
@@ -230,9 +237,10 @@ class ServedModel:
         """Return the number of rows by table."""
         return {name: table.rows for name, table in self._predictor.statistics().tables.items()}
 
-    def row_bytes(self) -> int:
-        """Return the memory of the rows in bytes."""
-        return self._exchange.shard.statistics().bytes
+    def stored(self) -> tuple[int, TierStatistics]:
+        """Return the memory of the rows in bytes, and the counters of those on the disk."""
+        found = self._exchange.shard.statistics()
+        return found.bytes, found.tier or TierStatistics()
 
     def weights(self) -> int:
         """Return the number of weights of the network."""

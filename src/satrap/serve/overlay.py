@@ -43,6 +43,11 @@ class Overlay:
         """Whether rows are still to be written."""
         return bool(self._pieces)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of its rows."""
+        return self._rows.statistics().bytes
+
     def load(self, chunk: Chunk) -> None:
         """Take rows, without their optimizer state; later ones replace earlier ones."""
         self._put(chunk)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +20,22 @@ from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
 from satrap.data.encode import MISSING
-from satrap.errors import ConfigError
+from satrap.errors import CheckpointError, ConfigError
+from satrap.exchange import LocalExchange
 from satrap.launch.folder import RunFolder
-from satrap.launch.scoring import load_predictor, model_place, scoring_recipe
+from satrap.launch.scoring import load_served, model_place, scoring_recipe
 from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
-from satrap.serve.follow import Follower, FollowerStatistics
+from satrap.serve.follow import Follower
+from satrap.serve.kept_rows import Version
 from satrap.serve.model import ServedModel
 from satrap.serve.operator import authorization
 from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Scorer
+from satrap.serve.sharded import ShardedModel, ShardedRows, ShardsFollower
+from satrap.serve.shards import ShardLinks
+from satrap.serve.watch import FollowerStatistics
+from satrap.store import Shard
 from satrap.words import counted, size
 
 if TYPE_CHECKING:
@@ -115,27 +122,59 @@ class Loaded:
         self.folder, self._say = folder, say
         self._recipe = recipe = scoring_recipe(folder, overrides)
         if not options.trust:
-            _check_owner(folder, recipe)
-        self._series = _followed(folder, recipe) if options.follow else None
+            check_owner(folder, recipe)
+        self._series = followed(folder, recipe) if options.follow else None
+        self._links: ShardLinks | None = None
         self._name = options.name or folder.name
         self.limits = recipe.sections.serving
         self.secret = _secret(options.key)
 
     def model(self) -> ServedModel:
         """Load the model: the trained one, or the newest version that is followed."""
+        if self.limits.shards:
+            return self._sharded()
         series = self._series
         place = (
             model_place(self.folder, self._recipe) if series is None else series.place(series.latest() or 0)
         )
-        self._say(f"loading {_size(place)}")
+        self._say(f"loading {size_of(place)}")
         return self._load(place)
 
-    def _load(self, place: str) -> ServedModel:
-        predictor = load_predictor(self.folder, self._recipe, place)
+    def _sharded(self) -> ServedModel:
+        """Load the network of the newest version that all shards have, or of the trained model."""
+        key = None if self.limits.shards_key is None else read_key(Path(self.limits.shards_key))
+        links, series, place = ShardLinks(self.limits.shards, key), self._series, ""
+        model = "" if series is not None else model_place(self.folder, self._recipe)
+
+        def chosen(common: list[Version]) -> bool:
+            nonlocal place
+            for version in reversed(common):
+                place = model if series is None else series.place(version.step)
+                with suppress(CheckpointError):
+                    if read_manifest(Storage(place)).id == version.id:
+                        return True
+            return False
+
+        with ExitStack() as stack:
+            stack.enter_context(links).wait(chosen, self._say)
+            version = read_manifest(Storage(place)).id
+            loaded = self._load(place, partial(ShardedRows, links=links, version=version), ShardedModel)
+            self._links = links
+            stack.pop_all()  # the model closes them
+        return loaded
+
+    def _load(
+        self,
+        place: str,
+        exchange: Callable[[Shard], LocalExchange] = LocalExchange,
+        make: type[ServedModel] = ServedModel,
+    ) -> ServedModel:
+        empty = make is ShardedModel
+        predictor = load_served(self.folder, self._recipe, place, exchange, empty=empty)
         missing = self._recipe.sections.data.missing or MISSING
         manifest = read_manifest(Storage(place))
         published = published_at(manifest.settings, place)
-        return ServedModel(
+        return make(
             self._name,
             predictor,
             missing,
@@ -157,7 +196,11 @@ class Loaded:
             if series is None:
                 yield FollowerStatistics()
                 return
-            follower = Follower(series, lambda step: self._load(series.place(step)), scorer, notice=self._say)
+            if self._links is None:
+                load = lambda step: self._load(series.place(step))  # noqa: E731
+                follower = Follower(series, load, scorer, notice=self._say)
+            else:
+                follower = ShardsFollower(series, self._links, scorer, notice=self._say)
             application.versions.follower = stack.enter_context(follower)
             yield follower.statistics
 
@@ -170,21 +213,22 @@ def _shadow(
 
     recipe = scoring_recipe(folder, overrides)
     if not options.trust:
-        _check_owner(folder, recipe)
+        check_owner(folder, recipe)
     arguments = ["serve", str(folder), "--listen", "127.0.0.1:0"]
     if options.key is not None:
         arguments += ["--key", str(options.key)]
-    own = [one for one in overrides if not one.startswith("serving.log")]  # a shadow answers nobody
+    # A shadow answers nobody, and its rows are others than those of the shards.
+    own = [one for one in overrides if not one.startswith(("serving.log", "serving.shards"))]
     arguments += [word for override in own for word in ("--set", override)]
     arguments += ["--trust"] * options.trust
     if options.follow:
         with suppress(ConfigError):
-            _followed(folder, recipe)
+            followed(folder, recipe)
             arguments.append("--follow")
     return Shadow(arguments, authorization(options.key), say=say)
 
 
-def _followed(folder: RunFolder, recipe: Recipe) -> Series:
+def followed(folder: RunFolder, recipe: Recipe) -> Series:
     """Return the feed of a run, else its snapshots; raise `ConfigError` if there is nothing to follow."""
     keys = recipe.sections.checkpoint
     if recipe.sections.publish.active:
@@ -244,7 +288,7 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _check_owner(folder: RunFolder, recipe: Recipe) -> None:
+def check_owner(folder: RunFolder, recipe: Recipe) -> None:
     """Raise `ConfigError` if code in the folder of another user would run."""
     if recipe.own_code() and folder.path.stat().st_uid != os.geteuid():
         raise ConfigError(
@@ -263,7 +307,7 @@ def _secret(key: Path | None) -> bytes | None:
     return key.read_bytes().strip()
 
 
-def _size(place: str) -> str:
+def size_of(place: str) -> str:
     """Return how many rows a saved model has, and what they take on the disk."""
     members = [manifest for _, manifest in open_chain(place).members]
     rows = sum(sum(manifest.rows().values()) for manifest in members)
@@ -275,7 +319,7 @@ def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str 
     rows = model.rows()
     lines = {
         "serving": f"{model.name}, step {model.step:,}",
-        "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.row_bytes())}",
+        "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.stored()[0])}",
         "network": counted(model.weights(), "weight"),
         "scores": f"{url}/v1/score",
         "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",

@@ -166,7 +166,7 @@ class Scorer:
         _deliver(results)
 
     def _short(self, request: ScoreRequest) -> bool:
-        return request.size * self._row_seconds <= self._alone_seconds
+        return not self.model.remote and request.size * self._row_seconds <= self._alone_seconds
 
     def swap(self, model: ServedModel) -> Future[None]:
         """Score with another model from the next batch on, and close the one before; see `do`.

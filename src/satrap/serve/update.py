@@ -16,7 +16,8 @@ from satrap.checkpoint.saved_dense import SavedDense, loaded_values
 from satrap.checkpoint.storage import Storage
 from satrap.dense import DENSE_TABLE
 from satrap.serve.overlay import Overlay
-from satrap.store import Shard
+from satrap.store import BUCKETS, Shard, bucket_of
+from satrap.store.buckets import mask_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +41,50 @@ class Update:
     back: bool = False
 
     @classmethod
-    def read(cls, deltas: Sequence[tuple[Storage, Manifest]], store: Shard, network: nn.Module) -> Self:
+    def read(
+        cls,
+        deltas: Sequence[tuple[Storage, Manifest]],
+        store: Shard,
+        network: nn.Module,
+        *,
+        buckets: Sequence[int] = range(BUCKETS),
+    ) -> Self:
         """Read deltas that follow what is in a store; every byte is verified.
 
         Args:
             deltas: in order, see `deltas_since`.
             store: of which the rows are; another thread may read it meanwhile.
             network: takes the weights of the last delta.
+            buckets: fixed buckets of the store, default all.
 
         Raises:
             CheckpointError: one of them is damaged, or was removed.
         """
         storage, manifest = deltas[-1]
         published = published_at(manifest.settings, storage.url)
-        overlay = Overlay(store)
+        overlay = changed_rows(deltas, store, buckets)
         try:
-            for delta in deltas:
-                for table, ids in read_deleted(*delta).items():
-                    overlay.remove(table, ids)
-                for table, chunk in read_chunks(*delta):
-                    if table != DENSE_TABLE:
-                        overlay.load(chunk)
             with reading_settings(storage.url):
                 step = int(manifest.settings["steps"])
                 network.load_state_dict(loaded_values(dict(SavedDense(storage, manifest).weights)))
         except BaseException:
             overlay.close()
             raise
-        overlay.seal()
         return cls(step, manifest.id, published, overlay, network)
+
+
+def changed_rows(deltas: Sequence[tuple[Storage, Manifest]], store: Shard, buckets: Sequence[int]) -> Overlay:
+    """Return the rows of some fixed buckets that deltas change, sealed; see `Update.read`."""
+    overlay = Overlay(store)
+    try:
+        for delta in deltas:
+            for table, ids in read_deleted(*delta).items():
+                overlay.remove(table, ids[mask_of(buckets)[bucket_of(table, ids)]])
+            for table, chunk in read_chunks(*delta, buckets=buckets):
+                if table != DENSE_TABLE:
+                    overlay.load(chunk)
+    except BaseException:
+        overlay.close()
+        raise
+    overlay.seal()
+    return overlay

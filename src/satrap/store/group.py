@@ -116,12 +116,19 @@ class Group:
         check_room(self, ids, splits, new)
         self.backend.create(ids, splits, places, new)
 
-    def peek(self, ids: Ids, splits: Offsets, out: Floats, known: Slots | None = None) -> Found:
-        """Write the rows of the ids, or their initial rows; return which ids have a row."""
-        places = self.backend.find(ids, splits, known=self._present(known))
-        self.backend.gather(ids, splits, places, out)
+    def peek(
+        self, ids: Ids, splits: Offsets, out: Floats, known: Slots | None = None, *, warm: bool = False
+    ) -> Found:
+        """Write the rows of the ids, or their initial rows; return which ids have a row.
+
+        `warm`: rows of a slower part come to the fast one.
+        """
+        places = self.backend.find(ids, splits, use=warm, known=self._present(known))
         found = np.ones(len(ids), np.bool_)
         found[places.absent] = False
+        if warm and places.away is not None:
+            self.backend.create(ids, splits, places, np.empty(0, np.int64))
+        self.backend.gather(ids, splits, places, out)
         return found
 
     def update(

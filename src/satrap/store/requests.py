@@ -139,16 +139,22 @@ class GroupRequests:
         out: Floats | None = None,
         *,
         slots: Slots | None = None,
+        warm: bool = False,
     ) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]); see `peek`.
 
-        Arguments and errors are those of `lookup_group`; `slots` is as in `update_group`.
+        Arguments and errors are those of `lookup_group`; `slots` is as in `update_group`. With `warm`, rows
+        that are in the tier come to memory in the place of others, as for a lookup, and the request counts as
+        a use; no row changes. Without a tier it has no effect.
         """
         g, ids, splits = self._request(group, ids, splits)
         _check_slots(slots, g, ids)
         out = check_out(out, len(ids), g.dim)
         with self._lock:
-            return out, g.peek(ids, splits, out, slots)
+            warm = warm and len(g.backend.parts) > 1
+            if warm:
+                g.wait_for_readers(0, len(ids), self._lock)
+            return out, g.peek(ids, splits, out, slots, warm=warm)
 
     def update_group(
         self,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from satrap.arguments import checked
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
+from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
@@ -31,7 +32,7 @@ from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
 from satrap.optim import SGD
 from satrap.schema import Schema
-from satrap.store import Shard, StoreConfig
+from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.threads import default_threads
 from satrap.train.agreement import check_batch, check_data, check_labels, failing
 from satrap.train.blank import blank_batch
@@ -150,26 +151,12 @@ class Predictor:
             ConfigError: the model is not the saved one.
             StoreError: the rows do not fit into the memory.
         """
-        checkpoint = read_checkpoint(newest(url))
-        check_format(checkpoint.settings, url)
-        saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
-        network: nn.Module = saved["model"].to(place)
-        schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
-        store, optimizer = saved["store"].limited(store), saved["embedding_optimizer"]
-        if store.tier is None:  # more rows would fit on the disk, and the memory of their index would not do
-            store, optimizer = _without_state(store), NO_STATE
-        tables = tables_of(schema, optimizer, dims, store)
-        precision = saved["training"].precision
-        measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
-        exchange = LocalExchange(store.open(tables))
-        predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
-        try:
-            predictor._restore(checkpoint, url, exchange.shard)
-        except SatrapError:
-            predictor.close()
-            raise
-        return predictor
+        # With a tier more rows would fit on the disk, and the memory of their index would not do.
+        stateless = store.tier is None
+        return predictor_for(
+            LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
+        )
 
     def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
         with reading_settings(url):
@@ -307,6 +294,48 @@ class Predictor:
         """Release the store and its thread. Closing twice is fine."""
         self._closed = True
         self.exchange.close()
+
+
+def predictor_for(
+    exchange: Callable[[Shard], LocalExchange],
+    url: str,
+    model: nn.Module | MakeModel | None,
+    *,
+    device: torch.device,
+    store: StoreConfig,
+    stateless: bool,
+    metrics: Sequence[Metric] | None,
+) -> Predictor:
+    """Do what `Predictor.load` does, for rows of some fixed buckets.
+
+    Args:
+        exchange: makes what is asked for rows of a store, which gets those of its `buckets`.
+        url, model, store, metrics: as in `Predictor.load`.
+        device: of `prepare`.
+        stateless: rows have no room for optimizer state.
+    """
+    chosen = newest(url)
+    checkpoint = read_checkpoint(chosen)
+    check_format(checkpoint.settings, url)
+    saved = trainer_arguments(checkpoint, model, url)
+    network: nn.Module = saved["model"].to(device)
+    schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
+    store, optimizer = saved["store"].limited(store), saved["embedding_optimizer"]
+    if stateless:
+        store, optimizer = _without_state(store), NO_STATE
+    tables = tables_of(schema, optimizer, dims, store)
+    precision = saved["training"].precision
+    measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
+    rows = exchange(store.open(tables))
+    predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
+    try:
+        if len(rows.buckets) < BUCKETS:
+            checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
+        predictor._restore(checkpoint, url, rows.shard)
+    except SatrapError:
+        predictor.close()
+        raise
+    return predictor
 
 
 def _without_state(store: StoreConfig) -> StoreConfig:

@@ -5,7 +5,7 @@ import numpy as np
 
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import Eviction, Tier
+from satrap.store import Chunk, Eviction, Shard, Tier
 from satrap.store.directory import budget
 from satrap.store.ram import Ram
 from satrap.store.steps import RowKind
@@ -58,3 +58,56 @@ def test_memory_of_a_backend_that_nobody_holds_is_given_back_at_once(tmp_path):
         assert slab() is None
     finally:
         gc.enable()
+
+
+def test_rows_that_are_peeked_warm_come_to_memory_and_none_is_made_or_changed(tmp_path):
+    """Any requests, of ids with and without a row: the oracle is a dict."""
+    memory, rows, records = 450_000, 5_000, 10_000
+    tables = [Table("a", dim=4), Table("b", dim=4)]
+    store = Shard(
+        tables,
+        seed=3,
+        optimizer=SGD(lr=1),
+        memory=memory,
+        eviction=Eviction("lfu"),
+        tier=Tier(tmp_path, records * 16),
+    )
+    random, ids = np.random.default_rng(5), np.arange(rows, dtype=np.uint64)
+    weights = random.normal(size=(rows, 4)).astype(np.float32)
+    for first in range(0, rows, 500):
+        part = slice(first, first + 500)
+        store.load("a", Chunk("a", ids[part], weights[part], np.empty((500, 0), np.float32)))
+    group = store.groups[0]
+    assert 500 < group.directory.limit < rows / 2
+    initial = store.another().peek("b", ids)[0]
+
+    def ask(chosen, warm):
+        splits = np.array([0, len(chosen), len(chosen) + 20])
+        found, there = store.peek_group(0, np.concatenate([chosen, ids[:20]]), splits, warm=warm)
+        known = chosen < rows
+        np.testing.assert_array_equal(there[: len(chosen)], known)
+        assert not there[len(chosen) :].any()
+        np.testing.assert_array_equal(found[: len(chosen)][known], weights[chosen[known]])
+        np.testing.assert_array_equal(found[len(chosen) :], initial[:20])
+
+    def reads():
+        return store.statistics().tier.reads
+
+    for _ in range(60):
+        chosen = random.choice(rows + 200, 100, replace=False).astype(np.uint64)
+        ask(chosen, warm=True)
+        before = reads()
+        ask(chosen, warm=False)
+        assert reads() == before  # all of them are in memory now
+        changed = random.choice(rows, 50, replace=False)
+        weights[changed] = random.normal(size=(50, 4)).astype(np.float32)  # in memory and in the file
+        store.load("a", Chunk("a", ids[changed], weights[changed], np.empty((50, 0), np.float32)))
+    assert store.statistics().rows == rows
+    assert store.statistics().tables["a"].evicted == 0
+    before = reads()
+    cold = random.choice(rows, 200, replace=False).astype(np.uint64)
+    ask(cold, warm=False)
+    ask(cold, warm=False)
+    assert reads() - before > 200  # a plain one brings nothing
+    ask(np.arange(rows, dtype=np.uint64), warm=True)  # more than memory holds
+    store.close()

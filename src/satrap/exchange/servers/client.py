@@ -23,7 +23,7 @@ from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Part, Splitter
-from satrap.rpc import is_loopback, split_address
+from satrap.rpc import Key, is_loopback, split_address
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer
@@ -221,7 +221,7 @@ class ServersExchange:
         with contextlib.suppress(StoreError):  # what is wrong with it is said when it is looked up
             splits = [self.splitter.split(r) for r in requests]
             for shard in self._tiered:
-                sections = _sections(requests, splits, shard)
+                sections = sections_of(requests, splits, shard)
                 if any(section.count for section in sections):
                     self._shards.peers[shard].hint(Kind.PREFETCH, pack(sections))
 
@@ -237,7 +237,7 @@ class ServersExchange:
             on_answer: OnAnswer = partial(answers.answer, shard)
             if create:
                 on_answer = self._measured(self.telemetry.meter.looked_up, lookup, shard, on_answer)
-            parts = pack(_sections(lookup.requests, lookup.places, shard))
+            parts = pack(sections_of(lookup.requests, lookup.places, shard))
             self._shards.send(shard, kind, parts, on_answer, step=step)
 
     def _send_fetch(
@@ -253,7 +253,7 @@ class ServersExchange:
             answers.answer(shard, parts[1:], error)
 
         for shard in self._shards.peers:
-            parts = pack(_sections(lookup.requests, lookup.places, shard))
+            parts = pack(sections_of(lookup.requests, lookup.places, shard))
             self._shards.send(shard, Kind.FETCH, parts, partial(answered, shard), step=self._shards.step)
 
     def _send_update(
@@ -334,7 +334,7 @@ class ServersExchange:
         return messages
 
 
-def _sections(requests: Sequence[Request], splits: Sequence[Sequence[Part]], shard: int) -> list[Section]:
+def sections_of(requests: Sequence[Request], splits: Sequence[Sequence[Part]], shard: int) -> list[Section]:
     """Return what a shard gets of some requests."""
     return [
         Section(r.group, parts[shard].splits, parts[shard].ids)
@@ -355,9 +355,14 @@ def _check(
         raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
     if len(addresses) != len(map.members):
         raise ConfigError(f"{len(addresses)} addresses were given for the shards {map.members} of the map")
+    check_reach(addresses, options.key)
+
+
+def check_reach(addresses: Sequence[str], key: Key | None) -> None:
+    """Raise `ConfigError` if an address is none, or of another machine and there is no key."""
     for address in addresses:
         host, _ = split_address(address)
-        if options.key is None and not is_loopback(host):
+        if key is None and not is_loopback(host):
             raise ConfigError(
                 f"shard {address} is on another machine: a key is needed",
                 why="without one, rows and gradients travel in the open and anyone may change them",

@@ -24,6 +24,7 @@ from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text
 from satrap.store import Chunk, Shard, Slots
+from satrap.store.group import Group
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
@@ -177,22 +178,7 @@ class RowRequests:
             code: number format of the answer, None for an update.
             state: the answer holds the optimizer's state, too.
         """
-        groups, size = self.store.groups, 0
-        for s in sections:
-            if s.group >= len(groups) or s.ids is None:
-                raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
-            group = groups[s.group]
-            if code is not None:
-                size += s.count * row_bytes(code, group.dim + state * group.plan.width)
-            if len(s.splits) != len(group.tables) + 1:
-                raise StoreError(f"group {s.group} has {len(group.tables)} tables")
-            if code is None and (s.format == NO_ROWS or s.dim != group.dim):
-                raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
-        if size > self._max_bytes:
-            raise StoreError(
-                f"the answer would take {size} bytes, the limit is {self._max_bytes}",
-                fix="look up fewer ids at once",
-            )
+        check_sections(sections, self.store.groups, code, self._max_bytes, state=state)
 
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:
@@ -249,6 +235,31 @@ class RowRequests:
         self._found.forget(gone)
         for client in filter(gone, list(self._exports)):
             del self._exports[client]
+
+
+def check_sections(
+    sections: Sequence[Section], groups: Sequence[Group], code: int | None, most: int, *, state: bool = False
+) -> None:
+    """Raise `StoreError` for sections that do not fit table groups, or an answer of more than `most` bytes.
+
+    For `code` and `state` see `RowRequests`.
+    """
+    size = 0
+    for s in sections:
+        if s.group >= len(groups) or s.ids is None:
+            raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
+        group = groups[s.group]
+        if code is not None:
+            size += s.count * row_bytes(code, group.dim + state * group.plan.width)
+        if len(s.splits) != len(group.tables) + 1:
+            raise StoreError(f"group {s.group} has {len(group.tables)} tables")
+        if code is None and (s.format == NO_ROWS or s.dim != group.dim):
+            raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
+    if size > most:
+        raise StoreError(
+            f"the answer would take {size} bytes, the limit is {most}",
+            fix="look up fewer ids at once",
+        )
 
 
 def _gradients(s: Section, out: Rows) -> GroupUpdate:

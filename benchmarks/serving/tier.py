@@ -1,0 +1,204 @@
+"""A server with memory for a part of its rows, beside one with all of them.
+
+`python -m benchmarks.serving.tier [--requests 2000] [--warm 3000] [--share 0.1] [--policies lfu lru]`
+
+The reference work of `benchmarks.serving`, whose 26 ids share one table of a million rows here. The values of
+requests follow Zipf's law with exponent 1.1. Each request is answered by both servers in turn, in one process
+with one thread, and the scores must be equal to the bit. "hits" is the share of a request's ids, repeated
+ones included, whose row is in memory when it comes; "best" is what the best fixed set of as many rows has.
+"processor" is the processor time of a request from JSON to JSON, in milliseconds: the processor's part of
+reading the file counts, and waiting for a disk does not. "wall" is the clock on the wall, and "dropped" the
+same for requests before each of which the system has dropped the file from its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import torch
+
+import satrap
+from benchmarks.record import write
+from benchmarks.serving.__main__ import CONTEXT_IDS, CONTEXT_NUMBERS, DIM, IDS, MAX_ITEMS, NUMBERS
+from satrap.exchange import LocalExchange
+from satrap.serve.model import ServedModel
+from satrap.serve.protocols import json as protocol
+from satrap.serve.scorer import Answer
+from satrap.store import Eviction, StoreConfig, Tier
+from satrap.train import Predictor
+from satrap.train.predictor import predictor_for, prepare
+
+ROWS = 1_000_000
+EXPONENT = 1.1
+ITEMS = 100
+RECORD = 4 * DIM
+INDEX_BYTES, ROW_BYTES = 19.5, 84
+"""Memory of the index for a row on the disk, and of a row in memory with its index."""
+DROPPED = 200
+"""Requests before each of which the file is dropped from memory."""
+
+
+def schema() -> satrap.Schema:
+    features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM, table="all") for i in range(IDS)}
+    features |= {f"n{i}": satrap.Numeric(transform="log1p") for i in range(NUMBERS)}
+    return satrap.Schema((satrap.Label(name="click"),), features)
+
+
+def trained(folder: Path) -> str:
+    """Save a model with `ROWS` rows."""
+    model = satrap.models.DCNv2(schema(), hidden=(256, 128), cross_layers=2)
+    trainer = satrap.Trainer(
+        model,
+        schema(),
+        embedding_optimizer=satrap.optim.SGD(lr=0.1),
+        dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01),
+        mode="sync",
+    )
+    random, count = np.random.default_rng(0), -(-ROWS // IDS)
+    ids = np.resize(random.permutation(ROWS), (IDS, count))
+    rows: dict[str, Any] = {f"c{i}": ids[i] for i in range(IDS)}
+    rows |= {f"n{i}": random.exponential(10, count) for i in range(NUMBERS)}
+    rows["click"] = random.integers(0, 2, count)
+    trainer.fit(satrap.data.read(rows, schema(), batch_size=2048), epochs=1)
+    trainer.save(str(folder))
+    trainer.close()
+    return str(folder)
+
+
+class Requests:
+    """Draws requests, whose ids follow Zipf's law."""
+
+    def __init__(self, seed: int) -> None:
+        weights = np.arange(1, ROWS + 1) ** -EXPONENT
+        self.shares = np.cumsum(weights) / weights.sum()
+        self._random = np.random.default_rng(seed)
+        self._values = self._random.permutation(ROWS)
+
+    def _ids(self, count: int) -> list[int]:
+        found: list[int] = self._values[np.searchsorted(self.shares, self._random.random(count))].tolist()
+        return found
+
+    def __call__(self) -> bytes:
+        random = self._random
+        context: dict[str, Any] = {f"c{i}": self._ids(1)[0] for i in range(CONTEXT_IDS)}
+        context |= {f"n{i}": float(random.exponential(10)) for i in range(CONTEXT_NUMBERS)}
+        items: dict[str, Any] = {f"c{i}": self._ids(ITEMS) for i in range(CONTEXT_IDS, IDS)}
+        items |= {
+            f"n{i}": random.exponential(10, ITEMS).round(4).tolist() for i in range(CONTEXT_NUMBERS, NUMBERS)
+        }
+        return orjson.dumps({"context": context, "items": items})
+
+
+class Served:
+    """A server without sockets, and what its requests took."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.model = ServedModel("reference", predictor)
+        self.store = self.model._exchange.shard
+        self.processor: list[float] = []
+        self.wall: list[float] = []
+
+    def hits(self, body: bytes) -> float:
+        """Return the share of a request's ids whose rows are in memory."""
+        batch = self.model._encoder([protocol.read(body, self.model, max_items=MAX_ITEMS)])
+        ids = np.concatenate([column.values for column in batch.ids.values()])
+        directory = self.store.groups[0].directory
+        slots, _ = directory.find(ids, np.array([0, len(ids)]), use=False)
+        return float((slots >= 0).mean())
+
+    def warm(self, body: bytes) -> float:
+        """Look up the rows of a request; return its hits."""
+        hits = self.hits(body)
+        batch = self.model._encoder([protocol.read(body, self.model, max_items=MAX_ITEMS)])
+        self.model._exchange.peek(self.model._predictor.plan.ticket(batch).requests)
+        return hits
+
+    def answer(self, body: bytes) -> tuple[bytes, npt.NDArray[Any]]:
+        wall, processor = time.perf_counter(), time.process_time()
+        asked = protocol.read(body, self.model, max_items=MAX_ITEMS)
+        scores = self.model.score(self.model.encode([asked]))
+        written = protocol.write(Answer(self.model, self.model.step, scores))
+        self.processor.append(1000 * (time.process_time() - processor))
+        self.wall.append(1000 * (time.perf_counter() - wall))
+        return written, scores
+
+    def forget(self) -> None:
+        self.processor, self.wall = [], []
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    return {f"p{100 * share:g}": float(np.quantile(values, share)) for share in (0.5, 0.9, 0.99)}
+
+
+def compared(
+    whole: Served, part: Served, requests: Requests, count: int, *, drop: bool = False
+) -> list[float]:
+    """Have both answer requests in turn; return the hits of the one with a tier."""
+    hits = []
+    for number in range(count):
+        body = requests()
+        hits.append(part.hits(body))
+        if drop:
+            part.store.groups[0].backend.cold.file.forget_pages()  # type: ignore[attr-defined]
+        order = (whole, part) if number % 2 else (part, whole)
+        answers = [one.answer(body) for one in order]
+        assert np.array_equal(answers[0][1], answers[1][1]), "the scores differ"
+    return hits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument(
+        "--warm", type=int, default=3000, help="requests looked up before those that are measured"
+    )
+    parser.add_argument("--share", type=float, default=0.1, help="of the rows for which there is memory")
+    parser.add_argument("--policies", nargs="*", default=["lfu", "lru"])
+    parser.add_argument(
+        "--folder", default=None, help="of the file; default the system's for temporary files"
+    )
+    arguments = parser.parse_args()
+    place = prepare("cpu", 1)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        url = trained(Path(folder) / "model")
+        records = ROWS * 11 // 10  # the rows, and some that come later
+        memory = int(records * INDEX_BYTES + arguments.share * ROWS * ROW_BYTES)
+        for policy in arguments.policies:
+            store = StoreConfig(memory=memory, eviction=Eviction(policy), tier=Tier(folder, records * RECORD))
+            tiered = predictor_for(
+                LocalExchange, url, None, device=place, store=store, stateless=True, metrics=None
+            )
+            whole, part, requests = Served(Predictor.load(url, threads=1)), Served(tiered), Requests(1)
+            room = part.store.groups[0].directory.limit
+            early = [part.warm(requests()) for _ in range(arguments.warm)]
+            hits = compared(whole, part, requests, arguments.requests)
+            found: dict[str, Any] = {
+                "rows in memory": room,
+                "best": float(requests.shares[room - 1]),
+                "hits": float(np.mean(hits)),
+                "hits of the first 500": float(np.mean(early[:500])),
+                "bytes": {"all": whole.model.stored()[0], "part": part.model.stored()[0]},
+            }
+            for name in ("processor", "wall"):
+                each = {key: quantiles(getattr(one, name)) for key, one in (("all", whole), ("part", part))}
+                found[name] = {**each, "ratio": {q: each["part"][q] / each["all"][q] for q in each["all"]}}
+            whole.forget(), part.forget()
+            compared(whole, part, requests, DROPPED, drop=True)
+            found["dropped"] = {"all": quantiles(whole.wall), "part": quantiles(part.wall)}
+            results[policy] = found
+            print(policy, found, flush=True)
+            whole.model.close(), part.model.close()
+    print(write(Path(__file__).parent / "results", vars(arguments), results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a shard of served rows does with a request, apart from all sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ConfigError
+from satrap.exchange.kernels import FLOAT32
+from satrap.exchange.lookup import Request
+from satrap.exchange.servers.rows import check_sections
+from satrap.exchange.servers.sections import Section, pack, unpack
+from satrap.exchange.servers.wire import to_wire
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.statistics import ShardStatistics
+from satrap.rpc.server.handler import Board, SerialHandler, Work
+from satrap.rpc.server.session import Session
+from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.text import only, pack_text, unpack_text
+from satrap.serve.kept_rows import RowVersions
+from satrap.store.statistics import merged
+from satrap.store.types import per_table
+
+ID_BYTES = 256
+"""Longest id of a version in a request."""
+
+
+class RowsService(SerialHandler):
+    """Answers servers of scores: rows of the version that a PEEK names, and which versions there are.
+
+    A PEEK has the id of a version, then ids in sections as in training. Its answer has, of each section and
+    table, how many ids have no row, int64, then the rows in float32. A STATISTICS request says which version
+    its server holds, and its answer is `status`.
+
+    Args:
+        rows: the versions.
+        map: which rows each shard has.
+        shard: number of this one.
+        max_bytes: largest answer; a request that would need more is refused before anything is allocated.
+    """
+
+    role = "serve-shard"
+    kinds: Sequence[Kind] = (Kind.HELLO, Kind.PEEK, Kind.STATISTICS, Kind.BYE)
+
+    def __init__(self, rows: RowVersions, map: ShardMap, shard: int, *, max_bytes: int = MAX_BYTES) -> None:
+        self.board = Board()
+        self._rows, self._map, self._shard, self._max_bytes = rows, map, shard, max_bytes
+
+    def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
+        """See `SerialHandler.prepare`."""
+        match header.kind:
+            case Kind.PEEK:
+                return self._peek(parts)
+            case Kind.STATISTICS:
+                return self._tell(session, unpack_text(only(parts)))
+            case Kind.HELLO:
+                return self._greet(unpack_text(only(parts)))
+            case Kind.BYE:
+                return Work(partial(self._leave, session))
+        raise FrameError(f"a request of unknown kind {header.kind}")
+
+    def _greet(self, hello: dict[str, Any]) -> Work:
+        asked, here = (hello.get("shard"), hello.get("map")), (self._shard, self._map.to_dict())
+        if asked != here:
+            raise ConfigError(
+                f"this is shard {self._shard} of {self._map.shards}, and was taken for another one",
+                why="each shard has the rows of its number only",
+                fix="name all shards in the order of their numbers: --shards HOST:PORT,HOST:PORT",
+            )
+        return Work(lambda: [pack_text({"message_bytes": self._max_bytes})])
+
+    def _tell(self, session: Session, asked: dict[str, Any]) -> Work:
+        held = asked.get("holds")
+        if not isinstance(held, str) or len(held) > ID_BYTES:
+            raise FrameError("a server does not say which version it holds")
+
+        def tell() -> list[Buffer]:
+            self._rows.hold(session.client, held)
+            return [pack_text(self.status())]
+
+        return Work(tell)
+
+    def status(self) -> dict[str, Any]:
+        """Return the versions, the table groups, and the rows by table and bytes of the newest version."""
+        counters = self._rows.statistics()
+        return {
+            "versions": [[one.step, one.id, one.published] for one in self._rows.versions],
+            "groups": [[list(group.tables), group.dim] for group in self._rows.store.groups],
+            "rows": {name: table.rows for name, table in counters.tables.items()},
+            "bytes": counters.bytes,
+        }
+
+    def _peek(self, parts: Sequence[Buffer]) -> Work:
+        if not parts or memoryview(parts[0]).nbytes > ID_BYTES:
+            raise FrameError("a lookup names no version")
+        groups = self._rows.store.groups
+        sections = unpack(parts[1:], most=len(groups))
+        check_sections(sections, groups, FLOAT32, self._max_bytes)
+        return Work(partial(self._look_up, bytes(memoryview(parts[0])).decode("ascii", "replace"), sections))
+
+    def _look_up(self, id: str, sections: Sequence[Section]) -> list[Buffer]:
+        requests = [Request(s.group, s.ids, s.splits) for s in sections if s.ids is not None]
+        unseen, answer = [np.empty(0, np.int64)], []
+        for s, (rows, found) in zip(sections, self._rows.peek(id, requests), strict=True):
+            unseen.append(per_table(np.flatnonzero(~found), s.splits))
+            count = np.array([0, s.count], np.int64)
+            answer.append(Section(s.group, count, None, FLOAT32, rows.shape[1], 1.0, to_wire(rows, FLOAT32)))
+        return [np.concatenate(unseen).view(np.uint8), *pack(answer)]
+
+    def _leave(self, session: Session) -> list[Buffer]:
+        self._rows.forget(lambda client: client == session.client)
+        return []
+
+    def forget(self, gone: Callable[[int], bool]) -> None:
+        """See `Handler.forget`; called several times a second."""
+        self._rows.forget(gone)
+        self._rows.tidy()
+
+    def statistics(self) -> ShardStatistics:
+        """Return its counters, with the step of the newest version; any thread may call it."""
+        return ShardStatistics(
+            **merged([self._rows.statistics()]),
+            shard=self._shard,
+            steps=self._rows.newest.step,
+            server=self.observe(),
+        )
+
+    def close(self) -> None:
+        """Free the rows."""
+        self._rows.close()
