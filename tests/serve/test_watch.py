@@ -7,7 +7,7 @@ import pytest
 from satrap.checkpoint import Series
 from satrap.errors import CheckpointError
 from satrap.serve import watch
-from satrap.serve.watch import Watcher
+from satrap.serve.watch import Watcher, newest
 from tests.serve.followed import eventually
 
 
@@ -37,6 +37,26 @@ class Taking(Watcher):
         if step == 3:
             raise RuntimeError("by surprise")
         self.taken.append(step)
+
+
+def test_a_version_that_goes_while_it_is_read_is_given_up_for_a_newer_one() -> None:
+    series, tried = Steps("feed"), list[str]()
+
+    def load(place: str) -> str:
+        tried.append(place)
+        if series.newest != 4:
+            series.newest = int(series.newest) + 1  # as if it had been removed meanwhile
+            raise CheckpointError("a file is missing")
+        return place
+
+    assert newest(series, load) == series.place(4)
+    assert tried == [series.place(step) for step in (1, 2, 3, 4)]
+
+    def damaged(place: str) -> str:
+        raise CheckpointError("damaged")
+
+    with pytest.raises(CheckpointError, match="damaged"):
+        newest(series, damaged)
 
 
 def test_each_version_is_taken_once_and_a_bad_one_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Scorer
 from satrap.serve.sharded import ShardedModel, ShardedRows, ShardsFollower
 from satrap.serve.shards import ShardLinks
-from satrap.serve.watch import FollowerStatistics
+from satrap.serve.watch import FollowerStatistics, newest
 from satrap.store import Shard
 from satrap.words import counted, size
 
@@ -133,10 +133,11 @@ class Loaded:
         """Load the model: the trained one, or the newest version that is followed."""
         if self.limits.shards:
             return self._sharded()
-        series = self._series
-        place = (
-            model_place(self.folder, self._recipe) if series is None else series.place(series.latest() or 0)
-        )
+        if self._series is None:
+            return self._first(model_place(self.folder, self._recipe))
+        return newest(self._series, self._first)
+
+    def _first(self, place: str) -> ServedModel:
         self._say(f"loading {size_of(place)}")
         return self._load(place)
 

@@ -30,7 +30,7 @@ from satrap.serve.kept_rows import KeptRows, RowVersions, Version
 from satrap.serve.rows_service import RowsService
 from satrap.serve.run import check_owner, followed, size_of
 from satrap.serve.update import changed_rows
-from satrap.serve.watch import Watcher
+from satrap.serve.watch import Watcher, newest
 from satrap.store import Shard
 
 PAUSE_SECONDS = 0.001
@@ -154,10 +154,14 @@ class RowsServer:
         series = followed(folder, recipe) if options.follow else None
         map = ShardMap(options.shards)
         load = partial(rows_of, folder, recipe, map.buckets(options.number))
-        place = model_place(folder, recipe) if series is None else series.place(series.latest() or 0)
-        say(f"loading shard {options.number} of {options.shards} of {size_of(place)}")
+
+        def first(place: str) -> KeptRows:
+            say(f"loading shard {options.number} of {options.shards} of {size_of(place)}")
+            return load(place)
+
+        loaded = first(model_place(folder, recipe)) if series is None else newest(series, first)
         keys = recipe.sections.serving
-        rows = RowVersions(load(place), keep=keys.keep, most_bytes=keys.keep_memory)
+        rows = RowVersions(loaded, keep=keys.keep, most_bytes=keys.keep_memory)
         service = RowsService(rows, map, options.number)
         server = Server(options.listen, service, key=key)
         if series is None:

@@ -7,14 +7,38 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Self
+from typing import Self, TypeVar
 
 from satrap.checkpoint import Series
-from satrap.errors import SatrapError
+from satrap.errors import CheckpointError, SatrapError
 from satrap.serve.scorer import tried
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.2
 """Between two looks at the folder."""
+
+
+LOOKS = 5
+"""How often the newest version is tried at the start."""
+
+
+def newest(series: Series, load: Callable[[str], T]) -> T:
+    """Return what `load` makes of the place of the newest version, of which there is one.
+
+    A version that is removed while it is read, as there are newer ones by then, is given up for the newest.
+
+    Raises:
+        CheckpointError: none can be read.
+    """
+    for _ in range(LOOKS - 1):
+        step = series.latest() or 0
+        try:
+            return load(series.place(step))
+        except CheckpointError:
+            if series.latest() == step:
+                raise
+    return load(series.place(series.latest() or 0))
 
 
 @dataclass(slots=True)
