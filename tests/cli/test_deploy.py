@@ -88,7 +88,7 @@ def test_servers_and_their_options(tmp_path: Path) -> None:
         "--server-cpu",
         1,
         "--drain",
-        5,
+        0,
         "--serve-secret",
         "k",
     ]
@@ -99,7 +99,7 @@ def test_servers_and_their_options(tmp_path: Path) -> None:
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["resources"]["limits"]["memory"] == "2048Mi"
-    assert container["command"][-2:] == ["--drain", "5"]
+    assert container["command"][-2:] == ["--drain", "0"]
     answer = satrap("deploy", "kserve", path, *SETTINGS[:2], *options, "--name", "mine")
     assert answer.code == 0, answer.err
     made = YAML(typ="safe", pure=True).load(answer.out)

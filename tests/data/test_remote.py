@@ -15,9 +15,11 @@ import pytest
 from satrap import data
 from satrap.data import loader as module
 from satrap.data.loader import AHEAD
+from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError, DataError, ExchangeError
 from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
+from satrap.rpc.client.peer import ForgottenError
 from satrap.schema import Table
 from tests.data.loaders import ROWS, SCHEMA, columns, loader, remote
 from tests.support.batches import assert_same
@@ -204,3 +206,20 @@ def test_a_loader_says_what_tells_whether_rows_are_the_same(
         (tmp_path / "3.csv").unlink()
         with pytest.raises(DataError, match="cannot read the file"):
             remote(server).fingerprint()
+
+
+def test_a_loader_that_restarts_while_it_tells_is_asked_again(
+    rows: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, tries = RemoteData._fingerprints, list[None]()
+
+    def once_lost(self: RemoteData, client: Any) -> Any:
+        tries.append(None)
+        if len(tries) == 1:
+            raise ForgottenError("the loader has restarted")
+        return tell(self, client)
+
+    monkeypatch.setattr(RemoteData, "_fingerprints", once_lost)
+    with loader({"test": rows}) as (server, _):
+        assert remote(server, "test").fingerprint() == rows.fingerprint()
+    assert len(tries) == 2
