@@ -27,6 +27,7 @@ def shard(
 def serving(one: RowsServer, *, follow: bool = True) -> Iterator[RowsServer]:
     """Have a shard answer; it need not follow."""
     with ExitStack() as stack:
+        stack.callback(one.service.free)
         if follow and one.follower is not None:
             stack.enter_context(one.follower)
         stack.enter_context(one.server)

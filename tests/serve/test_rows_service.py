@@ -33,6 +33,7 @@ def service() -> Iterator[tuple[RowsService, str]]:
     found = RowsService(rows, MAP, 1, max_bytes=100)
     with Server("127.0.0.1:0", found) as server:
         yield found, server.address
+    found.free()
 
 
 def client(address: str, shard: int = 1, map: ShardMap = MAP) -> Client:

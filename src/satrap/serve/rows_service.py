@@ -128,6 +128,6 @@ class RowsService(SerialHandler):
             server=self.observe(),
         )
 
-    def close(self) -> None:
-        """Free the rows."""
+    def free(self) -> None:
+        """Free the rows, once nothing follows: at `close`, a version may be being written."""
         self._rows.close()

@@ -206,5 +206,8 @@ def run(
     shard = RowsServer.load(folder, options, overrides, say)
     values = lambda: shard_values(shard.service.statistics())  # noqa: E731
     endpoint = metrics_of(shard.server, values, options.metrics, report)
-    with shard.follower or nullcontext():
-        serve(shard.server, endpoint, report)
+    try:
+        with shard.follower or nullcontext():
+            serve(shard.server, endpoint, report)
+    finally:
+        shard.service.free()
