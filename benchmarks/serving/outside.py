@@ -49,7 +49,7 @@ import time
 import ray
 from ray import serve
 from satrap.serve.replica import application
-ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
 serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
 serve.run(application({"run": sys.argv[1]}), route_prefix="/")
 print("ready", flush=True)

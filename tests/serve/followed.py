@@ -23,6 +23,7 @@ from satrap.serve.model import ServedModel
 from satrap.train import Predictor
 from tests.serve.requests import plain
 from tests.serve.served import RECIPE, Served, frame
+from tests.support.snapshots import written_at_once
 
 
 def run_with_snapshots(folder: Path) -> RunFolder:
@@ -30,13 +31,9 @@ def run_with_snapshots(folder: Path) -> RunFolder:
     frame().to_parquet(folder / "rows.parquet")
     every = ["checkpoint.every_steps=999", "checkpoint.delta_every_steps=2"]
     (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
-    for _ in range(3):  # while kernels are compiled, snapshots are left out
+    with written_at_once():
         launch.train(load(folder / "books.yaml", ["training.epochs=5", *every]), str(folder / "books"))
-        found = RunFolder.open(folder / "books")
-        if len(steps(found)) >= 4:
-            return found
-        shutil.rmtree(found.path)
-    raise AssertionError("too few snapshots")
+    return RunFolder.open(folder / "books")
 
 
 def steps(trained: RunFolder) -> list[int]:

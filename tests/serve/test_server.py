@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 
@@ -12,8 +13,8 @@ from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.serve.app import Application
 from satrap.serve.scorer import Scorer
-from satrap.serve.server import Server, listening
-from tests.serve.served import Served, model_of
+from satrap.serve.server import Corked, Server, listening
+from tests.serve.served import Served, model_of, served
 
 
 def test_who_could_be_reached_by_others_needs_a_key() -> None:
@@ -27,6 +28,50 @@ def test_an_address_that_is_taken_is_told() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             listening("127.0.0.1", port, secret=None)
+
+
+def test_what_is_written_in_one_turn_is_sent_at_once() -> None:
+    """So a process that is killed leaves a whole answer or none."""
+    sent: list[bytes] = []
+
+    class Transport(asyncio.Transport):
+        def write(self, data: bytes | bytearray | memoryview[int]) -> None:
+            sent.append(bytes(data))
+
+        def close(self) -> None:
+            sent.append(b"closed")
+
+        def is_closing(self) -> bool:
+            return sent[-1] == b"closed"
+
+    async def main() -> None:
+        transport = Corked(Transport())
+        transport.write(b"head ")
+        transport.write(b"body")
+        assert sent == []
+        await asyncio.sleep(0)
+        assert sent == [b"head body"]
+        transport.write(b"last")
+        transport.close()
+        assert transport.is_closing()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sent == [b"head body", b"last", b"closed"]
+
+
+def test_head_and_body_of_an_answer_are_written_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    flush = Corked._flush
+
+    def counted(self: Corked) -> None:
+        sizes.append(len(self._parts))
+        flush(self)
+
+    monkeypatch.setattr(Corked, "_flush", counted)
+    with served(model_of(run)) as server:
+        assert server.ask("/live")[0] == 200
+    assert 2 in sizes
 
 
 def test_it_answers_until_it_has_drained(run: RunFolder) -> None:

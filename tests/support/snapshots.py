@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow.ipc
 from safetensors.numpy import load_file
 
-from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.checkpoint import Background, Checkpoint, write_checkpoint
 from satrap.exchange import Exchange
+
+
+@contextmanager
+def written_at_once() -> Iterator[None]:
+    """Write each snapshot and version before the next step: none is left out since one is being written."""
+    with mock.patch.object(Background, "start", lambda self, job: self._run(job)):
+        yield
 
 
 def write(exchange: Exchange, place: Path) -> str:

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import uvicorn
+from uvicorn.importer import import_from_string
 
 from satrap.errors import ConfigError
 from satrap.rpc import is_loopback
@@ -63,6 +65,48 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class Corked:
+    """A transport that sends at once what is written in one turn of the event loop: head and body of answers.
+
+    A process that is killed between the two would leave half an answer, for which no balancer can ask again.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send data, after the others of this turn."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        """Close the connection once all is sent."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol over `Corked` transports."""
+    kind = "httptools_impl:HttpToolsProtocol" if find_spec("httptools") else "h11_impl:H11Protocol"
+    made: Any = import_from_string(f"uvicorn.protocols.http.{kind}")
+
+    class Protocol(made):  # type: ignore[misc]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(Corked(transport))
+
+    return Protocol
+
+
 class Server:
     """Answers requests until it is told to stop.
 
@@ -88,7 +132,7 @@ class Server:
         self._settings = uvicorn.Config(
             application.asgi,
             loop="uvloop" if find_spec("uvloop") else "asyncio",
-            http="httptools" if find_spec("httptools") else "h11",
+            http=_protocol(),
             ws="none",
             lifespan="off",
             log_level="warning",
