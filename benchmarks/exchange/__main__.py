@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.exchange.rawsocket import RawSocket
 from benchmarks.exchange.workload import BATCH, requests, tables
+from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from satrap.exchange import Exchange, LocalExchange, Lookup, Request
 from satrap.exchange.servers import ServersExchange, Wire
@@ -34,11 +35,6 @@ def start(shards: int) -> tuple[list[subprocess.Popen[str]], list[str]]:
     command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(shards)]
     return processes, [p.stdout.readline().split()[4] for p in processes if p.stdout]
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def one_by_one(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) -> dict[str, float]:
@@ -89,9 +85,9 @@ def measure(
     ahead(exchange, work, gradients)
     result: dict[str, Any] = one_by_one(exchange, work, gradients)
     traffic = exchange.telemetry.traffic()
-    before = [cpu_seconds(pid) for pid in pids]
+    before = [processor_seconds(pid) for pid in pids]
     seconds = ahead(exchange, work, gradients)
-    cpu = [b - a for a, b in zip(before, (cpu_seconds(p) for p in pids), strict=True)]
+    cpu = [b - a for a, b in zip(before, (processor_seconds(p) for p in pids), strict=True)]
     million = len(work) * BATCH / 1e6
     result["ahead_ms"] = round(1000 * seconds, 3)
     result["samples_per_second"] = round(BATCH / seconds)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -31,9 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import satrap
+from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
@@ -48,27 +49,36 @@ MAX_ITEMS = 10_000
 PRECISIONS = ("float32", "bfloat16")
 
 
-def schema() -> satrap.Schema:
-    features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM) for i in range(IDS)}
+def schema(table: str | None = None) -> satrap.Schema:
+    """Return the features of the reference work; `table`: of all ids, default one for each."""
+    features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM, table=table) for i in range(IDS)}
     features |= {f"n{i}": satrap.Numeric(transform="log1p") for i in range(NUMBERS)}
     return satrap.Schema((satrap.Label(name="click"),), features)
 
 
 def trained(folder: Path) -> str:
     """Save a model with `ROWS` rows a table."""
-    model = satrap.models.DCNv2(schema(), hidden=(256, 128), cross_layers=2)
+    random = np.random.default_rng(0)
+    return trained_on(np.array([random.permutation(ROWS) for _ in range(IDS)]), schema(), random, folder)
+
+
+def trained_on(
+    ids: npt.NDArray[np.int64], schema: satrap.Schema, random: np.random.Generator, folder: Path
+) -> str:
+    """Save a model that has rows for ids int64[IDS, samples]."""
+    model = satrap.models.DCNv2(schema, hidden=(256, 128), cross_layers=2)
     trainer = satrap.Trainer(
         model,
-        schema(),
+        schema,
         embedding_optimizer=satrap.optim.SGD(lr=0.1),
         dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01),
         mode="sync",
     )
-    random = np.random.default_rng(0)
-    rows: dict[str, Any] = {f"c{i}": random.permutation(ROWS) for i in range(IDS)}
-    rows |= {f"n{i}": random.exponential(10, ROWS) for i in range(NUMBERS)}
-    rows["click"] = random.integers(0, 2, ROWS)
-    trainer.fit(satrap.data.read(rows, schema(), batch_size=2048), epochs=1)
+    count = ids.shape[1]
+    rows: dict[str, Any] = {f"c{i}": ids[i] for i in range(IDS)}
+    rows |= {f"n{i}": random.exponential(10, count) for i in range(NUMBERS)}
+    rows["click"] = random.integers(0, 2, count)
+    trainer.fit(satrap.data.read(rows, schema, batch_size=2048), epochs=1)
     trainer.save(str(folder))
     trainer.close()
     return str(folder)
@@ -168,8 +178,7 @@ class Process:
         return content
 
     def cpu_ms(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
+        return 1000 * processor_seconds(self._process.pid)
 
     def close(self) -> None:
         self._process.terminate()

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from benchmarks.serving.__main__ import IDS, NUMBERS, request
 from satrap import launch
@@ -76,15 +77,6 @@ def trained(folder: Path) -> Path:
     (folder / "reference.yaml").write_text(RECIPE.format(features="\n".join(lines)))
     launch.train(load(folder / "reference.yaml"), str(folder / "reference"))
     return folder / "reference"
-
-
-def seconds_of(pids: list[int]) -> float:
-    """Return the processor time of processes."""
-    found = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        found += int(fields[11]) + int(fields[12])
-    return found / os.sysconf("SC_CLK_TCK")
 
 
 def descendants(pid: int) -> list[int]:
@@ -160,13 +152,13 @@ def asked(
     url: str, process: int, tool: str, connections: int, seconds: float, folder: Path
 ) -> dict[str, float]:
     pids = descendants(process)
-    before, begun = seconds_of(pids), time.perf_counter()
+    before, begun = sum(map(processor_seconds, pids)), time.perf_counter()
     found = TOOLS[tool](url, connections, seconds, folder)
     took = time.perf_counter() - begun
     return {
         **found,
         "requests_per_second": found["requests"] / took,
-        "cpu_ms": 1000 * (seconds_of(pids) - before) / found["requests"],
+        "cpu_ms": 1000 * (sum(map(processor_seconds, pids)) - before) / found["requests"],
     }
 
 

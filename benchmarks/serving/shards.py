@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import tempfile
 import time
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from benchmarks.serving.__main__ import MAX_ITEMS, request, trained
 from satrap.checkpoint.manifest import read_manifest
@@ -66,11 +66,7 @@ def serving(url: str, number: int, shards: int, told: Any) -> None:
 
 
 def cpu_ms(processes: list[Any]) -> float:
-    found = 0.0
-    for process in processes:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
-    return found
+    return 1000 * sum(processor_seconds(process.pid) for process in processes)
 
 
 class Served:

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 import satrap
+from benchmarks.processes import processor_seconds, resident
 from benchmarks.record import write
 from satrap.checkpoint.feed import Feed
 from satrap.serve.loadtest.connection import Connection, Target
@@ -158,14 +159,14 @@ class Slice:
     """What a tenth of the requests cost."""
 
     def __init__(self, process: int) -> None:
-        self._process, self._begun, self._cpu = process, time.perf_counter(), process_seconds(process)
+        self._process, self._begun, self._cpu = process, time.perf_counter(), processor_seconds(process)
         self.latencies: list[float] = []
 
     def told(self, versions: int) -> dict[str, float]:
         latencies, count = np.array(self.latencies) * 1000, len(self.latencies)
         return {
             "requests_per_second": count / (time.perf_counter() - self._begun),
-            "requests_per_core_second": count / (process_seconds(self._process) - self._cpu),
+            "requests_per_core_second": count / (processor_seconds(self._process) - self._cpu),
             "p50_ms": float(np.median(latencies)),
             "p99_ms": float(np.quantile(latencies, 0.99)),
             "rss_mib": resident(self._process),
@@ -173,18 +174,6 @@ class Slice:
             "files": len(list(Path(f"/proc/{self._process}/fd").iterdir())),
             "versions": versions,
         }
-
-
-def process_seconds(process: int) -> float:
-    """Return the processor time of a process."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(process: int) -> float:
-    """Return the memory of a process, MiB."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 async def many(target: Target, process: int, count: int) -> dict[str, Any]:

@@ -23,11 +23,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
-import torch
 
-import satrap
 from benchmarks.record import write
-from benchmarks.serving.__main__ import CONTEXT_IDS, CONTEXT_NUMBERS, DIM, IDS, MAX_ITEMS, NUMBERS
+from benchmarks.serving.__main__ import (
+    CONTEXT_IDS,
+    CONTEXT_NUMBERS,
+    DIM,
+    IDS,
+    MAX_ITEMS,
+    NUMBERS,
+    schema,
+    trained_on,
+)
 from satrap.exchange import LocalExchange
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
@@ -46,31 +53,11 @@ DROPPED = 200
 """Requests before each of which the file is dropped from memory."""
 
 
-def schema() -> satrap.Schema:
-    features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM, table="all") for i in range(IDS)}
-    features |= {f"n{i}": satrap.Numeric(transform="log1p") for i in range(NUMBERS)}
-    return satrap.Schema((satrap.Label(name="click"),), features)
-
-
 def trained(folder: Path) -> str:
-    """Save a model with `ROWS` rows."""
-    model = satrap.models.DCNv2(schema(), hidden=(256, 128), cross_layers=2)
-    trainer = satrap.Trainer(
-        model,
-        schema(),
-        embedding_optimizer=satrap.optim.SGD(lr=0.1),
-        dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.01),
-        mode="sync",
-    )
-    random, count = np.random.default_rng(0), -(-ROWS // IDS)
-    ids = np.resize(random.permutation(ROWS), (IDS, count))
-    rows: dict[str, Any] = {f"c{i}": ids[i] for i in range(IDS)}
-    rows |= {f"n{i}": random.exponential(10, count) for i in range(NUMBERS)}
-    rows["click"] = random.integers(0, 2, count)
-    trainer.fit(satrap.data.read(rows, schema(), batch_size=2048), epochs=1)
-    trainer.save(str(folder))
-    trainer.close()
-    return str(folder)
+    """Save a model with `ROWS` rows in one table."""
+    random = np.random.default_rng(0)
+    ids = np.resize(random.permutation(ROWS), (IDS, -(-ROWS // IDS)))
+    return trained_on(ids, schema("all"), random, folder)
 
 
 class Requests:

@@ -1,4 +1,4 @@
-"""A server of scores as a process."""
+"""Servers of scores, and shards of served rows, as processes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,33 @@ from tests.cli.command import SATRAP
 
 
 @contextmanager
-def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Give a server and the lines that it printed."""
+def running(*words: object) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """Give a command of satrap as a process, and the lines that it prints until it ends."""
     process = subprocess.Popen(
-        [SATRAP, "serve", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [SATRAP, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    lines: dict[str, str] = {}
-    try:
-        while "try it" not in lines:
+
+    def lines() -> Iterator[str]:
+        assert process.stdout is not None
+        while True:
             line = process.stdout.readline()
             assert line, process.communicate()
-            name, _, text = line.strip().partition("  ")
-            lines[name.strip() if text else "loading"] = text.strip() or line.strip()
-        yield process, lines
+            yield line.strip()
+
+    try:
+        yield process, lines()
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Give a server and the lines that it printed, by their first word."""
+    with running("serve", *arguments) as (process, printed):
+        lines: dict[str, str] = {}
+        while "try it" not in lines:
+            line = next(printed)
+            name, _, text = line.partition("  ")
+            lines[name.strip() if text else "loading"] = text.strip() or line
+        yield process, lines

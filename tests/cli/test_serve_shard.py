@@ -13,33 +13,21 @@ from typing import Any, cast
 import pytest
 
 from satrap.rpc import create_key
-from tests.cli.command import SATRAP, satrap
-from tests.cli.serving import started
-from tests.serve.followed import Clients, appear, beginning, eventually, expected, run_with_snapshots
+from tests.cli.command import satrap
+from tests.cli.serving import running, started
+from tests.serve.followed import appear, beginning, eventually, expected, run_with_snapshots
 from tests.serve.requests import plain
 from tests.serve.served import COLUMNS, Served, frame
+from tests.support.clients import Clients
 
 
 @contextmanager
 def shard(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a shard; give its process and its address."""
-    process = subprocess.Popen(
-        [SATRAP, "serve-shard", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        line = ""
-        while " ready on " not in line:
-            line = process.stdout.readline()
-            assert line, process.communicate()
+    with running("serve-shard", *arguments) as (process, lines):
+        line = next(line for line in lines if " ready on " in line)
         assert "(encrypted)" in line
         yield process, line.split()[4]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.cluster
@@ -72,13 +60,13 @@ def test_no_answer_is_of_two_versions_and_a_killed_shard_is_a_clear_503_until_it
                 status, answer = client.score(request)
                 return int(answer["step"]) if status == 200 else -status
 
-            with Clients(client, rows, count=2) as clients:
+            with Clients(client.address, request, count=2) as clients:
                 for version, step in zip(later, steps[:-1], strict=False):
                     appear(version, copied / "checkpoints")
                     eventually(lambda step=step: served() == step)  # type: ignore[misc]
                     clients.some_more()
             found = clients.answers
-            with Clients(client, rows, count=2, refusal=503) as clients:
+            with Clients(client.address, request, count=2, refusal=503) as clients:
                 clients.some_more()
                 assert client.ask("/ready")[0] == 200
                 killed.send_signal(signal.SIGKILL)
@@ -95,7 +83,7 @@ def test_no_answer_is_of_two_versions_and_a_killed_shard_is_a_clear_503_until_it
                     eventually(lambda: len(clients.answers) > before + 20)
                     again.send_signal(signal.SIGTERM)
                     assert again.wait(60) == 0
-            assert clients.refused > 0
+            assert clients.refused
             clients.answers += found
             assert {step for step, _ in clients.answers} == {first, *steps}
             assert clients.mixed(wanted) == 0

@@ -18,7 +18,8 @@ from tests.cli.serving import started
 from tests.serve.followed import appear, beginning, eventually, scores_of
 from tests.serve.requests import plain
 from tests.serve.served import COLUMNS, RECIPE, frame
-from tests.support.balancer import HAPROXY, Load, balancer, status
+from tests.support.balancer import HAPROXY, balancer, status
+from tests.support.clients import Clients
 from tests.support.logs import free_port
 
 pytestmark = [
@@ -57,15 +58,15 @@ def test_no_request_fails_while_versions_come_and_servers_go(run: RunFolder, tmp
         first, _ = stack.enter_context(server(0))
         second, _ = stack.enter_context(server(1))
         stack.enter_context(balancer(tmp_path, port, servers))
-        with Load(port, {"items": plain(rows)}) as load:
-            load.more()
+        with Clients(("127.0.0.1", port), {"items": plain(rows)}, 4) as load:
+            load.some_more(60)
             for version, step in versions[: UPDATES // 2]:
                 appear(version, folder / "feed")
                 load.until(step)
             load.phase = "drain"
             first.send_signal(signal.SIGTERM)
             assert first.wait(60) == 0
-            load.more()
+            load.some_more(60)
             load.phase = "one server"
             for version, step in versions[UPDATES // 2 : UPDATES]:
                 appear(version, folder / "feed")
@@ -76,10 +77,9 @@ def test_no_request_fails_while_versions_come_and_servers_go(run: RunFolder, tmp
             load.phase = "kill"
             second.kill()
             second.wait()
-            load.more()
+            load.some_more(60)
             before = len(load.answers)
-            load.more()
-    assert load.failed == []
+            load.some_more(60)
     assert load.mixed(wanted) == 0
     assert {step for step, _ in load.answers} == set(wanted)
     assert {step for step, _ in load.answers[before:]} == {max(wanted)}

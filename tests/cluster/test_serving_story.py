@@ -28,8 +28,9 @@ from satrap.train.publisher import FEED_CUT
 from tests.cli.command import SATRAP, Answer, process
 from tests.cli.serving import started
 from tests.launch.runs import lines_of
-from tests.serve.followed import scores_of
-from tests.support.balancer import HAPROXY, Load, balancer
+from tests.serve.followed import eventually, scores_of
+from tests.support.balancer import HAPROXY, balancer
+from tests.support.clients import Clients
 from tests.support.logs import RedisServer, free_port, redis_server
 from tests.support.scraping import scrape
 
@@ -135,12 +136,12 @@ class Run:
             assert self.process.poll() is None, self._recipe.with_name("train.log").read_text()
             return [one for one in self.feed.steps() if one > step]
 
-        wait(lambda: len(later()) >= count)
+        eventually(lambda: len(later()) >= count, SECONDS)
         return later()[count - 1]
 
     def read(self, count: int) -> None:
         """Wait until so many events, or more, have been learnt from."""
-        wait(lambda: scrape(self._metrics)["satrap_worker_samples_total"] >= count)
+        eventually(lambda: scrape(self._metrics)["satrap_worker_samples_total"] >= count, SECONDS)
 
     def kill(self) -> None:
         self.process.kill()
@@ -149,13 +150,6 @@ class Run:
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(SECONDS) == 0
-
-
-def wait(condition: Any) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
@@ -213,9 +207,9 @@ def test_serving_from_end_to_end(tmp_path: Path) -> None:
         assert json.loads(done("bench", "serve", address, *asked, "--json").out)["right"] is True
         # 5. The step rises while events come, and each hour is measured before it is learnt.
         assert run.after(first, 3) > first
-        wait(lambda: metric(lines["metrics"], "satrap_serve_step") > first)
+        eventually(lambda: metric(lines["metrics"], "satrap_serve_step") > first, SECONDS)
 
-        with Load(port, {"items": ROWS.to_dict("list")}) as load:
+        with Clients(("127.0.0.1", port), {"items": ROWS.to_dict("list")}, 4) as load:
             # 6. A hundred versions come under load.
             last = run.after(run.feed.steps()[-1], UPDATES)
             load.until_at_least(last)
@@ -232,14 +226,13 @@ def test_serving_from_end_to_end(tmp_path: Path) -> None:
             load.phase = "drain"
             servers[1][0].send_signal(signal.SIGTERM)
             assert servers[1][0].wait(SECONDS) == 0
-            load.more()
+            load.some_more(60)
             load.phase = "one server"
             load.until_at_least(run.after(run.feed.steps()[-1], 2))
         with_shadow(run)
         visitors.leave()
         run.read(visitors.count)
         run.end()
-        assert load.failed == []
         assert load.answers
         answered = {step for step, _ in load.answers}
         wanted = [
@@ -276,10 +269,10 @@ def refusing(url: str) -> None:
         assert all(word in json.dumps(answer) for word in words), answer
 
 
-def go_on(run: Run, load: Load) -> Series:
+def go_on(run: Run, load: Clients) -> Series:
     """Kill the run and resume it; return what it had published, of which steps will be taken again."""
     run.kill()
-    load.more()
+    load.some_more(60)
     snapshots = Series(str(run.folder / "checkpoints"))
     snapshot = snapshots.latest()
     assert snapshot is not None
@@ -294,7 +287,7 @@ def go_on(run: Run, load: Load) -> Series:
             new[:] = [one for one in found if one.settings[FEED]["time"] > begun]
         return len(new) > 2
 
-    wait(resumed)
+    eventually(resumed, SECONDS)
     cut = read_manifest(Storage(snapshots.place(snapshot))).settings.get(FEED_CUT)
     newest = max(step for step in past.steps() if step <= snapshot)
     continues = past.manifest(newest).settings[FEED]["cut"] == cut
@@ -303,7 +296,7 @@ def go_on(run: Run, load: Load) -> Series:
     return past
 
 
-def healed(run: Run, load: Load, metrics: str, address: str) -> None:
+def healed(run: Run, load: Clients, metrics: str, address: str) -> None:
     done("versions", "pin", address)
     refused = metric(metrics, "satrap_serve_refused_versions_total")
     bad = run.after(run.feed.steps()[-1])
@@ -316,27 +309,30 @@ def healed(run: Run, load: Load, metrics: str, address: str) -> None:
     path.write_bytes(data)
     run.after(bad)
     done("versions", "release", address)
-    wait(lambda: metric(metrics, "satrap_serve_refused_versions_total") > refused)
-    wait(lambda: metric(metrics, "satrap_serve_step") > bad)
+    eventually(lambda: metric(metrics, "satrap_serve_refused_versions_total") > refused, SECONDS)
+    eventually(lambda: metric(metrics, "satrap_serve_step") > bad, SECONDS)
     full = (step for step in run.feed.steps() if step > bad and run.feed.manifest(step).delta is None)
     assert next(full, None) is not None
-    load.more()
+    load.some_more(60)
 
 
-def back_and_forth(load: Load, address: str) -> None:
+def back_and_forth(load: Clients, address: str) -> None:
     listed: dict[str, Any] = {}
+
+    def served() -> int:
+        return int(post(f"{address}/v1/score", {"items": ROWS.to_dict("list")})[1]["step"])
 
     def kept() -> bool:
         listed.update(json.loads(done("versions", "list", address, "--json").out))
         return bool(listed["earlier"])
 
-    wait(kept)
+    eventually(kept, SECONDS)
     to = max(listed["earlier"])
     assert f"step {to} is served" in done("versions", "rollback", address, "--to", to).out
-    assert post(f"{address}/v1/score", {"items": ROWS.to_dict("list")})[1]["step"] == to
-    load.more()
+    assert served() == to
+    load.some_more(60)
     done("versions", "release", address)
-    wait(lambda: post(f"{address}/v1/score", {"items": ROWS.to_dict("list")})[1]["step"] > listed["step"])
+    eventually(lambda: served() > listed["step"], SECONDS)
 
 
 def with_shadow(run: Run) -> None:
@@ -346,4 +342,4 @@ def with_shadow(run: Run) -> None:
             assert post(lines["scores"], {"items": ROWS.to_dict("list")})[0] == 200
             return metric(lines["metrics"], "satrap_serve_shadow_answers_total") > 2
 
-        wait(answered)
+        eventually(answered, SECONDS)

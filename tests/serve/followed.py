@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from satrap import launch
@@ -21,8 +19,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
 from satrap.serve.model import ServedModel
 from satrap.train import Predictor
-from tests.serve.requests import plain
-from tests.serve.served import RECIPE, Served, frame
+from tests.serve.served import RECIPE, frame
 from tests.support.snapshots import written_at_once
 
 
@@ -96,62 +93,6 @@ def scores_of(series: Series, steps: list[int], rows: pd.DataFrame) -> dict[int,
         found[step] = predictor.predict_all(data)[:, 0]
         predictor.close()
     return found
-
-
-class Clients:
-    """Threads that ask a server for the scores of some rows, one request after another, until the block ends.
-
-    No request may fail, but with status `refusal`, if it is given.
-
-    Attributes:
-        answers: (step, scores) of each answer.
-        refused: how many requests failed so.
-    """
-
-    def __init__(
-        self, server: Served, rows: pd.DataFrame, count: int = 3, *, refusal: int | None = None
-    ) -> None:
-        self._server, self._request, self._refusal = server, {"items": plain(rows)}, refusal
-        self.answers: list[tuple[int, Any]] = []
-        self._refused: list[None] = []
-        self._begun: list[None] = []  # an entry for each request
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        assert len(self.answers) + self.refused == len(self._begun), "a request failed"
-
-    @property
-    def refused(self) -> int:
-        return len(self._refused)
-
-    def _ask(self) -> None:
-        while not self._stopping.is_set():
-            self._begun.append(None)
-            status, answer = self._server.score(self._request)
-            if status == 200:
-                self.answers.append((answer["step"], answer["predictions"]["clicked_probability"]))
-            elif status == self._refusal:
-                self._refused.append(None)
-
-    def some_more(self) -> None:
-        """Wait until some more requests were answered."""
-        enough = len(self.answers) + 20
-        eventually(lambda: len(self.answers) > enough)
-
-    def mixed(self, wanted: dict[int, Any]) -> int:
-        """Return how many answers are not the scores of the step they name."""
-        return sum(
-            not np.allclose(scores, wanted[step], rtol=1e-6, atol=1e-6) for step, scores in self.answers
-        )
 
 
 def eventually(check: Callable[[], bool], seconds: float = 60) -> None:

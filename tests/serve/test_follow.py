@@ -16,9 +16,10 @@ from satrap.serve import overlay
 from satrap.serve.follow import Follower
 from satrap.serve.model import ServedModel
 from satrap.serve.update import Update
-from tests.serve.followed import Appearing, Clients, eventually, expected, snapshot, steps
+from tests.serve.followed import Appearing, eventually, expected, snapshot, steps
 from tests.serve.requests import plain
 from tests.serve.served import served
+from tests.support.clients import Clients
 
 
 class Followed:
@@ -32,7 +33,7 @@ class Followed:
         load = lambda step: snapshot(snapshots, step, known=known)  # noqa: E731
         with (
             served(load(min(self.wanted))) as server,
-            Clients(server, rows) as clients,
+            Clients(server.address, {"items": plain(rows)}) as clients,
             Follower(series, load, server.scorer, notice=pytest.fail) as follower,
         ):
             self.statistics = follower.statistics

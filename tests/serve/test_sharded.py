@@ -15,10 +15,11 @@ from satrap.checkpoint import Series
 from satrap.launch.folder import RunFolder
 from satrap.serve import overlay
 from satrap.serve.kept_rows import KeptRows
-from tests.serve.followed import Clients, appear, beginning, eventually, expected
+from tests.serve.followed import appear, beginning, eventually, expected
 from tests.serve.requests import plain
 from tests.serve.served import model_of, served
 from tests.serve.sharding import asking, at_step, serving, shard, sharded
+from tests.support.clients import Clients
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -62,7 +63,7 @@ def answers(snapshots: RunFolder, folder: Path, rows: pd.DataFrame) -> tuple[lis
         assert behind.follower is not None
         addresses = [ahead.server.address, behind.server.address]
         server, _ = stack.enter_context(asking(copied, addresses))
-        clients = stack.enter_context(Clients(server, rows, count=2))
+        clients = stack.enter_context(Clients(server.address, {"items": plain(rows)}, count=2))
         for step, version in zip(steps, later, strict=False):
             appear(version, copied / "checkpoints")
             eventually(lambda step=step: ahead.service.statistics().steps == step)  # type: ignore[misc]

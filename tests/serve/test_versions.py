@@ -16,8 +16,10 @@ from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
 from satrap.serve import overlay
 from satrap.serve.follow import Follower
-from tests.serve.followed import Appearing, Clients, eventually, expected, snapshot, steps
+from tests.serve.followed import Appearing, eventually, expected, snapshot, steps
+from tests.serve.requests import plain
 from tests.serve.served import Served, served
+from tests.support.clients import Clients
 
 
 @dataclass
@@ -87,7 +89,7 @@ def test_no_request_fails_and_no_answer_is_mixed_while_a_server_goes_back_and_fo
     first, _, third, last = steps(snapshots)
     followed.series.newest = third
     eventually(lambda: followed.step == third)
-    with Clients(followed.server, rows, 2) as clients:
+    with Clients(followed.server.address, {"items": plain(rows)}, 2) as clients:
         clients.some_more()
         assert followed.change("rollback", {"step": first}) == (200, {"step": first, "pinned": True})
         followed.series.newest = last
@@ -109,7 +111,7 @@ def test_going_back_to_a_version_in_memory_reads_nothing(
     wanted = expected(snapshots, rows)
     _, second, third, last = steps(snapshots)
     counters = followed.follower.statistics
-    with Clients(followed.server, rows, 2) as clients:
+    with Clients(followed.server.address, {"items": plain(rows)}, 2) as clients:
         followed.serve(second, third, last)
         assert followed.listed()["earlier"] == [second, third]
         monkeypatch.setattr(Appearing, "steps", lambda _: [last])
@@ -135,7 +137,7 @@ def test_going_back_twice_at_once_waits_for_the_rows_of_the_first_time(
     _, second, third, last = steps(snapshots)
     followed.serve(second, third, last)
     eventually(lambda: followed.server.scorer.model.settled)
-    with Clients(followed.server, rows, 2) as clients:
+    with Clients(followed.server.address, {"items": plain(rows)}, 2) as clients:
         for step in (third, second):
             assert followed.change("rollback", {"step": step}) == (200, {"step": step, "pinned": True})
         clients.some_more()

@@ -37,6 +37,8 @@ set_option = click.option(
     help="Override a recipe key, for example training.mode=sync; may be repeated.",
 )
 
+trust_option = click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+
 
 def notice(text: str) -> None:
     """Say something that is not part of the answer."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_eof_option
+from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_eof_option, trust_option
 
 
 @click.command()
@@ -49,7 +49,7 @@ from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_e
     help="The rows are in these processes of `satrap serve-shard`, in the order of their numbers.",
 )
 @click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
-@click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+@trust_option
 @stop_at_eof_option(STOP_SECONDS, hidden=True)
 @set_option
 @debug_option

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import debug_option, server_options, set_option
+from satrap.cli.options import debug_option, server_options, set_option, trust_option
 from satrap.events import Report
 
 
@@ -28,7 +28,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, in
 )
 @server_options
 @click.option("--follow", is_flag=True, help="Take each new version of a run that trains.")
-@click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+@trust_option
 @set_option
 @debug_option
 def serve_shard(

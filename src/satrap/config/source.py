@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -88,6 +88,23 @@ class Source:
         """Return the `where` of an error about a key: place and full key."""
         place = self.place(path)
         return place if place.startswith("--set") else f"{place}, key {dotted(path)}"
+
+
+def refuse_beside(
+    other: str, found: Iterable[tuple[KeyPath, bool, str]], source: Source, *, fix: str
+) -> None:
+    """Raise `ConfigError` for the first key that does not go with another one.
+
+    Args:
+        other: the other key, or what else it is.
+        found: of each key: its path, whether it is wrong beside that, and why.
+        source: of the keys.
+        fix: what to do.
+    """
+    for path, wrong, why in found:
+        if wrong:
+            text = f"{dotted(path)} does not go with {other}"
+            raise ConfigError(text, where=source.where(path), why=why, fix=fix)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:

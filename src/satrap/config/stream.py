@@ -2,7 +2,7 @@
 
 from satrap.config.data import LogKeys, StreamKeys
 from satrap.config.keys import Sections, Tune
-from satrap.config.source import KeyPath, Source, dotted
+from satrap.config.source import KeyPath, Source, dotted, refuse_beside
 from satrap.errors import ConfigError
 
 LOGS = ("folder", "redis", "kafka")
@@ -39,7 +39,7 @@ def check_stream(sections: Sections, source: Source) -> None:
     mesh = sections.dense.mesh
     once, order = "events come once", "events are read in the order of the log"
     together = "the workers of a share must read the same batches, and batches depend on when events come"
-    for path, wrong, why in (
+    found = (
         (("data", "train"), data.train is not None, "a run reads files or a log"),
         (("training", "epochs"), training.epochs > 1, once),
         (("data", "shuffle"), data.shuffle, order),
@@ -50,14 +50,8 @@ def check_stream(sections: Sections, source: Source) -> None:
         (("tune",), sections.tune != Tune(), "a search reads the rows several times"),
         (("cluster", "loaders"), sections.cluster.loaders > 0, "each worker reads its own partitions"),
         (("dense", "mesh"), mesh.tensor * mesh.pipeline > 1, together),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} does not go with data.stream",
-                where=source.where(path),
-                why=why,
-                fix="remove one of the two keys",
-            )
+    )
+    refuse_beside("data.stream", found, source, fix="remove one of the two keys")
 
 
 def _check_log(keys: LogKeys, path: KeyPath, source: Source) -> None:

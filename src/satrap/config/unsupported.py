@@ -2,7 +2,7 @@
 
 from satrap.config.cluster import Cluster
 from satrap.config.keys import Sections
-from satrap.config.source import Source, dotted
+from satrap.config.source import Source, dotted, refuse_beside
 from satrap.config.tables import kept
 from satrap.errors import ConfigError
 
@@ -61,20 +61,16 @@ def _has_rows(sections: Sections) -> bool:
 def _check_without_tables(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for processes that would work on rows, where there are none."""
     cluster, stored = sections.cluster, _has_rows(sections)
-    for path, wrong in (
-        (("cluster", "shards"), cluster.shards > 1 and not stored),
-        (("cluster", "addresses"), bool(cluster.addresses) and not stored),
-        (("cluster", "exchange"), cluster.exchange == "servers" and not stored),
-        (("cluster", "embedding_workers"), cluster.embedding_workers > 0 and not kept(sections)),
-        (("checkpoint", "durability"), sections.checkpoint.durability == "journal" and not stored),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} does not go with features that are all numbers",
-                where=source.where(path),
-                why="shards and embedding workers work on rows of tables, and there are no tables",
-                fix="remove the key; cluster.exchange: local trains in one process, collective in several",
-            )
+    why = "shards and embedding workers work on rows of tables, and there are no tables"
+    fix = "remove the key; cluster.exchange: local trains in one process, collective in several"
+    found = (
+        (("cluster", "shards"), cluster.shards > 1 and not stored, why),
+        (("cluster", "addresses"), bool(cluster.addresses) and not stored, why),
+        (("cluster", "exchange"), cluster.exchange == "servers" and not stored, why),
+        (("cluster", "embedding_workers"), cluster.embedding_workers > 0 and not kept(sections), why),
+        (("checkpoint", "durability"), sections.checkpoint.durability == "journal" and not stored, why),
+    )
+    refuse_beside("features that are all numbers", found, source, fix=fix)
 
 
 def _check_addresses(sections: Sections, source: Source) -> None:
@@ -204,21 +200,15 @@ def _check_placements(sections: Sections, source: Source) -> None:
 
 def _check_embedding_workers(sections: Sections, source: Source) -> None:
     norm = "the norm includes gradients of rows, which a worker does not see"
-    for path, wrong, why in (
+    found = (
         (("training", "clip_norm"), sections.training.clip_norm is not None, norm),
         (
             ("dense", "microbatches"),
             (sections.dense.microbatches or 1) > 1,
             "they pool rows of whole batches",
         ),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} does not go with cluster.embedding_workers",
-                where=source.where(path),
-                why=why,
-                fix="remove one of the two keys",
-            )
+    )
+    refuse_beside("cluster.embedding_workers", found, source, fix="remove one of the two keys")
 
 
 def _check_lookahead(sections: Sections, source: Source) -> None:
@@ -226,25 +216,19 @@ def _check_lookahead(sections: Sections, source: Source) -> None:
     cluster = sections.cluster
     which = "which rows there are would depend on how early they are looked up"
     blind = cluster.exchange == "servers" and cluster.workers > 1
-    for path, wrong, why in (
+    found = (
         (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
         (("cluster", "workers"), blind, "a worker cannot know what others do to rows of shard servers"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "they pool rows too early"),
         *((path, True, which) for table in kept(sections).values() for path in table.decided_by),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} does not go with training.lookahead",
-                where=source.where(path),
-                why=why,
-                fix="remove training.lookahead, or change the key",
-            )
+    )
+    refuse_beside("training.lookahead", found, source, fix="remove training.lookahead, or change the key")
 
 
 def _check_collective(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for what workers that hold the rows themselves cannot do."""
     cluster, training = sections.cluster, sections.training
-    for path, wrong, why in (
+    found = (
         (
             ("cluster", "shards"),
             cluster.shards > 1,
@@ -265,11 +249,10 @@ def _check_collective(sections: Sections, source: Source) -> None:
             sections.checkpoint.durability == "journal",
             "a journal restores shard servers, and there are none",
         ),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} does not go with cluster.exchange: collective",
-                where=source.where(path),
-                why=why,
-                fix="remove the key, or set cluster.exchange to servers",
-            )
+    )
+    refuse_beside(
+        "cluster.exchange: collective",
+        found,
+        source,
+        fix="remove the key, or set cluster.exchange to servers",
+    )

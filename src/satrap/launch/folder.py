@@ -141,9 +141,9 @@ class RunFolder:
         """
         folder = cls(Path(path))
         if "://" in str(path) or (folder.path.is_dir() and not folder.recipe_file.exists()):
-            newest = Series(str(path)).latest()
-            if newest is not None and is_feed(Series(str(path)).manifest(newest).settings):
-                folder.published = str(path).rstrip("/")
+            versions = Series(str(path))
+            if (newest := versions.latest()) is not None and is_feed(versions.manifest(newest).settings):
+                folder.published = versions.url
                 return folder
         if (folder.path / MANIFEST).is_file() and not folder.recipe_file.exists():
             folder.model = folder.path
