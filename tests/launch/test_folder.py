@@ -76,6 +76,7 @@ def test_a_feed_is_a_run_to_score_with(tmp_path: Path) -> None:
     trained = launch.train(load(make_recipe(tmp_path), changes), str(tmp_path / "run")).folder
     feed = RunFolder.open(place)
     assert (str(feed), feed.name, trained.name) == (place, "clicks", "run")
+    assert (feed.knows_rows(), trained.knows_rows()) == (False, True)
     assert feed.recipe().sections.data.missing == ["-", ""]
     step = Series(place).latest()
     answers = []

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
+from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.serve.example import example_of, plain_values
-from tests.serve.served import Served
+from tests.serve.served import Served, frame
 
 
 def test_a_request_with_rows_of_the_data_is_answered(server: Served, run: RunFolder) -> None:
@@ -18,6 +21,15 @@ def test_a_request_with_rows_of_the_data_is_answered(server: Served, run: RunFol
     status, answer = server.score(json.loads(json.dumps(request)))
     assert status == 200
     assert len(answer["predictions"]["clicked_probability"]) == 10
+
+
+def test_a_model_without_its_run_needs_rows(server: Served, run: RunFolder, tmp_path: Path) -> None:
+    saved = RunFolder.open(run.model)
+    with pytest.raises(ConfigError, match="no rows to take values from"):
+        example_of(saved, [], 10)
+    frame(7).to_parquet(tmp_path / "rows.parquet")
+    status, answer = server.score(example_of(saved, [str(tmp_path / "rows.parquet")], 10))
+    assert (status, len(answer["predictions"]["clicked_probability"])) == (200, 7)
 
 
 def test_values_become_those_of_json() -> None:

@@ -174,6 +174,10 @@ class RunFolder:
             return without_data(str(self.path), overrides)
         return load(self.recipe_file, overrides)
 
+    def knows_rows(self) -> bool:
+        """Return whether its recipe names rows: that of a saved model or of a feed alone does not."""
+        return self.published is None and self.model != self.path
+
     def snapshots(self, recipe: Recipe) -> str:
         """Return where the snapshots of its run are: the recipe's place, else in the folder."""
         return self.published or recipe.sections.checkpoint.url or str(self.checkpoints)

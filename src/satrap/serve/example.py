@@ -36,10 +36,15 @@ def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[st
     columns = list(dict.fromkeys([*ids, *numbers]))
     if sources:
         return example(open_sources(recipe, schema, sources), columns, count)
-    for part in ("test", "validation", "train"):
+    for part in ("test", "validation", "train") if folder.knows_rows() else ():
         if (rows := open_part(recipe, schema, part)) is not None:
             return example(rows, columns, count)
-    raise ConfigError("no recipe names rows", where=str(folder), fix="give some: --input FILE")
+    raise ConfigError(
+        "there are no rows to take values from",
+        where=str(folder),
+        why="a saved model, or a feed alone, does not know on which rows it was trained",
+        fix="give some: --input FILE",
+    )
 
 
 def schema_of(folder: RunFolder, recipe: Recipe) -> Schema:

@@ -317,7 +317,7 @@ def size_of(place: str) -> str:
 
 def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str | None) -> list[str]:
     """Return the lines that say what is served, and where."""
-    rows = model.rows()
+    rows, asked = model.rows(), shlex.quote(str(folder)) + " --input FILE" * (not folder.knows_rows())
     lines = {
         "serving": f"{model.name}, step {model.step:,}",
         "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.stored()[0])}",
@@ -325,6 +325,6 @@ def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str 
         "scores": f"{url}/v1/score",
         "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",
         **({"metrics": f"http://{metrics}/metrics"} if metrics else {}),
-        "try it": f"satrap request {shlex.quote(str(folder))} | curl -sd @- {url}/v1/score",
+        "try it": f"satrap request {asked} | curl -sd @- {url}/v1/score",
     }
     return [f"{name:<9} {text}" for name, text in lines.items()]
