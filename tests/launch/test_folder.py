@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.folder import OWN, RunFolder, locked
+from satrap.launch.scoring import model_place
 from tests.launch.runs import make_recipe
 
 
@@ -85,6 +87,14 @@ def test_a_feed_is_a_run_to_score_with(tmp_path: Path) -> None:
         launch.predict(run, [str(tmp_path / "rows.csv")], str(out), step=step_)
         answers.append(pd.read_csv(out)["clicked_probability"].to_numpy())
     np.testing.assert_allclose(answers[:2], [answers[2]] * 2, rtol=0, atol=1e-6)
+
+
+def test_a_run_that_has_only_published_so_far_can_score(tmp_path: Path) -> None:
+    trained = launch.train(load(make_recipe(tmp_path), ["publish.every=60m"]), str(tmp_path / "run")).folder
+    shutil.rmtree(trained.model)
+    run = RunFolder.open(trained.path)
+    step = Series(str(run.feed)).latest()
+    assert model_place(run, run.recipe()) == str(run.feed / f"step-{step:08d}")
 
 
 def test_snapshots_alone_are_no_run(tmp_path: Path) -> None:

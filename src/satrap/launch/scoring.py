@@ -52,14 +52,20 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
 
 
 def model_place(folder: RunFolder, recipe: Recipe, step: int | None = None) -> str:
-    """Return where the trained model of a run is, or its newest snapshot if the run was stopped.
+    """Return where the trained model of a run is, or its newest snapshot if it has not ended.
 
-    With `step`, it is the snapshot or the version of the feed of that step; `ConfigError` if there is none.
+    Before its first snapshot that is the newest version of its feed, if it has one. With `step`, it is the
+    snapshot or the version of the feed of that step; `ConfigError` if there is none.
     """
     if step is not None:
         return _of_step(folder, recipe, step)
     ended = folder.model.exists() and folder.stopped != "stopped"
-    return str(folder.model) if ended else newest(folder.snapshots(recipe))
+    if ended:
+        return str(folder.model)
+    snapshots, feed = folder.snapshots(recipe), Series(folder.feed_place(recipe))
+    if Series(snapshots).latest() is None and (version := feed.latest()) is not None:
+        return feed.place(version)
+    return newest(snapshots)
 
 
 def _of_step(folder: RunFolder, recipe: Recipe, step: int) -> str:
