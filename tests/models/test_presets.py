@@ -41,6 +41,14 @@ def test_published_presets_have_as_many_weights_as_their_formula_says(name, pres
     assert sum(p.numel() for p in model.blocks.parameters()) == pytest.approx(weights, rel=0.01)
 
 
+def test_the_published_mmoe_has_the_layers_of_its_source():
+    with torch.device("meta"):
+        model = models.create("mmoe", make_schema(dims=(16, 16, 16)), preset="published")
+    experts = [weight.shape[0] // 3 for weight in model.experts.parameters() if weight.ndim == 2]
+    assert experts == [512, 256, 128]
+    assert [w.shape[0] for w in model.towers.parameters() if w.ndim == 2] == [256, 128, 64, 1]
+
+
 def test_an_unknown_preset_is_refused_with_the_nearest():
     schema = make_schema()
     with pytest.raises(ConfigError, match=r"wukong has no preset 'publishd'\n.*did you mean 'published'\?"):

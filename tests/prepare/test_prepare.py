@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from satrap.data.csv import BLOCK_BYTES
 from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import PARTS, measured, open_part
 from satrap.prepare import prepare
+from satrap.prepare.manifest import MANIFEST
 from tests.data.helpers_data import same
 from tests.prepare.raw_rows import contents, make
 
@@ -161,6 +163,11 @@ def test_files_is_about_how_many_are_written_and_rows_keep_their_order(tmp_path,
     values = np.concatenate([pq.read_table(path).column("n").to_numpy() for path in found])
     assert (values == pd.read_csv(tmp_path / "rows.csv")["n"].to_numpy()).all()
     assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_without_a_number_of_files_each_has_256_mib_of_its_input(tmp_path):
+    prepare(make(tmp_path, 10), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["settings"]["part_bytes"] == 256 * 1024**2
 
 
 @pytest.mark.cluster
