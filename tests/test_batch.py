@@ -13,9 +13,9 @@ def test_a_misspelt_feature_brings_the_nearest_one() -> None:
     user = torch.zeros(2, 4)
     batch = EmbeddedBatch(2, {"user": user, "item": torch.ones(2, 4)}, torch.zeros(2, 1))
     assert batch["user"] is user
-    with pytest.raises(ConfigError, match="no embedding of a feature 'usr'") as caught:
+    with pytest.raises(ConfigError, match="no embedding of feature 'usr'") as caught:
         batch["usr"]
-    assert caught.value.fix.startswith("did you mean 'user'? there are: user, item; numbers are columns of")
+    assert caught.value.fix.startswith("did you mean 'user'? use one of user, item; numeric features are")
     with pytest.raises(ConfigError) as caught:
         batch["price"]
-    assert caught.value.fix.startswith("there are: user, item; numbers are columns of batch.numeric")
+    assert caught.value.fix.startswith("use one of user, item; numeric features are columns of batch.numeric")

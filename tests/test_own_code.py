@@ -68,7 +68,7 @@ def test_a_dataclass_and_its_annotations_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reference", ["MyNet", "net.py", "net.py:", ":MyNet", "net.py:My Net", ""])
 def test_a_reference_has_two_parts(reference: str) -> None:
-    with pytest.raises(ConfigError, match="as the place of your own code"):
+    with pytest.raises(ConfigError, match="is not a reference to your own code"):
         own_code.parts(reference)
 
 
@@ -76,8 +76,8 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
     file = write(tmp_path, net="class MyNet:\n    pass\n")
     assert refused(f"{file}:MyNett").fix == "did you mean 'MyNet'? allowed: MyNet"
     assert refused(f"{tmp_path}/nett.py:MyNet").where == f"{tmp_path}/nett.py"
-    assert refused("no_such_module_here:MyNet").what == "there is no module 'no_such_module_here'"
-    assert refused("no_such.module_here:MyNet").what == "there is no module 'no_such.module_here'"
+    assert refused("no_such_module_here:MyNet").what == "module 'no_such_module_here' does not exist"
+    assert refused("no_such.module_here:MyNet").what == "module 'no_such.module_here' does not exist"
     broken = write(tmp_path, broken="x = 1\ndef (:\n")
     assert refused(f"{broken}:x").where == f"{broken}:2"
     raising = write(tmp_path, raising="from deeper import y\n", deeper="\n\ny = 1 / 0\n")

@@ -39,9 +39,9 @@ def test_a_dim_is_a_number_of_weights(dim: Any) -> None:
         ({"boundaries": (2.0, 1.0)}, "ascend"),
         ({"boundaries": (1.0, 1.0)}, "ascend"),
         ({"buckets": 0}, "buckets"),
-        ({"vocabulary": ()}, "vocabulary needs values"),
-        ({"vocabulary": ("1", 1)}, "each once"),
-        ({"vocabulary": ("a",), "cross": ("a", "b")}, "does not go with"),
+        ({"vocabulary": ()}, "vocabulary must have at least one value"),
+        ({"vocabulary": ("1", 1)}, "no duplicates"),
+        ({"vocabulary": ("a",), "cross": ("a", "b")}, "cannot be combined with"),
     ],
 )
 def test_an_impossible_feature_is_named(wrong: dict[str, Any], word: str) -> None:
@@ -117,21 +117,24 @@ def test_a_schema_counts_the_outputs_of_its_labels() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"kind": "regression", "threshold": 3.0}, "threshold does not go with kind regression"),
-        ({"loss": "huber"}, "loss does not go with kind binary"),
-        ({"classes": 3}, "classes does not go with kind binary"),
-        ({"kind": "regression", "delta": 1.0}, "delta must be above 0, and needs loss: huber"),
-        ({"kind": "regression", "loss": "huber", "delta": 0.0}, "delta must be above 0"),
-        ({"kind": "regression", "std": 0.0}, "std must be above 0"),
-        ({"kind": "regression", "loss": "poisson", "mean": 0.0}, "mean must be a number, with loss: poisson"),
+        ({"kind": "regression", "threshold": 3.0}, "threshold does not apply to kind regression"),
+        ({"loss": "huber"}, "loss does not apply to kind binary"),
+        ({"classes": 3}, "classes does not apply to kind binary"),
+        ({"kind": "regression", "delta": 1.0}, "delta must be > 0, and needs loss: huber"),
+        ({"kind": "regression", "loss": "huber", "delta": 0.0}, "delta must be > 0"),
+        ({"kind": "regression", "std": 0.0}, "std must be > 0"),
+        (
+            {"kind": "regression", "loss": "poisson", "mean": 0.0},
+            "mean must be a number (> 0 with loss: poisson)",
+        ),
         ({"kind": "regression", "mean": float("nan")}, "mean must be a number"),
-        ({"start_at_mean": True}, "start_at_mean does not go with kind binary"),
-        ({"mean": 0.0}, "mean must be above 0 and below 1, got 0.0"),
-        ({"mean": 1.0}, "mean must be above 0 and below 1"),
-        ({"kind": "multiclass", "classes": 3, "mean": 0.5}, "mean does not go with kind multiclass"),
+        ({"start_at_mean": True}, "start_at_mean does not apply to kind binary"),
+        ({"mean": 0.0}, "mean must be > 0 and < 1, got 0.0"),
+        ({"mean": 1.0}, "mean must be > 0 and < 1"),
+        ({"kind": "multiclass", "classes": 3, "mean": 0.5}, "mean does not apply to kind multiclass"),
         ({"kind": "multiclass"}, "classes must have 2 to 4096 values, got 0"),
         ({"kind": "multiclass", "classes": 1}, "classes must have 2 to 4096 values, got 1"),
-        ({"kind": "multiclass", "classes": ("a", "b", "a")}, "classes has a value twice"),
+        ({"kind": "multiclass", "classes": ("a", "b", "a")}, "classes must be unique"),
     ],
 )
 def test_impossible_labels_are_refused(arguments: dict[str, Any], what: str) -> None:
@@ -144,16 +147,16 @@ def test_impossible_labels_are_refused(arguments: dict[str, Any], what: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"time": "hour", "cross": ("a", "b")}, "time does not go with cross"),
-        ({"time": "age"}, "an age is a number of days"),
+        ({"time": "hour", "cross": ("a", "b")}, "time cannot be combined with cross"),
+        ({"time": "age"}, "time: age is a number of days"),
         ({"multi": True, "keep": "last"}, "keep: last needs max_values"),
-        ({"weights": "w"}, "weights does not go with multi: false"),
+        ({"weights": "w"}, "weights cannot be combined with multi: false"),
         (
             {"multi": True, "weights": "w", "weight_separator": ":"},
-            "weights does not go with weight_separator",
+            "weights cannot be combined with weight_separator",
         ),
-        ({"multi": True, "weight_separator": ":", "pooling": "max"}, "does not go with pooling: max"),
-        ({"multi": True, "weights": "w", "cross": ("a", "b")}, "weights does not go with cross"),
+        ({"multi": True, "weight_separator": ":", "pooling": "max"}, "cannot be combined with pooling: max"),
+        ({"multi": True, "weights": "w", "cross": ("a", "b")}, "weights cannot be combined with cross"),
     ],
 )
 def test_impossible_weights_and_ends_of_lists_are_refused(arguments: dict[str, Any], what: str) -> None:

@@ -37,10 +37,10 @@ def test_features_that_name_a_sequence_form_it_and_a_limit_of_one_is_that_of_all
 @pytest.mark.parametrize(
     ("features", "what"),
     [
-        ({"a": event(pooling="sum")}, "'a': sequence does not go with pooling: sum"),
-        ({"a": event(multi=False)}, "'a': sequence does not go with multi: false"),
-        ({"a": event(cross=("x", "y"))}, "'a': sequence does not go with cross"),
-        ({"a": event(weights="w")}, "'a': weights does not go with pooling: none"),
+        ({"a": event(pooling="sum")}, "'a': sequence cannot be combined with pooling: sum"),
+        ({"a": event(multi=False)}, "'a': sequence cannot be combined with multi: false"),
+        ({"a": event(cross=("x", "y"))}, "'a': sequence cannot be combined with cross"),
+        ({"a": event(weights="w")}, "'a': weights cannot be combined with pooling: none"),
         ({"n": Numeric(sequence="past")}, "'n': no categorical feature is part of sequence 'past'"),
         ({"a": event(), "n": Numeric(sequence="pest")}, "'n': no categorical feature is part of sequence"),
         ({"n": Numeric(separator="|")}, "'n': separator needs sequence"),

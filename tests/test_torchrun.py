@@ -47,7 +47,7 @@ def test_a_process_alone(environment: Callable[[dict[str, object]], None], size:
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
 def test_half_an_environment_is_refused(environment: Callable[[dict[str, object]], None], name: str) -> None:
     environment({key: value for key, value in SECOND.items() if key != name})
-    with pytest.raises(ConfigError, match=f"several processes.*{name}"):
+    with pytest.raises(ConfigError, match=f"variables of torchrun are incomplete.*{name}"):
         Torchrun.from_environment()
 
 

@@ -52,7 +52,7 @@ _LAZY = {
     **dict.fromkeys(("Categorical", "Label", "Numeric", "Schema", "Table", "Vector"), "schema"),
     "Trainer": "train",
 }
-"""Modules of names, loaded on first use: then commands start fast, and Ctrl-C finds them ready for it."""
+"""Name -> its module, imported on first use, so that commands start fast and can handle Ctrl-C early."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Checks arguments against their annotations, so that a wrong one is named where it is given."""
+"""Checks arguments against their annotations, so that the error names the wrong argument at the call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLURALS: dict[object, str] = {int: "whole numbers", float: "numbers", str: "tex
 
 
 class _Wrong(NamedTuple):
-    """A value that does not fit: which part of the argument it is, and what it should be."""
+    """A value that does not match its annotation: its path inside the argument, and the expected type."""
 
     path: str
     hint: Any
@@ -35,16 +35,16 @@ class _Wrong(NamedTuple):
 
 
 def checked(**fixes: str) -> Callable[[F], F]:
-    """Return a decorator that checks arguments by annotation: of a function, or a class's public methods.
+    """Return a decorator that checks the arguments of a function, or of a class's public methods.
 
-    Lists may stand for tuples, paths for texts, and NumPy's numbers and arrays for Python's: the function
-    gets what its annotation says. Arguments that are `Any`, or of a type variable, are not checked.
+    Lists are accepted for tuples, paths for strings, and NumPy numbers and arrays for Python's. They are
+    converted to the annotated type. Arguments annotated with `Any` or a type variable are not checked.
 
     Args:
-        fixes: argument -> what to do if it is wrong, for the error.
+        fixes: argument -> the error's advice if it is wrong.
 
     Raises:
-        ConfigError: by the decorated function; it names the argument.
+        ConfigError: raised by the decorated function; names the argument.
     """
 
     def decorate(call: F) -> F:
@@ -52,7 +52,7 @@ def checked(**fixes: str) -> Callable[[F], F]:
             checking: F = _checking(call, call.__qualname__.removesuffix(".__init__"), fixes)
             return checking
         for key, method in list(vars(call).items()):
-            function = getattr(method, "__func__", method)  # of a class method
+            function = getattr(method, "__func__", method)  # unwraps a class method
             if inspect.isfunction(function) and (key == "__init__" or not key.startswith("_")):
                 owner = call.__qualname__ if key == "__init__" else f"{call.__qualname__}.{key}"
                 made = _checking(function, owner, fixes)
@@ -65,25 +65,25 @@ def checked(**fixes: str) -> Callable[[F], F]:
 def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
     names = list(inspect.signature(call).parameters)
 
-    own = int(names[:1] in (["self"], ["cls"]))
-    quick: list[tuple[list[_Quick], dict[str, _Quick]]] = []  # once it is known, one entry
+    bound = int(names[:1] in (["self"], ["cls"]))
+    quick: list[tuple[list[_Quick], dict[str, _Quick]]] = []  # one entry once the hints are resolved
 
     @functools.cache
     def hints() -> dict[str, Any]:
-        found = get_type_hints(call)  # not before every name that they use is there
-        by_name = {name: _Quick.of(found[name]) for name in names if name in found}
-        quick[:] = [([by_name.get(name, _NOTHING) for name in names[own:]], by_name)]
-        return found
+        resolved = get_type_hints(call)  # on the first call, when all names in the annotations are defined
+        by_name = {name: _Quick.of(resolved[name]) for name in names if name in resolved}
+        quick[:] = [([by_name.get(name, _NOTHING) for name in names[bound:]], by_name)]
+        return resolved
 
     def fits(given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-        """Tell quickly whether all is right: batches are made and rows looked up by such calls."""
+        """Return whether all arguments pass the fast check, which keeps batches and lookups fast."""
         by_place, by_name = quick[0]
-        for value, one in zip(given[own:] if own else given, by_place, strict=False):
-            if type(value) not in one.kinds and not one.holds(value):
+        for value, check in zip(given[bound:] if bound else given, by_place, strict=False):
+            if type(value) not in check.kinds and not check.holds(value):
                 return False
         for name, value in named.items():
-            one = by_name.get(name, _NOTHING)
-            if type(value) not in one.kinds and not one.holds(value):
+            check = by_name.get(name, _NOTHING)
+            if type(value) not in check.kinds and not check.holds(value):
                 return False
         return True
 
@@ -104,17 +104,17 @@ def _checking(call: Any, owner: str, fixes: Mapping[str, str]) -> Any:
 
 
 def _at_once(hint: Any) -> frozenset[type]:
-    """Return classes whose own instances fit an annotation, whatever they hold; it saves time."""
+    """Return the classes whose direct instances match an annotation whatever they contain."""
     kinds = [get_origin(part) or part for part in _parts(hint)]
     whole = [kind for kind in kinds if isinstance(kind, type) and not _holds(kind)]
     return frozenset([*whole, int] if float in whole else whole)
 
 
 class _Quick(NamedTuple):
-    """What can be told at once of the values that fit an annotation."""
+    """The fast check of an annotation: values that certainly match it."""
 
-    kinds: frozenset[type]  # their own instances fit, whatever they hold
-    values: frozenset[type] | None = None  # a dict of texts -> such instances fits
+    kinds: frozenset[type]  # direct instances match, whatever they contain
+    values: frozenset[type] | None = None  # a dict of strings -> instances of these matches
     anything: bool = False
 
     @classmethod
@@ -138,12 +138,12 @@ _NOTHING = _Quick(frozenset())
 
 
 def _holds(kind: type) -> bool:
-    """Return whether what an instance holds has to fit, too."""
+    """Return whether the items of an instance must match as well."""
     return kind in (Iterable, Collection) or (issubclass(kind, Mapping | Sequence) and kind is not str)
 
 
 def _conforming(owner: str, name: str, value: Any, hint: Any, fixes: Mapping[str, str]) -> Any:
-    """Return a value in the form that its annotation asks for."""
+    """Return a value converted to its annotated type."""
     if _wrong(value, hint, name) is None:
         return value
     plain = _plain(value)
@@ -186,11 +186,11 @@ def _inside(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _wrong(value: Any, hint: Any, path: str) -> _Wrong | None:
-    """Return what of a value does not fit an annotation, the innermost part; None: it fits."""
+    """Return the innermost part of a value that does not match an annotation; None: all of it matches."""
     if len(parts := _parts(hint)) > 1:
-        found = [_wrong(value, part, path) for part in parts]
-        inner = [one for one in found if one is not None and one.path != path]
-        return None if None in found else next(iter(inner), _Wrong(path, hint, value))
+        wrongs = [_wrong(value, part, path) for part in parts]
+        inner = [wrong for wrong in wrongs if wrong is not None and wrong.path != path]
+        return None if None in wrongs else next(iter(inner), _Wrong(path, hint, value))
     origin, inside = _inside(hint)
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in inside)
@@ -211,7 +211,7 @@ def _wrong(value: Any, hint: Any, path: str) -> _Wrong | None:
             kinds = [inside[0]] * len(value)
         items = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(value, kinds, strict=True))]
     checks = (_wrong(item, kind, place) for place, item, kind in items)
-    return next((one for one in checks if one is not None), None)
+    return next((wrong for wrong in checks if wrong is not None), None)
 
 
 def _is(value: object, kind: Any) -> bool:
@@ -236,7 +236,9 @@ def _one(hint: Any) -> str:
     kind = origin or hint
     if (inside and isinstance(kind, type) and issubclass(Sequence, kind)) or kind in (tuple, list):
         inner = [part for part in _parts(inside[0])] if inside else []
-        words = [_PLURALS.get(get_origin(one) or one, getattr(one, "__name__", str(one))) for one in inner]
+        words = [
+            _PLURALS.get(get_origin(item) or item, getattr(item, "__name__", str(item))) for item in inner
+        ]
         return f"a list of {' or '.join(words)}" if words else "a list"
     name = getattr(kind, "__name__", str(kind))
     return _WORDS.get(kind, f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}")

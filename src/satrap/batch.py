@@ -1,4 +1,4 @@
-"""A batch of samples: as readers yield it (NumPy, ids), and as a model gets it (tensors, embeddings)."""
+"""Batches of samples: as readers yield them (NumPy, ids) and as models receive them (tensors, embeddings)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Floats = npt.NDArray[np.float32]
 @checked()
 @dataclass(slots=True)
 class Jagged:
-    """Ids, or numbers of events, of one feature for all samples of a batch.
+    """One feature's ids, or one number per event, for all samples of a batch.
 
-    Sample `i` owns `values[offsets[i]:offsets[i + 1]]`; `offsets` is None when every sample has exactly one.
+    Sample `i` owns `values[offsets[i]:offsets[i + 1]]`; `offsets` is None if every sample has exactly one.
 
     Args:
         values: uint64[n] ids, or float32[n] numbers.
@@ -45,8 +45,8 @@ class Jagged:
 
     def __post_init__(self) -> None:
         if self.values.dtype not in (np.uint64, np.float32) or self.values.ndim != 1:
-            found = f"{self.values.dtype}{list(self.values.shape)}"
-            raise DataError(f"values must be ids, uint64[n], or numbers, float32[n], got {found}")
+            actual = f"{self.values.dtype}{list(self.values.shape)}"
+            raise DataError(f"values must be ids, uint64[n], or numbers, float32[n], got {actual}")
         offsets, count = self.offsets, len(self.values)
         if offsets is not None:
             if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 1:
@@ -70,15 +70,15 @@ class Batch:
         size: number of samples.
         ids: categorical feature -> `Jagged`, each of `size` samples.
         numeric: float32[size, `Schema.numeric_width`], see `Schema.numeric_columns`; None without any.
-        labels: float32[size, number of labels], or None for prediction: 0 or 1, the number of a regression
-            label, or the index of the class of a multiclass one. Readers give float64 if a label is a number.
+        labels: float32[size, number of labels], or None for prediction: 0 or 1, the value of a regression
+            label, or the class index of a multiclass label. Readers use float64 if a label is a number.
         label_mask: bool[size, number of labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights >= 0, or None.
         groups: uint64[size] group ids for grouped AUC, or None.
         position: the reader's position just after this batch (plain JSON data), or None.
-        events: numeric feature of a sequence -> a number for each event, float32; offsets are those of the
+        events: numeric feature of a sequence -> one float32 number per event, with the same offsets as the
             sequence's ids.
-        times: float64[size] times of the events in a stream, seconds since 1970, NaN where missing; or None.
+        times: float64[size] event times in a stream, seconds since 1970, NaN where missing; or None.
     """
 
     size: int
@@ -109,21 +109,22 @@ class Batch:
 
 
 def one_id_each(values: Ids) -> Jagged:
-    """Return ids uint64[n] as those of samples with one id each; nothing is checked, which saves time."""
+    """Return ids uint64[n] of n samples with one id each; unchecked, to save time."""
     made: Jagged = object.__new__(Jagged)
     made.values, made.offsets, made.weights = values, None, None
     return made
 
 
 def repeated(offsets: Offsets | None, counts: Offsets) -> tuple[Offsets, Offsets | None]:
-    """Return where the values of samples are once each sample is there several times.
+    """Return the positions of the values after each sample has been repeated.
 
     Args:
         offsets: of the samples, see `Jagged`.
-        counts: int64[samples], how often each is to be there.
+        counts: int64[samples], the repetitions of each sample.
 
     Returns:
-        int64[values], the place of each in the values that there are; the new offsets, None as `offsets` is.
+        int64[values], the position of each new value in the old values; the new offsets, None if `offsets`
+        is None.
     """
     samples = np.repeat(np.arange(len(counts)), counts)
     if offsets is None:
@@ -135,13 +136,13 @@ def repeated(offsets: Offsets | None, counts: Offsets) -> tuple[Offsets, Offsets
 
 @dataclass(slots=True)
 class Runs:
-    """Samples in runs, as the items of several requests: what the samples of a run share is there once.
+    """Samples in runs, such as the items of several requests; values shared by a run are stored once.
 
     Args:
         order: the names of the categorical features.
-        counts: int64[runs], the samples of each run, which follow one another.
+        counts: int64[runs], the number of consecutive samples in each run.
         own: categorical feature -> `Jagged` of all samples.
-        shared: the other categorical features -> `Jagged` of one sample for each run.
+        shared: the other categorical features -> `Jagged` with one sample per run.
         numeric: of all samples, see `Batch`.
         shared_numbers: bool[`Schema.numeric_width`], the columns of `numeric` that are equal within a run.
         events: of all samples, see `Batch`.
@@ -161,27 +162,27 @@ class Runs:
         return int(self.counts.sum())
 
     def expanded(self) -> Batch:
-        """Return the samples as a batch; ids that are shared are repeated once they are asked for."""
-        made: Batch = object.__new__(Batch)  # nothing is checked, as in `one_id_each`
+        """Return the samples as a batch; shared ids are repeated on first access."""
+        made: Batch = object.__new__(Batch)  # unchecked, as in `one_id_each`
         made.size, made.ids, made.numeric, made.events = self.size, _Expanded(self), self.numeric, self.events
         made.labels = made.label_mask = made.weights = made.groups = made.position = made.times = None
         return made
 
 
 class _Expanded(Mapping[str, Jagged]):
-    """The ids of all samples of some runs."""
+    """Categorical feature -> the ids of all samples in some runs, repeated on first access."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._made = runs, dict(runs.own)
 
     def __getitem__(self, feature: str) -> Jagged:
         if feature not in self._made:
-            given = self._runs.shared[feature]
-            places, offsets = repeated(given.offsets, self._runs.counts)
-            found = one_id_each(given.values[places])
-            found.offsets = offsets
-            found.weights = None if given.weights is None else given.weights[places]
-            self._made[feature] = found
+            per_run = self._runs.shared[feature]
+            places, offsets = repeated(per_run.offsets, self._runs.counts)
+            jagged = one_id_each(per_run.values[places])
+            jagged.offsets = offsets
+            jagged.weights = None if per_run.weights is None else per_run.weights[places]
+            self._made[feature] = jagged
         return self._made[feature]
 
     def __iter__(self) -> Iterator[str]:
@@ -193,10 +194,10 @@ class _Expanded(Mapping[str, Jagged]):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which columns of a network's input are equal within runs of samples: their products are made once.
+    """Columns of a network's input that are equal within runs of samples: products are computed once a run.
 
     Args:
-        columns: bool[columns], those that are equal.
+        columns: bool[columns], True for a column that is equal within each run.
         runs: float32[runs, shared columns].
         run: int64[size], the run of each sample.
         own: float32[size, other columns], contiguous.
@@ -209,19 +210,19 @@ class Shared:
 
 
 _SHARED = "satrap_shared_columns"
-"""Attribute of a tensor: what is known of its columns, and its version then."""
+"""Tensor attribute: the `Shared` of its columns, and the tensor's version at that time."""
 
 
 def with_shared(values: Tensor, shared: Shared) -> Tensor:
-    """Return values float32[size, columns], and have `shared_of` tell what is known of their columns."""
+    """Return values float32[size, columns] with `shared` attached, so that `shared_of` returns it."""
     setattr(values, _SHARED, (shared, values._version))
     return values
 
 
 def shared_of(values: Tensor) -> Shared | None:
-    """Return what `with_shared` was told of a tensor, unless it has been changed since."""
-    known = getattr(values, _SHARED, None)
-    return known[0] if known is not None and known[1] == values._version else None
+    """Return the `Shared` that `with_shared` attached to a tensor; None if the tensor has changed since."""
+    attached = getattr(values, _SHARED, None)
+    return attached[0] if attached is not None and attached[1] == values._version else None
 
 
 def exact(labels: npt.NDArray[Any] | None) -> bool:
@@ -233,13 +234,13 @@ def exact(labels: npt.NDArray[Any] | None) -> bool:
 class JaggedRows:
     """Embeddings of a feature with pooling "none": one row per id, in the order of the ids.
 
-    Or the numbers of a feature of a sequence: one per event, `dim` is 1.
+    Also holds a numeric feature of a sequence: one number per event, `dim` is 1.
 
     Args:
         values: float32[n, dim].
-        offsets: int64[batch + 1]; sample `i` owns `values[offsets[i]:offsets[i + 1]]`. Features of a sequence
-            have the same ones.
-        on_host: the offsets as an array, where they are known without asking the device.
+        offsets: int64[batch + 1]; sample `i` owns `values[offsets[i]:offsets[i + 1]]`. All features of a
+            sequence have the same offsets.
+        on_host: the offsets as a host array, if available without a device copy.
     """
 
     values: Tensor
@@ -272,10 +273,10 @@ class JaggedRows:
 
 @dataclass(slots=True)
 class EmbeddedBatch:
-    """What `model.forward` receives: embeddings and numbers as tensors on the model's device.
+    """The input of `model.forward`: embeddings and numbers as tensors on the model's device.
 
     `batch["user"]` is the pooled embedding of feature "user", float32[size, dim] (or `JaggedRows` for
-    pooling "none"). `batch.stack()` and `batch.flat()` give the two shapes most networks start from.
+    pooling "none"). `batch.stack()` and `batch.flat()` return the two shapes that most networks start from.
 
     Args:
         size: number of samples.
@@ -287,8 +288,8 @@ class EmbeddedBatch:
         labels: float32[size, labels] as in `Batch.labels`, or None for prediction.
         label_mask: bool[size, labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights, or None.
-        exact_labels: float64[size, labels], where float32 may round the numbers of a label; None: `labels`.
-        source: the host batch, for models that want ids or groups.
+        exact_labels: float64[size, labels], if float32 may round a label's numbers; None: use `labels`.
+        source: the host batch, for models that need ids or groups.
         beside: makes the result of `flat` without copying pooled features; None: `flat` concatenates.
         events: numeric feature of a sequence -> its numbers, as `JaggedRows` float32[n, 1].
     """
@@ -306,15 +307,15 @@ class EmbeddedBatch:
     events: Mapping[str, JaggedRows] = field(default_factory=dict)
 
     def __getitem__(self, feature: str) -> Tensor:
-        """Return the pooled embedding of a feature, float32[size, dim]; `ConfigError` if there is none."""
+        """Return the pooled embedding of a feature, float32[size, dim]; `ConfigError` if it has none."""
         try:
             value = self.embeddings[feature]
         except KeyError as error:
             names = list(self.embeddings)
             raise ConfigError(
-                f"the batch has no embedding of a feature {feature!r}",
-                fix=f"{did_you_mean(feature, names)}there are: {', '.join(names)}; "
-                "numbers are columns of batch.numeric",
+                f"the batch has no embedding of feature {feature!r}",
+                fix=f"{did_you_mean(feature, names)}use one of {', '.join(names)}; "
+                "numeric features are columns of batch.numeric",
             ) from error
         if isinstance(value, JaggedRows):
             raise TypeError(f"feature {feature!r} has pooling 'none': use batch.embeddings[{feature!r}]")
@@ -333,7 +334,7 @@ class EmbeddedBatch:
         return torch.stack([self[name] for name in names], dim=1)
 
     def flat(self) -> Tensor:
-        """Return float32[size, sum of dims + numeric]: all pooled features side by side, then the numbers."""
+        """Return float32[size, sum of dims + numeric]: all pooled features concatenated, then the numbers."""
         if self.beside is not None:
             return self.beside()
         names = self.pooled()

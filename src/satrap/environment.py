@@ -1,9 +1,9 @@
-"""The environment variables of this process; the only module that touches them."""
+"""The environment variables of this process; no other module accesses them."""
 
 import os
 from collections.abc import MutableMapping
 
 
 def variables() -> MutableMapping[str, str]:
-    """Return them; what is set there is seen by libraries that are loaded later."""
+    """Return the environment variables; libraries loaded later see changes to them."""
     return os.environ

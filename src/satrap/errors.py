@@ -2,15 +2,15 @@
 
 ```
 SatrapError
-├── ConfigError        the recipe or a schema says something impossible
+├── ConfigError        the recipe or a schema is invalid
 ├── DataError          a file, column or value cannot be used
-├── StoreError         a request to the embedding store is refused
+├── StoreError         the embedding store rejects a request
 ├── CheckpointError    a saved run cannot be read or written
-├── TrainingError      a run had to stop (for example non-finite losses)
-└── ExchangeError      a peer did not answer as it must
+├── TrainingError      a run had to stop (for example because of non-finite losses)
+└── ExchangeError      a peer did not respond correctly
 ```
 
-`ConfigError` and `DataError` are the user's input (exit code 2 on the command line); the others are
+`ConfigError` and `DataError` report invalid user input (exit code 2 on the command line). The others report
 failures of a run (exit code 1).
 """
 
@@ -19,11 +19,11 @@ from difflib import get_close_matches
 
 
 class SatrapError(Exception):
-    """Base of all errors satrap raises on purpose.
+    """Base of all errors that satrap raises on purpose.
 
     Args:
         what: what happened, one sentence.
-        where: file and line, feature, table or host; empty when the call itself is the place.
+        where: file and line, feature, table or host; empty if the call itself is the place.
         why: why it matters; may be empty.
         fix: what to do; may be empty.
 
@@ -51,7 +51,7 @@ def _rebuild(kind: type[SatrapError], what: str, where: str, why: str, fix: str)
 
 
 class ConfigError(SatrapError):
-    """A recipe, schema or argument is impossible or unknown. Exit code 2."""
+    """A recipe, schema or argument is invalid or unknown. Exit code 2."""
 
 
 class DataError(SatrapError):
@@ -59,7 +59,7 @@ class DataError(SatrapError):
 
 
 class StoreError(SatrapError):
-    """A request to the embedding store is refused; the store is unchanged."""
+    """The embedding store rejected a request; the store is unchanged."""
 
 
 class CheckpointError(SatrapError):
@@ -71,7 +71,7 @@ class TrainingError(SatrapError):
 
 
 class OwnCodeError(TrainingError):
-    """Code of the user that a recipe names failed; `where` is its file and line."""
+    """User code named in a recipe failed; `where` is its file and line."""
 
 
 class ExchangeError(SatrapError):
@@ -83,8 +83,8 @@ def did_you_mean(word: object, allowed: Iterable[str], *, cutoff: float = 0.6) -
 
     Args:
         word: what the user wrote.
-        allowed: the names there are.
-        cutoff: least likeness, 0 to 1, see `difflib.get_close_matches`.
+        allowed: the valid names.
+        cutoff: least similarity, 0 to 1, see `difflib.get_close_matches`.
     """
     near = get_close_matches(str(word), list(allowed), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}? " if near else ""
@@ -98,10 +98,10 @@ def error_values(error: SatrapError) -> dict[str, str]:
 
 
 def error_of(values: Mapping[str, str]) -> SatrapError:
-    """Return the error that `error_values` took apart; of an unknown type, a plain `SatrapError`."""
+    """Return the error from its `error_values`; a plain `SatrapError` if its type is unknown."""
     kinds = [SatrapError]
-    for kind in kinds:  # grows while it is walked: the whole tree
+    for kind in kinds:  # the list grows during the loop, to cover the whole tree
         kinds += kind.__subclasses__()
-    found = {kind.__name__: kind for kind in kinds}.get(str(values.get("type")), SatrapError)
+    error = {kind.__name__: kind for kind in kinds}.get(str(values.get("type")), SatrapError)
     what, where, why, fix = (str(values.get(key, "")) for key in ("what", "where", "why", "fix"))
-    return found(what, where=where, why=why, fix=fix)
+    return error(what, where=where, why=why, fix=fix)

@@ -1,4 +1,4 @@
-"""What a process reports to the program that started it: typed events, one JSON object per line."""
+"""Typed events that a process reports to its parent program, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from satrap.errors import SatrapError, error_of, error_values
 
 
 class Event:
-    """Base of the events: frozen dataclasses, each with a name of its own.
+    """Base of the events: frozen dataclasses with unique class names.
 
-    A kind with values that JSON does not have overrides `values` and `of`.
+    An event with values that JSON cannot represent overrides `values` and `of`.
     """
 
     def values(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Event:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return the event with these values, which have passed through JSON."""
+        """Return the event with these values, as decoded from JSON."""
         return cls(**values)
 
 
@@ -33,7 +33,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Recovering(Event):
-    """A shard that was killed loads what it held from `source`, in words; clients wait."""
+    """A restarted shard loads its rows from `source` (a description for the user); clients wait."""
 
     source: str
 
@@ -47,7 +47,7 @@ class Ready(Event):
 
 @dataclass(frozen=True)
 class MetricsServed(Event):
-    """The metrics of a process can be read at `address`, HOST:PORT."""
+    """A process serves its metrics at `address`, HOST:PORT."""
 
     address: str
 
@@ -61,7 +61,7 @@ class Notice(Event):
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """A process cannot go on."""
+    """A process cannot continue."""
 
     error: SatrapError
 
@@ -76,9 +76,9 @@ class Failed(Event):
 
 
 class Outlet:
-    """Sends events on what was the standard output of this process.
+    """Sends events on this process's original standard output.
 
-    What the program prints from now on goes to standard error, its log.
+    From now on, standard output goes to standard error, which is the log.
     """
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ def encode(event: Event) -> str:
 
 
 def decode(line: str) -> Event | None:
-    """Return the event on a line, None if it holds none of the kinds that this process knows."""
+    """Return the event on a line, None if this process does not know its kind."""
     kinds = Event.__subclasses__()
-    for kind in kinds:  # grows while it is walked: the whole tree
+    for kind in kinds:  # the list grows during the loop, to cover the whole tree
         kinds += kind.__subclasses__()
     try:
         values = json.loads(line)

@@ -1,8 +1,8 @@
-"""Compiles kernels with Numba and keeps the machine code between runs if that is possible.
+"""Compiles kernels with Numba and caches the machine code between runs if possible.
 
-Numba's own cache checks only the time and size of the file of the called function. After an edit of a helper
-in another file, or an upgrade of a package whose files have constant times, it could run old machine code.
-Here the name of the cache folder contains a digest of the sources: other sources use another folder.
+Numba's cache checks only the time and size of the called function's file. After an edit of a helper in
+another file, or an upgrade of a package whose files have constant times, it could run stale machine code.
+Here the name of the cache folder contains a digest of the sources, so changed sources use a new folder.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FunctionCache: Any = caching.FunctionCache
 _event: Any = event
 F = TypeVar("F", bound=Callable[..., object])
 SHIPPED = "SATRAP_MACHINE_CODE"
-"""Variable that names a folder, perhaps read-only, where `satrap compile` has kept machine code."""
-COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
+"""Variable that names a folder, possibly read-only, with the machine code that `satrap compile` wrote."""
+COMPILING = "note: compiling for this machine, up to a minute; later runs reuse the machine code"
 _told = False
 
 
@@ -40,18 +40,18 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
     """Numba's cache, except that an unusable file costs a compilation, not the run."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = self._load(sig, target_context)
-        if found is None:
+        code = self._load(sig, target_context)
+        if code is None:
             _announced()
-        return found
+        return code
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything while it is unpickled
+        except Exception as error:  # noqa: BLE001 - unpickling a damaged file may raise anything
             tell(error)
             try:
-                self.flush()  # so that the next process finds a whole one
+                self.flush()  # so that the next process finds no damaged file
             except OSError:
                 self.disable()  # saving would read it again
             return None
@@ -72,10 +72,10 @@ def digest_of(sources: Iterable[Path]) -> str:
 
 
 def cache_folder(name: str, sources: Iterable[Path]) -> str | None:
-    """Return a folder for machine code of exactly these sources; None, after a warning: none can be written.
+    """Return a folder for machine code of exactly these sources; None, with a warning, if none is writable.
 
-    It is below `NUMBA_CACHE_DIR`, or else the user's `~/.cache`. It begins with what the folder that
-    `SATRAP_MACHINE_CODE` names has for the same sources, as images do.
+    It is below `NUMBA_CACHE_DIR`, or else the user's `~/.cache`. Files for the same sources are first copied
+    from the folder that `SATRAP_MACHINE_CODE` names, as in container images.
     """
     base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")
     try:
@@ -93,7 +93,7 @@ def cache_folder(name: str, sources: Iterable[Path]) -> str | None:
 
 
 def _take_over(shipped: Path, folder: Path) -> None:
-    """Copy the files that a folder lacks; other processes may do the same, and read what is there."""
+    """Copy the files that a folder lacks; safe while other processes do the same or read the folder."""
     for file in shipped.rglob("*.nb?"):
         here = folder / file.relative_to(shipped)
         if not here.exists():
@@ -105,17 +105,16 @@ def _take_over(shipped: Path, folder: Path) -> None:
 
 @cache
 def _folder_beside(sources: Path) -> str | None:
-    """Return the folder for functions of some modules in one folder, which may compile each other's."""
+    """Return the cache folder shared by all compiling modules of one folder, which may call each other."""
     compiling = [path for path in sources.glob("*.py") if b"machine_code" in path.read_bytes()]
     return cache_folder(sources.name, compiling)
 
 
 def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
-    """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
+    """Return a decorator that compiles a function on its first call and caches the machine code on disk.
 
-    The folder is by default that of all modules beside the function's that compile something. If no folder
-    can be written, or the disk is full, it warns once and compiles in each process. `options` go to
-    `numba.njit`.
+    By default, all compiling modules in the function's source folder share one cache folder. If no folder is
+    writable, or the disk is full, it warns once and compiles in each process. `options` go to `numba.njit`.
     """
 
     def decorate(function: F) -> F:
@@ -136,7 +135,7 @@ def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
 
 
 def folder_of(function: Callable[..., object]) -> Path | None:
-    """Return the folder that keeps the machine code of a `compiled` function; None if it is not kept."""
+    """Return the folder that caches the machine code of a `compiled` function; None if it is not cached."""
     path = getattr(getattr(function, "stats", None), "cache_path", None)
     return Path(path) if path else None
 
@@ -144,8 +143,8 @@ def folder_of(function: Callable[..., object]) -> Path | None:
 def announce(compiling: Callable[[], object]) -> None:
     """Call `compiling` once, when the next function is compiled because its machine code is not on disk.
 
-    If nothing was announced yet, `COMPILING` goes to the log "satrap", which Python prints on standard error
-    unless the program says otherwise.
+    Replaces the default, which logs `COMPILING` once to the logger "satrap"; Python prints it on standard
+    error unless logging is configured otherwise.
     """
     global _announce
     _announce = compiling
@@ -166,7 +165,7 @@ def _announced() -> None:
 
 
 class _Compiling(_event.Listener):  # type: ignore[misc]
-    """Knows since when functions are being compiled; one may have others compiled."""
+    """Records since when functions are being compiled; compilations may be nested."""
 
     def __init__(self) -> None:
         self.depth, self.since, self._lock = 0, 0.0, threading.Lock()
@@ -187,7 +186,7 @@ _event.register("numba:compile", _compiling)
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Let what a block does count as compiling: it also loads much machine code, which may take seconds."""
+    """Count a block as compiling, since it may load much machine code, which can take seconds."""
     _compiling.on_start()
     try:
         yield
@@ -196,24 +195,24 @@ def preparing() -> Iterator[None]:
 
 
 def processor() -> str:
-    """Return the name of the processor for which functions are compiled; `NUMBA_CPU_NAME` may choose one."""
+    """Return the name of the processor that functions are compiled for; `NUMBA_CPU_NAME` overrides it."""
     name: str = _numba.config.CPU_NAME or llvm.get_host_cpu_name()
     return name
 
 
 def compiling() -> int | None:
-    """Return a number that grows while this process compiles a function, else None; any thread may ask."""
+    """Return a number that grows while this process compiles a function, else None; thread-safe."""
     return int(100 * (time.monotonic() - _compiling.since)) if _compiling.depth else None
 
 
 def tell(error: object) -> None:
-    """Warn, once in a process, that machine code cannot be kept."""
+    """Warn, once per process, that machine code cannot be cached."""
     global _told
     if not _told:
         _told = True
         warnings.warn(
-            f"compiled code cannot be kept, so every process compiles it again, which takes up to a minute "
-            f"({error}); let NUMBA_CACHE_DIR name a folder that can be written",
+            f"compiled code cannot be cached, so every process compiles it again, which takes up to a minute "
+            f"({error}); set NUMBA_CACHE_DIR to a writable folder",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of `mallopt`'s parameters, from malloc.h."""
+"""Parameter numbers of `mallopt`, from malloc.h."""
 
 _LARGEST, _KEPT = 32 << 20, 512 << 20
-"""Blocks up to this size are kept, of this many bytes at most."""
+"""Largest freed block to keep, and most bytes to keep in all."""
 
 
 def keep_freed_memory(largest: int = _LARGEST, kept: int = _KEPT) -> None:
     """Let the C library reuse freed blocks instead of returning them to the system each time.
 
-    Every batch needs the same few blocks of some megabytes: messages, rows, activations, gradients. Mapping
-    them again costs a page fault per 4 KiB, measured as a fifth of the time of a shard and of a narrow
-    network at 64 weights per row. Affects the whole process; works with glibc only.
+    Every batch needs the same few blocks of several megabytes: messages, rows, activations, gradients.
+    Mapping them again costs a page fault per 4 KiB: measured as a fifth of the time of a shard, and of a
+    narrow network with 64 weights per row. Affects the whole process; works with glibc only.
 
     Args:
         largest: bytes of the largest block to keep; below 2 GiB, in older C libraries up to 32 MiB.
@@ -29,7 +29,7 @@ def keep_freed_memory(largest: int = _LARGEST, kept: int = _KEPT) -> None:
 
 
 def release_freed_memory() -> None:
-    """Return freed blocks to the system now, also those between blocks in use; works with glibc only."""
+    """Return all freed blocks to the system now, even between blocks in use; works with glibc only."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,8 +1,8 @@
 """Describes embedding optimizers and learning-rate schedules; the store executes the optimizers.
 
 An optimizer is applied to a row at most once per update: gradients of duplicate ids are summed first. The
-state belongs to the row, and everything is *lazy*: momentum, decay and moments of a row change only in steps
-that have a gradient for it. `lr` is the base rate; a trainer scales it in every step, for example by a
+state belongs to the row, and all of it is *lazy*: a row's momentum, decay and moments change only in steps
+that have a gradient for the row. `lr` is the base rate; a trainer scales it in every step, for example by a
 `Schedule`.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 LARGEST = 3.4028234663852886e38
-"""Largest number of float32: what the store computes with."""
+"""Largest float32 number; the store computes in float32."""
 
 
 def _require(valid: bool, owner: object, rule: str, value: object, fix: str = "") -> None:
@@ -48,17 +48,17 @@ def _require(valid: bool, owner: object, rule: str, value: object, fix: str = ""
 class Optimizer:
     """Base of the embedding optimizers; use one of the subclasses.
 
-    A step is: the gradient is clipped (`clip`), weight decay is added, the subclass's formula is applied in
-    float32, the weights are clamped (`bound`), and rounded if the table holds 16-bit weights.
+    A step clips the gradient (`clip`), adds weight decay, applies the subclass's formula in float32, clamps
+    the weights (`bound`), and rounds them if the table holds 16-bit weights.
 
-    Extreme gradients behave as in PyTorch: one whose square overflows (above 1.8e19) makes an Adagrad or Adam
-    accumulator infinite, and the weight no longer changes; `clip` prevents it. 16-bit weights are clamped to
-    the largest number of their format; float32 weights may overflow unless there is a `bound`.
+    Extreme gradients behave as in PyTorch: a gradient whose square overflows (above 1.8e19) makes an Adagrad
+    or Adam accumulator infinite, and the weight no longer changes; `clip` prevents this. 16-bit weights are
+    clamped to the largest number of their format; float32 weights may overflow unless `bound` is set.
 
     Args:
         lr: learning rate, > 0.
-        clip: largest Euclidean norm of one row's gradient in one step; longer ones are scaled down to it.
-            Default None: no limit.
+        clip: largest Euclidean norm of one row's gradient in one step; longer gradients are scaled down to
+            it. Default None: no limit.
         bound: weights are clamped to [-bound, bound] after each step. Default None: no limit.
     """
 
@@ -121,7 +121,7 @@ class Adagrad(Optimizer):
     Duchi et al., JMLR 2011. State: one float32 per weight.
 
     Args:
-        eps: added to the root, default 1e-10.
+        eps: added to the square root, default 1e-10.
         initial_accumulator: start value of `a`, default 0.
         weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
@@ -137,10 +137,10 @@ class Adagrad(Optimizer):
 class RowWiseAdagrad(Optimizer):
     """Adagrad with one accumulator per row: `a += mean(g*g); w -= lr * g / (sqrt(a) + eps)`.
 
-    The house default for recommenders: nearly Adagrad's accuracy at 4 bytes of state per row.
+    The default for embeddings: nearly Adagrad's accuracy at 4 bytes of state per row.
 
     Args:
-        eps: added to the root, default 1e-10.
+        eps: added to the square root, default 1e-10.
         initial_accumulator: start value of `a`, default 0.
         weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
@@ -154,7 +154,7 @@ class RowWiseAdagrad(Optimizer):
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Optimizer):
-    """Lazy Adam: the row's moments move only when the row has a gradient.
+    """Lazy Adam: a row's moments change only in steps that have a gradient for the row.
 
     `m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; w -= lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)` with `t`
     the number of this row's own steps: on rows touched in every step it equals `torch.optim.Adam`.
@@ -162,7 +162,7 @@ class Adam(Optimizer):
 
     Args:
         betas: decay of the two moments, each in [0, 1).
-        eps: added to the root, default 1e-8.
+        eps: added to the square root, default 1e-8.
         weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
 
@@ -182,8 +182,8 @@ class AdamW(Optimizer):
 
     Args:
         betas: decay of the two moments, each in [0, 1).
-        eps: added to the root, default 1e-8.
-        weight_decay: share of a weight lost per step, times lr; default 0.01.
+        eps: added to the square root, default 1e-8.
+        weight_decay: share of a weight that a step removes, times lr; default 0.01.
     """
 
     name: ClassVar[str] = "adamw"
@@ -199,11 +199,11 @@ class FTRL(Optimizer):
 
     `s = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - s*w; n += g*g`, then `w = 0` where `|z| <= l1`, else
     `w = (sign(z)*l1 - z) / ((beta + sqrt(n)) / lr + l2)`. McMahan et al., KDD 2013, where `lr` is called
-    alpha and weights start at 0 (`initial_scale=0`); from another start `z` begins at the value for which the
-    start is the minimum, so that a zero gradient changes nothing. State: two float32 per weight.
+    alpha and weights start at 0 (`initial_scale=0`). With other initial weights, `z` starts at the value
+    whose minimum is the initial weight, so a zero gradient changes nothing. State: two float32 per weight.
 
     Args:
-        beta: added to the root, > 0; default 1.
+        beta: added to the square root, > 0; default 1.
         l1: strength of the L1 penalty, default 0.
         l2: strength of the L2 penalty, default 0.
     """
@@ -215,14 +215,14 @@ class FTRL(Optimizer):
 
 
 KINDS: tuple[type[Optimizer], ...] = (SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL)
-"""All of them; `Optimizer.__subclasses__()` would also list the classes that `slots=True` replaced."""
+"""All embedding optimizers; `Optimizer.__subclasses__()` also lists classes that `slots=True` replaced."""
 
 
 EMBEDDING_DEFAULT = RowWiseAdagrad(lr=0.05)
-"""How rows learn where nothing else is said, in Python and in recipes."""
+"""Default embedding optimizer, in Python and in recipes."""
 
 DENSE_LR = 0.001
-"""Learning rate of Adam, by which networks learn where nothing else is said."""
+"""Default learning rate of the network's optimizer, Adam."""
 
 
 def names() -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
     """Build an optimizer from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
     Raises:
-        ConfigError: an unknown name or argument, or one that is missing.
+        ConfigError: a name or argument is unknown or missing.
     """
     kind, arguments = _kind(settings, KINDS, "embedding optimizer")
     return kind(**arguments)
@@ -246,8 +246,8 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
 class Schedule:
     """Base of the learning-rate schedules: a factor on every learning rate, by step; use a subclass.
 
-    A schedule has no state: the factor depends only on the number of steps done, so all processes agree and
-    a resumed run continues where it was.
+    A schedule has no state: the factor depends only on the number of completed steps, so all processes agree
+    and a resumed run continues seamlessly.
 
     Args:
         warmup: steps over which the factor grows linearly, `(step + 1) / warmup`; default 0.
@@ -292,8 +292,8 @@ class Cosine(Schedule):
     """From 1 to `final` along half a cosine, then `final`; as `torch.optim.lr_scheduler.CosineAnnealingLR`.
 
     Args:
-        steps: length of the way down, >= 1.
-        final: the last factor, in [0, 1]; default 0.
+        steps: number of steps of the decay, >= 1.
+        final: factor after the decay, in [0, 1]; default 0.
     """
 
     name: ClassVar[str] = "cosine"
@@ -339,7 +339,7 @@ class Staircase(Schedule):
 
 
 SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cosine, Exponential, Staircase)
-"""All of them."""
+"""All learning-rate schedules."""
 
 
 @checked()
@@ -347,7 +347,7 @@ def schedule_from_dict(settings: Mapping[str, Any]) -> Schedule:
     """Build a schedule from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
     Raises:
-        ConfigError: an unknown name or argument, or one that is missing.
+        ConfigError: a name or argument is unknown or missing.
     """
     kind, arguments = _kind(settings, SCHEDULES, "learning-rate schedule")
     return kind(**arguments)
@@ -357,21 +357,21 @@ Kind = TypeVar("Kind", type[Optimizer], type[Schedule])
 
 
 def _kind(settings: Mapping[str, Any], kinds: tuple[Kind, ...], what: str) -> tuple[Kind, dict[str, Any]]:
-    """Return the class that settings name, and their other entries, its arguments."""
+    """Return the class that the settings name, and its arguments."""
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     name = arguments.pop("name", None)
     for kind in kinds:
         if kind.name == name:
-            known = [f.name for f in fields(kind)]
+            allowed = [f.name for f in fields(kind)]
             for key in arguments:
-                if key not in known:
-                    raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(known)}")
+                if key not in allowed:
+                    raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(allowed)}")
             for field in fields(kind):
                 if field.default is MISSING and field.name not in arguments:
                     raise ConfigError(f"{kind.name} needs {field.name}", fix=f"add {field.name}")
             return kind, arguments
-    told = f"{what} {name!r} is unknown" if name else f"the settings of a {what} need a name"
-    raise ConfigError(told, fix=f"use one of {', '.join(k.name for k in kinds)}")
+    message = f"{what} {name!r} is unknown" if name else f"the settings of a {what} need a name"
+    raise ConfigError(message, fix=f"use one of {', '.join(k.name for k in kinds)}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """The user's own classes and functions, named in a recipe: `my_model.py:MyNet` or `package.module:MyNet`.
 
-A file may import modules that lie beside it, as a program may that Python runs. They are found while the file
-is imported, and belong to it alone: two files may each have a `layers.py` of their own.
+A file may import modules from its own folder, as a script can. These modules are visible only while the file
+is imported and only to it, so two files may each have their own `layers.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from satrap.errors import ConfigError, OwnCodeError, SatrapError, did_you_mean
 
 _modules: dict[tuple[str, str], ModuleType] = {}  # by path and digest of the file
 _references: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_places: set[str] = set()  # files and folders of own code, to tell whose an error is
+_places: set[str] = set()  # files of user code, to recognise errors raised there
 
 
-_originals: dict[str, str] = {}  # copy -> the file that it was made of
+_originals: dict[str, str] = {}  # copy -> its original file
 
 _ELSEWHERE = {*sys.stdlib_module_names, "numpy", "satrap", "torch"}
-"""Modules that are never looked for beside a file: another copy of them would break this process."""
+"""Modules that are never imported from a file's folder: a second copy of them would break this process."""
 
 
 def parts(reference: str) -> tuple[str, str]:
@@ -42,7 +42,7 @@ def parts(reference: str) -> tuple[str, str]:
     module, colon, name = reference.rpartition(":")
     if not colon or not name.isidentifier() or not module:
         raise ConfigError(
-            f"cannot read {reference!r} as the place of your own code",
+            f"{reference!r} is not a reference to your own code",
             fix="write my_model.py:Name for a file, or package.module:Name for an installed module",
         )
     return module, name
@@ -54,18 +54,18 @@ def is_file(module: str) -> bool:
 
 
 def files(file: Path) -> list[Path]:
-    """Return a file and the modules beside it that it imports, directly or not.
+    """Return a file and the modules in its folder that it imports, directly or indirectly.
 
     Raises:
-        ConfigError: a file is missing or is no Python.
+        ConfigError: a file is missing or is not Python.
     """
-    found, waiting = dict.fromkeys([file]), [file]
+    members, waiting = dict.fromkeys([file]), [file]
     while waiting:
-        for one in _beside(waiting.pop()):
-            if one not in found:
-                found[one] = None
-                waiting.append(one)
-    return list(found)
+        for module in _beside(waiting.pop()):
+            if module not in members:
+                members[module] = None
+                waiting.append(module)
+    return list(members)
 
 
 def _beside(file: Path) -> Iterator[Path]:
@@ -78,12 +78,12 @@ def _beside(file: Path) -> Iterator[Path]:
 
 
 def _tops(members: list[Path]) -> set[str]:
-    """Return the first part of the names of the modules beside a file, of `files`."""
+    """Return the top-level names of the modules that `files` lists after the file itself."""
     return {Path(member.relative_to(members[0].parent).parts[0]).stem for member in members[1:]}
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """Yield the first part of the name of each module that a file imports."""
+    """Yield the top-level name of each module that a file imports."""
     try:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except OSError as error:
@@ -103,7 +103,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def is_copy(file: Path, original: Path) -> None:
-    """Let errors in a file name another one instead, of which it is a copy."""
+    """Register a file as a copy, so that errors in it name its original."""
     _originals[str(file)] = str(original)
 
 
@@ -116,7 +116,7 @@ def find(reference: str) -> Any:
     """Import a file or module, and return the class or function that a reference names.
 
     Raises:
-        ConfigError: there is no such file, module or name, or importing it failed.
+        ConfigError: the file, module or name does not exist, or its import failed.
     """
     place, name = parts(reference)
     if is_file(place):
@@ -124,13 +124,13 @@ def find(reference: str) -> Any:
         module, short = _import_file(file), f"{file.parent.name}/{file.name}:{name}"
     else:
         module, short = _import_module(place), reference
-    found = vars(module).get(name)
-    if found is None:
+    target = vars(module).get(name)
+    if target is None:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ConfigError(f"{place} has no {name!r}", where=place, fix=nearest(name, names))
-    if callable(found):
-        _references[found] = short
-    return found
+    if callable(target):
+        _references[target] = short
+    return target
 
 
 def nearest(word: str, allowed: list[str]) -> str:
@@ -139,17 +139,17 @@ def nearest(word: str, allowed: list[str]) -> str:
 
 
 def reference_of(found: object) -> str | None:
-    """Return the reference of what `find` returned, with the folder of a file shortened to its own name."""
+    """Return the reference of an object that `find` returned; of a file's path, only its folder is kept."""
     return _references.get(found) if callable(found) else None
 
 
 def references_of(found: Iterable[object]) -> list[str] | None:
-    """Return the references of those that `find` returned; None if there are none."""
-    return [reference for one in found if (reference := reference_of(one))] or None
+    """Return the references of all objects that `find` returned; None if it returned none of them."""
+    return [reference for item in found if (reference := reference_of(item))] or None
 
 
 def place_of(function: Any) -> str:
-    """Return the file and line where a function of Python begins; empty for others."""
+    """Return the file and line where a Python function begins; empty for other callables."""
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
@@ -163,7 +163,7 @@ def _import_module(name: str) -> ModuleType:
         spec = None
     if spec is None:
         raise ConfigError(
-            f"there is no module {name!r}",
+            f"module {name!r} does not exist",
             fix="install it, add its folder to PYTHONPATH, or name a file: my_model.py:Name",
         )
     if spec.origin is not None:
@@ -200,7 +200,7 @@ def _load(file: Path, name: str) -> ModuleType:
 
 @contextmanager
 def _found_beside(folder: Path, tops: set[str]) -> Iterator[None]:
-    """Let imports find modules in a folder, even if others of the same names are loaded."""
+    """Let imports find modules in a folder, even if other modules of the same names are loaded."""
     others = _taken(tops)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -213,19 +213,19 @@ def _found_beside(folder: Path, tops: set[str]) -> Iterator[None]:
 
 
 def _taken(tops: set[str]) -> dict[str, ModuleType]:
-    """Take these modules and all inside them out of `sys.modules`."""
+    """Remove these modules and their submodules from `sys.modules`; return them."""
     names = [name for name in sys.modules if name.partition(".")[0] in tops]
     return {name: sys.modules.pop(name) for name in names}
 
 
 def check_arguments(call: Any, name: str, given: Mapping[str, Any], *, first: int = 0) -> None:
-    """Raise `ConfigError` if a class or function does not take some named arguments, or needs others.
+    """Raise `ConfigError` if named arguments of a class or function are unknown or missing.
 
     Args:
-        call: what will be called.
-        name: how errors call it.
+        call: the class or function.
+        name: its name in errors.
         given: the arguments by name.
-        first: how many arguments come before them.
+        first: number of positional arguments before them.
     """
     parameters = list(inspect.signature(call).parameters.values())
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][first:]
@@ -240,7 +240,7 @@ def check_arguments(call: Any, name: str, given: Mapping[str, Any], *, first: in
 
 
 def is_blamed(error: BaseException) -> bool:
-    """Return whether an error was raised in a line of the user's own code, or below one."""
+    """Return whether an error was raised in user code, or in a function that user code called."""
     return bool(_own_frames(error))
 
 
@@ -250,14 +250,14 @@ def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 @contextmanager
 def blaming(what: str, kind: type[SatrapError] = OwnCodeError, place: str = "") -> Iterator[None]:
-    """Turn an error of the user's own code into one that says where in that code it was raised.
+    """Turn an error in user code into one whose `where` is the line of that code.
 
     Args:
-        what: what happened, said before the error.
-        kind: the error to raise.
-        place: where, if no line of own code was reached; without it, such errors pass as they are.
+        what: what happened; precedes the error's text.
+        kind: the type of the error to raise.
+        place: `where` if no line of user code was reached; if empty, such errors propagate unchanged.
 
-    A `SatrapError` that says no place gets that line, too.
+    A `SatrapError` without `where` also gets that line.
 
     Raises:
         SatrapError: of the kind.

@@ -1,4 +1,4 @@
-"""Warnings of satrap's own code as lines that a user reads, without Python's file and line."""
+"""Shows satrap's own warnings to users as plain lines, without Python's file and line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SOURCES = str(Path(__file__).parent)
 
 @contextmanager
 def told(say: Callable[[str], object]) -> Iterator[None]:
-    """Call `say` with the warnings of satrap's own code, of all threads; others are shown as before."""
+    """Call `say` with satrap's own warnings, from all threads; other warnings are shown as before."""
     before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, *rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which new ids get a row, and which rows are evicted when the memory is used up."""
+"""Admission and eviction: which new ids get a row, and which rows are evicted when memory is used up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from satrap.errors import ConfigError
 
 Policy = Literal["lru", "lfu", "ttl"]
 AsStore = Literal["store"]
-"""In place of a setting of one table: that of its store."""
+"""Value of a table's setting: use the store's setting."""
 
 
 @checked()
@@ -26,19 +26,19 @@ class Admission:
     initial row, and its gradients are counted as dropped. The counts take `memory` bytes, whatever the number
     of ids. A count is never too low, so an id is admitted with its `min_count`-th use at the latest. A count
     is too high by t or more with probability at most t ** -4 (then the id is admitted early). All counts are
-    halved each time memory / 4 uses (the width of the sketch) have been counted: ids that stay rare are
+    halved each time memory / 4 uses (the width of the sketch) have been counted. So ids that stay rare are
     forgotten, and the bound always holds.
 
     Args:
         min_count: number of the use that creates the row, 1..255; default 1, the first use.
-        probability: chance, in (0, 1], that a use (from the `min_count`-th on) creates the row: it takes
-            1 / probability uses on average, and no memory. Default 1. The coin is a pure function of
+        probability: chance, in (0, 1], that a use (from the `min_count`-th on) creates the row. It takes
+            1 / probability uses on average, and no memory. Default 1. The result is a pure function of
             (seed, table, id, number of the lookup request), whatever the number of shards.
         memory: bytes for the counts of each table group, a power of two, used if min_count > 1; default
             16 MiB.
 
     Raises:
-        ConfigError: a value outside its range.
+        ConfigError: a value is outside its range.
     """
 
     min_count: int = 1
@@ -47,7 +47,7 @@ class Admission:
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_count <= 255:
-            raise ConfigError(f"admission: min_count must be 1 to 255, got {self.min_count}")
+            raise ConfigError(f"admission: min_count must be in 1..255, got {self.min_count}")
         if not 0 < self.probability <= 1:
             raise ConfigError(f"admission: probability must be in (0, 1], got {self.probability}")
         if self.memory < 64 or self.memory & (self.memory - 1):
@@ -72,25 +72,25 @@ class Eviction:
     shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"))
     ```
 
-    A new id takes the worst of the 10 rows that share its two index buckets. Every 4th new id instead takes
-    the worst of 10 rows under a hand that walks over all tables, so a growing table takes rows from the
-    others. This needs no list and no order, only 4 bytes per index entry. The worst of a few rows chosen by a
-    hash is nearly as good as exact LRU (measured: miss rates within 1 % of all lookups), the time does not
-    depend on the number of rows, and unlike SIEVE it works well when popularity drifts.
+    A new id replaces the worst of the 10 rows that share its two index buckets. Every 4th new id instead
+    replaces the worst of 10 rows under a clock hand that walks over all tables, so a growing table takes rows
+    from the others. This needs no list and no order, only 4 bytes per index entry. Choosing among a few
+    hashed rows is nearly as good as exact LRU (measured: miss rates within 1 % of all lookups), its time does
+    not depend on the number of rows, and unlike SIEVE it works well when popularity drifts.
 
-    A row's optimizer state is evicted with it. An id that comes back starts from its deterministic initial
-    row. Rows of the request being served are never evicted. An id that finds no room reads its initial row,
-    and is counted as `refused`; its gradient is counted as `dropped`.
+    A row's optimizer state is evicted with it. An evicted id that is used again starts from its deterministic
+    initial row. Rows of the current request are never evicted. An id without room reads its initial row and
+    is counted as `refused`; its gradient is counted as `dropped`.
 
     Args:
         policy: "lru" (default) evicts the row looked up longest ago; "lfu" the row looked up least often
-            (counted up to 4095; of equals, the one used longest ago); "ttl" evicts like lru, and also drops
-            rows that no lookup has named for `ttl` steps, even when there is room.
+            (counted up to 4095; ties go to the row used longest ago); "ttl" evicts like lru, and also drops
+            rows that no lookup has named for `ttl` steps, even if there is room.
         ttl: steps, for "ttl": a step is one lookup request of the table group. Expired rows are dropped
-            bit by bit within ttl / 4 or 32 further steps, whichever is more.
+            gradually within ttl / 4 or 32 further steps, whichever is more.
 
     Raises:
-        ConfigError: an unknown policy, or a ttl missing, misplaced or < 1.
+        ConfigError: the policy is unknown, or ttl is missing, not allowed or < 1.
     """
 
     policy: Policy = "lru"
@@ -102,18 +102,21 @@ class Eviction:
                 f"eviction policy {self.policy!r} is unknown", fix=f"use one of {', '.join(get_args(Policy))}"
             )
         if (self.policy == "ttl") != (self.ttl is not None):
-            raise ConfigError("eviction: ttl and the policy ttl belong together", fix="give both or neither")
+            raise ConfigError(
+                f"eviction: policy {self.policy} cannot be combined with ttl {self.ttl}",
+                fix="set ttl if and only if the policy is ttl",
+            )
         if self.ttl is not None and not 1 <= self.ttl < 2**31:
             raise ConfigError(f"eviction: ttl must be 1 to 2147483647 steps, got {self.ttl}")
 
     def check(self, memory: int | None, where: str = "") -> None:
-        """Raise `ConfigError`, which tells `where`, if it would have no effect with this budget."""
+        """Raise `ConfigError` (with `where`) if this eviction would have no effect with this budget."""
         if memory is None and self.ttl is None:
             raise ConfigError(
                 f"eviction with policy {self.policy} needs a memory budget",
                 where=where,
-                why="rows go when it is used up, and there is none",
-                fix="give memory in bytes, or no eviction",
+                why="rows are evicted when the budget is used up, and no budget is set",
+                fix="set memory in bytes, or remove eviction",
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,11 +125,11 @@ class Eviction:
 
 
 def check_own(memory: int | None, where: str) -> None:
-    """Raise `ConfigError`, which tells `where`, unless a table can have such a budget of its own."""
+    """Raise `ConfigError` (with `where`) unless `memory` is a valid budget of one table."""
     if memory is not None and memory < 1:
         raise ConfigError(f"{where}: memory must be a whole number of bytes >= 1, got {memory!r}")
 
 
 def own_to_dict(own: Admission | Eviction | AsStore | None) -> dict[str, Any] | AsStore | None:
-    """Return such a setting of a table as plain data."""
+    """Return a table's admission or eviction setting as plain data."""
     return own if own is None or isinstance(own, str) else own.to_dict()

@@ -31,10 +31,10 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES = get_args(Dtype)
 
 TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
-"""Names of the steps that a number may go through."""
+"""Names of the transforms of numbers."""
 
 MAX_DIM = 4096
-"""Widest row accepted; a larger number is nearly always a typing error."""
+"""Widest row accepted; a larger number is nearly always a typo."""
 
 
 @checked()
@@ -57,10 +57,10 @@ class Categorical:
         boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
         buckets: replace the id by `1 + id % buckets` (a missing value stays missing), which limits the table,
             but makes ids collide.
-        vocabulary: the values that have rows of their own; all others share one. Missing values stay missing.
-            Default: every value has its own. Not with `boundaries`, `time` or `cross`.
-        max_values: keep at most so many values per sample, for `multi`.
-        keep: which of them: the "first" (default) or the "last", for example the latest of a history.
+        vocabulary: the values that have their own rows; all others share one. Missing values stay missing.
+            Default: every value has its own row. Not with `boundaries`, `time` or `cross`.
+        max_values: most values to keep per sample, for `multi`.
+        keep: the values to keep: the "first" (default) or the "last", for example the latest of a history.
         weights: column with a weight >= 0 for each value, for `multi` with pooling "sum", "mean" (divided by
             the sum of weights) or "sqrtn" (by the root of the sum of their squares); lists, or text that
             `separator` splits. A missing weight is 1.
@@ -69,9 +69,9 @@ class Categorical:
         time: the column holds times (see `satrap.data.TimeRange`), and the id is their "hour" (0 to 23) or
             "weekday" (0 is Monday); with `boundaries` also "age", the days since 1970. Times with a zone
             count in UTC.
-        sequence: name of a sequence, such as a history: features that name the same have a value for each of
-            its events, in the same order, and `max_values` and `keep` of one count for all. Missing values
-            are kept. For `multi` with pooling "none".
+        sequence: name of a sequence, such as a history. All features of a sequence have one value per event,
+            in the same order, and `max_values` and `keep` of one feature apply to all. Missing values are
+            kept. For `multi` with pooling "none".
     """
 
     dim: int
@@ -111,10 +111,10 @@ class Numeric:
             1 among n quantiles, 2 to 10,000, of the training rows (of 200,000 of them, if there are more),
             measured or given as `{"quantiles": [ascending numbers]}`; `{"clip": [low, high]}`.
         column: column of the data, default the feature's name.
-        missing: what a missing number becomes, after the transform; default 0.
+        missing: value of a missing number after the transform; default 0.
         time: the column holds times (see `satrap.data.TimeRange`), and the number is their "hour" (0 to 23),
             "weekday" (0 is Monday) or "age", the days since 1970. Times with a zone count in UTC.
-        sequence: name of a sequence of categorical features; the column has a number for each event, in lists
+        sequence: name of a sequence of categorical features; the column has one number per event, in lists
             or in text that `separator` splits.
         separator: splits a text value into numbers, for `sequence`; a blank stands for any white space.
     """
@@ -145,9 +145,9 @@ class Numeric:
 class Vector:
     """A feature that is `dim` numbers per sample, for example a pretrained embedding of a text or picture.
 
-    The network gets the numbers as they are, beside those of `Numeric` features. A column holds lists of
-    `dim` numbers or, with `separator`, text such as `0.5 1 -2` or `[0.5, 1, -2]`. A missing vector or an
-    empty list becomes zeros, and so does a missing number in a vector.
+    The network gets the numbers unchanged, together with the `Numeric` features. A column holds lists of
+    `dim` numbers or, with `separator`, text such as `0.5 1 -2` or `[0.5, 1, -2]`. Missing vectors, empty
+    lists and missing numbers in a vector become zeros.
 
     Args:
         dim: numbers per sample, 1..4096.
@@ -175,10 +175,10 @@ Loss = Literal["squared", "absolute", "huber", "poisson"]
 class Label:
     """A target: 0 or 1, a number, or one of several classes.
 
-    A model gives one output per binary or regression label, and one per class of a multiclass label. Of a
-    binary label it is the logit, of classes they are the logits of a softmax. The output of a regression
-    label is `(prediction - mean) / std`, so that large numbers are learnt as fast as small ones. With loss
-    "poisson" it is `log(prediction / mean)`.
+    A model has one output per binary or regression label, and one per class of a multiclass label. The output
+    of a binary label is its logit; the outputs of a multiclass label are the logits of a softmax. The output
+    of a regression label is `(prediction - mean) / std`, so large numbers are learnt as fast as small ones.
+    With loss "poisson" it is `log(prediction / mean)`.
 
     Args:
         name: name of the task.
@@ -187,18 +187,18 @@ class Label:
         positive: binary: values (compared as text) that count as 1; every other value is 0. Default: the
             column must hold 0 and 1.
         threshold: binary: numbers at or above it count as 1.
-        classes: multiclass: the values (compared as text), or their number n if they are 0 to n - 1.
+        classes: multiclass: the values (compared as text), or their count n if they are 0 to n - 1.
         loss: regression: "squared" (default), "absolute", "huber" or "poisson" (for counts and other numbers
             >= 0).
-        delta: regression with loss "huber": errors up to so many `std` count squared, larger ones by their
-            size; default 1.
+        delta: regression with loss "huber": largest error, in units of `std`, whose loss is quadratic; beyond
+            it the loss is linear. Default 1.
         mean: regression: mean of the label; default: recipes and `satrap.data.measure` take it from the
-            training rows. 0 and `std` 1 leave the label as it is. Binary: share of rows with a 1, if you know
-            it; the models of `satrap.models` then start out predicting it.
+            training rows. 0 and `std` 1 leave the label unchanged. Binary: share of rows with a 1, if known;
+            the models of `satrap.models` then initially predict it.
         std: regression, not poisson: its standard deviation; default as for `mean`.
-        start_at_mean: regression: the models of `satrap.models` start out predicting the mean; default False.
-            It helps with a thousand rows or less.
-        mask: column that says, per row, whether this label is known (1) or to be ignored (0).
+        start_at_mean: regression: the models of `satrap.models` initially predict the mean; default False.
+            Helps with a thousand rows or fewer.
+        mask: column that is 1 in rows where this label is known, and 0 where it is ignored.
     """
 
     name: str
@@ -224,27 +224,27 @@ class Label:
 
     @property
     def unmeasured(self) -> bool:
-        """Whether this is a number whose mean or deviation is not known yet."""
+        """Whether this is a regression label whose mean or standard deviation is not known yet."""
         unknown = self.mean is None or (self.std is None and self.loss != "poisson")
         return self.kind == "regression" and unknown
 
     @property
     def first_output(self) -> float | None:
-        """The output that stands for the mean, if a model is to start with it, else None."""
+        """The initial output, which predicts the mean; None if models do not start at the mean."""
         if self.kind == "binary" and self.mean:
             return math.log(self.mean / (1 - self.mean))
         return 0.0 if self.start_at_mean else None
 
     @property
     def scale(self) -> tuple[float, float]:
-        """(mean, std) of a regression label as its output uses them; 0 and 1 where they are not known."""
+        """(mean, std) of a regression label as its output uses them; 0 and 1 if unknown."""
         if self.loss == "poisson":
             return self.mean or 1.0, 1.0
         return self.mean or 0.0, self.std or 1.0
 
 
 STILL = SGD(lr=1.0)
-"""In place of an optimizer for frozen tables, since it has no state; it takes no step."""
+"""Placeholder optimizer of frozen tables: it has no state, and no step uses it."""
 
 
 @checked()
@@ -255,19 +255,19 @@ class Table:
     Args:
         name: name of the table.
         dim: weights per row, 1..4096.
-        optimizer: how its rows learn; None takes the default of the store or trainer.
+        optimizer: optimizer of its rows; None: the default of the store or trainer.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), as a pure function of
             (seed, table, id); default 0.01.
         dtype: number format of the weights: "float32" (default), or "bfloat16" or "float16", which take half
-            the memory; updates of these are rounded stochastically, so that small ones are not lost. Rows are
-            always read as float32, and optimizer state always is float32.
-        frozen: its rows never change: they are loaded, gradients for them are ignored, and no others are
-            created. An id without a row reads zeros. There is no optimizer, and no state. Default False.
-        memory: its own budget in bytes, which is a part of the store's; the other tables share the rest.
-            Default None: it shares the rest, too.
-        admission: which of its new ids get a row; None: all. Default "store": as the store says.
-        eviction: which of its rows are evicted once its budget is used up; None: none. Default "store".
-            Tables share what they do not have of their own, so a row may be evicted for one of another table.
+            the memory. Updates of 16-bit weights are rounded stochastically, so that small ones are not lost.
+            Rows are always read as float32, and optimizer state is always float32.
+        frozen: its rows never change: they are loaded, their gradients are ignored, and no rows are created.
+            An id without a row reads zeros. The table has neither optimizer nor state. Default False.
+        memory: the table's own budget in bytes, taken from the store's; the other tables share the rest.
+            Default None: the table also shares the rest.
+        admission: which of its new ids get a row; None: all. Default "store": the store's admission.
+        eviction: which of its rows are evicted once its budget is used up; None: none. Default "store": the
+            store's eviction. Without its own budget, a table may lose rows to another table.
     """
 
     name: str
@@ -284,31 +284,30 @@ class Table:
         return described(self)
 
     def __post_init__(self) -> None:
+        where = f"table {self.name!r}"
         if self.frozen:
             if self.optimizer not in (None, STILL):
-                raise ConfigError(f"table {self.name!r} is frozen, and has an optimizer", fix="remove one")
+                raise ConfigError(f"{where}: frozen cannot be combined with an optimizer", fix="remove one")
             if isinstance(self.admission, Admission):
-                raise ConfigError(f"table {self.name!r} is frozen, and has an admission", fix="remove one")
+                raise ConfigError(f"{where}: frozen cannot be combined with admission", fix="remove one")
             object.__setattr__(self, "optimizer", STILL)
             object.__setattr__(self, "initial_scale", 0.0)
-        check_dim(self.dim, f"table {self.name!r}")
+        check_dim(self.dim, where)
         if not 0 <= self.initial_scale <= LARGEST:
-            raise ConfigError(
-                f"table {self.name!r}: initial_scale must be >= 0 in float32, got {self.initial_scale}"
-            )
-        check_own(self.memory, f"table {self.name!r}")
+            raise ConfigError(f"{where}: initial_scale must be >= 0 in float32, got {self.initial_scale}")
+        check_own(self.memory, where)
 
     def admission_or(self, general: Admission | None) -> Admission | None:
-        """Return which of its new ids get a row in a store with this admission; None: all, if not frozen."""
-        own = general if isinstance(self.admission, str) else self.admission
-        return None if own is None or own.open or self.frozen else own
+        """Return the table's admission in a store with this admission; None: all new ids, unless frozen."""
+        admission = general if isinstance(self.admission, str) else self.admission
+        return None if admission is None or admission.open or self.frozen else admission
 
     def eviction_or(self, general: Eviction | None) -> Eviction | None:
-        """Return which of its rows are evicted in a store with this eviction; None: none."""
+        """Return the table's eviction in a store with this eviction; None: rows are never evicted."""
         return general if isinstance(self.eviction, str) else self.eviction
 
     def part(self, shards: int) -> Table:
-        """Return the table as one of several shards has it, whose memory for it together has this size."""
+        """Return the table of one of several shards, with its part of the memory."""
         return self if self.memory is None else replace(self, memory=self.memory // shards)
 
 
@@ -323,7 +322,7 @@ def check_dim(dim: int, where: str) -> None:
 
 
 @checked(
-    labels='write labels=["clicked"], or Label(name="clicked") for one that is no 0 or 1',
+    labels='write labels=["clicked"], or Label(name="clicked") for a label that is not 0 or 1',
     features='write features={"user": Categorical(dim=16), "price": Numeric()}',
 )
 class Schema:
@@ -346,17 +345,17 @@ class Schema:
         features: name -> `Categorical`, `Numeric` or `Vector`, at least one.
         weight: column with a sample weight >= 0, optional.
         group: column whose value groups samples for grouped AUC (for example the user), optional.
-        salt: mixed into every id hash; two projects with different salts share no ids. Default 0.
+        salt: mixed into every id hash; projects with different salts share no ids. Default 0.
 
     Attributes:
         categorical: the categorical features, in order.
         numeric: the numeric features, in order.
-        numeric_columns: numeric or vector feature -> its columns of `Batch.numeric`, in order; without those
-            of sequences, which are in `Batch.events`.
+        numeric_columns: numeric or vector feature -> its columns of `Batch.numeric`, in order; numeric
+            features of sequences are in `Batch.events` instead.
         sequences: name -> the features of a sequence.
 
     Raises:
-        ConfigError: an impossible combination; the message names the feature.
+        ConfigError: an unsupported combination; the message names the feature.
     """
 
     def __init__(
@@ -397,7 +396,7 @@ class Schema:
 
     @property
     def outputs(self) -> int:
-        """Columns of a model's output: one per label, of a multiclass label one per class."""
+        """Columns of a model's output: one per label, but one per class of a multiclass label."""
         return sum(label.outputs for label in self.labels)
 
     def table_of(self, feature: str) -> str:
@@ -405,12 +404,12 @@ class Schema:
         if feature not in self.categorical:
             near = did_you_mean(feature, self.categorical)
             raise ConfigError(
-                f"there is no categorical feature {feature!r}", fix=f"{near}name one of the schema"
+                f"the schema has no categorical feature {feature!r}", fix=f"{near}name one of the schema"
             )
         return self.categorical[feature].table or feature
 
     def replace(self, features: Mapping[str, Feature], labels: Sequence[str | Label] | None = None) -> Schema:
-        """Return a copy in which the named features, or all labels, are exchanged."""
+        """Return a copy with the given features, and the labels if given, replaced."""
         return Schema(
             self.labels if labels is None else labels,
             {**self.features, **features},
@@ -420,11 +419,11 @@ class Schema:
         )
 
     def without_labels(self) -> Schema:
-        """Return a copy without labels and weight, for data that is only to be scored."""
+        """Return a copy without labels and weight, for scoring data without labels."""
         return Schema((), self.features, group=self.group, salt=self.salt)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `Schema.from_dict` reads back; what checkpoints store."""
+        """Return plain data for `Schema.from_dict`, as stored in checkpoints."""
         return {
             "labels": [asdict(label) for label in self.labels],
             "features": {
@@ -462,7 +461,7 @@ class Schema:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Schema.from_dict, (self.to_dict(),)  # the views of its features cannot be copied or sent
+        return Schema.from_dict, (self.to_dict(),)  # mapping proxies cannot be pickled
 
     def __repr__(self) -> str:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
@@ -488,24 +487,24 @@ def _check(schema: Schema) -> None:
             raise ConfigError(
                 f"features {first!r} and {name!r} share table {table!r}: "
                 f"dims {dim} and {categorical.dim} differ",
-                why="a table holds rows of one width",
+                why="all rows of a table have the same width",
                 fix="give both the same dim, or separate tables",
             )
 
 
 def _check_weights(name: str, feature: Categorical) -> None:
-    given = [key for key in ("weights", "weight_separator") if getattr(feature, key) is not None]
-    if not given:
+    keys = [key for key in ("weights", "weight_separator") if getattr(feature, key) is not None]
+    if not keys:
         return
     for wrong, what in (
-        (len(given) == 2, "weight_separator"),
+        (len(keys) == 2, "weight_separator"),
         (not feature.multi, "multi: false"),
         (feature.cross is not None, "cross"),
         (feature.pooling in ("max", "none"), f"pooling: {feature.pooling}"),
     ):
         if wrong:
             raise ConfigError(
-                f"feature {name!r}: {given[0]} does not go with {what}",
+                f"feature {name!r}: {keys[0]} cannot be combined with {what}",
                 why="weights are factors in a sum over the values of a sample",
             )
 
@@ -525,26 +524,26 @@ _OF_KIND: dict[str, tuple[str, ...]] = {
     "regression": ("loss", "delta", "mean", "std", "start_at_mean"),
     "multiclass": ("classes",),
 }
-"""Arguments that not all kinds of labels have."""
+"""Kind of label -> the arguments that only some kinds have."""
 
 
 def _check_label(label: Label) -> None:
     where, loss = f"label {label.name!r}", label.loss
     for kind, arguments in _OF_KIND.items():
-        given = [n for n in arguments if n not in _OF_KIND[label.kind] and getattr(label, n) is not None]
-        if given:
+        wrong = [n for n in arguments if n not in _OF_KIND[label.kind] and getattr(label, n) is not None]
+        if wrong:
             raise ConfigError(
-                f"{where}: {given[0]} does not go with kind {label.kind}",
-                fix=f"set kind: {kind}, or remove it",
+                f"{where}: {wrong[0]} does not apply to kind {label.kind}",
+                fix=f"set kind: {kind}, or remove {wrong[0]}",
             )
     if label.delta is not None and (loss != "huber" or not 0 < label.delta <= LARGEST):
-        raise ConfigError(f"{where}: delta must be above 0, and needs loss: huber, got {label.delta}")
+        raise ConfigError(f"{where}: delta must be > 0, and needs loss: huber, got {label.delta}")
     if label.std is not None and (loss == "poisson" or not 0 < label.std <= LARGEST):
-        raise ConfigError(f"{where}: std must be above 0, and not with loss: poisson, got {label.std}")
+        raise ConfigError(f"{where}: std must be > 0, and unset with loss: poisson, got {label.std}")
     if label.kind == "binary" and label.mean is not None and not 0 < label.mean < 1:
-        raise ConfigError(f"{where}: mean must be above 0 and below 1, got {label.mean}")
+        raise ConfigError(f"{where}: mean must be > 0 and < 1, got {label.mean}")
     if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
-        raise ConfigError(f"{where}: mean must be a number, with loss: poisson above 0, got {label.mean}")
+        raise ConfigError(f"{where}: mean must be a number (> 0 with loss: poisson), got {label.mean}")
     if label.kind == "multiclass":
         _check_classes(where, label.classes)
 
@@ -552,12 +551,12 @@ def _check_label(label: Label) -> None:
 def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
     count = classes if isinstance(classes, int) else len(set(classes or ()))
     if isinstance(classes, tuple) and count < len(classes):
-        raise ConfigError(f"{where}: classes has a value twice: {list(classes)}")
+        raise ConfigError(f"{where}: classes must be unique, got {list(classes)}")
     if isinstance(classes, bool) or not 2 <= count <= MAX_DIM:
         raise ConfigError(
             f"{where}: classes must have 2 to {MAX_DIM} values, got {count}",
             why="a model has one output per class",
-            fix="name the values, classes: [red, green, blue], or give their number if they are 0, 1, 2, ...",
+            fix="list the values, classes: [red, green, blue], or give their count if they are 0, 1, 2, ...",
         )
 
 
@@ -565,9 +564,9 @@ def _check_vocabulary(name: str, feature: Categorical) -> None:
     if feature.vocabulary is None:
         return
     if feature.boundaries is not None or feature.time or feature.cross:
-        raise ConfigError(f"feature {name!r}: vocabulary does not go with boundaries, time or cross")
+        raise ConfigError(f"feature {name!r}: vocabulary cannot be combined with boundaries, time or cross")
     if not feature.vocabulary or len(set(map(str, feature.vocabulary))) < len(feature.vocabulary):
-        raise ConfigError(f"feature {name!r}: vocabulary needs values, each once")
+        raise ConfigError(f"feature {name!r}: vocabulary must have at least one value, and no duplicates")
 
 
 def _check_categorical(name: str, feature: Categorical) -> None:
@@ -580,17 +579,15 @@ def _check_categorical(name: str, feature: Categorical) -> None:
     if feature.cross is not None and len(feature.cross) < 2:
         raise ConfigError(f"feature {name!r}: cross needs two or more columns")
     if feature.boundaries is not None and list(feature.boundaries) != sorted(set(feature.boundaries)):
-        raise ConfigError(f"feature {name!r}: boundaries must ascend: {list(feature.boundaries)}")
+        raise ConfigError(f"feature {name!r}: boundaries must ascend, got {list(feature.boundaries)}")
     if feature.keep == "last" and not feature.max_values:
         raise ConfigError(f"feature {name!r}: keep: last needs max_values")
     if feature.time and feature.cross:
-        raise ConfigError(
-            f"feature {name!r}: time does not go with cross, whose columns are used as they are"
-        )
+        raise ConfigError(f"feature {name!r}: time cannot be combined with cross (its columns are unchanged)")
     if feature.time == "age" and feature.boundaries is None:
         raise ConfigError(
-            f"feature {name!r}: an age is a number of days, and no id",
-            fix="make it a number (numeric: true in a recipe, Numeric in Python), or give boundaries in days",
+            f"feature {name!r}: time: age is a number of days, not an id",
+            fix="make the feature numeric (numeric: true, Numeric in Python), or give boundaries in days",
         )
     _check_vocabulary(name, feature)
     _check_weights(name, feature)

@@ -1,4 +1,4 @@
-"""Sequences: features that say something of the same events of a sample, such as the columns of a history."""
+"""Sequences: features that describe the same events of a sample, such as the columns of a history."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from satrap.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class SequenceGroup:
-    """The features of a sequence. They have a value for each event, in the same order.
+    """The features of a sequence. Each has one value per event, in the same order.
 
     Args:
         ids: its categorical features, at least one, in the order of the schema.
         numbers: its numeric features.
-        max_values: events of a sample that are kept; None: all.
-        keep: which of them, the "first" or the "last".
+        max_values: most events to keep per sample; None: all.
+        keep: the events to keep, the "first" or the "last".
     """
 
     ids: tuple[str, ...]
@@ -34,7 +34,8 @@ def sequence_groups(categorical: Mapping[str, Any], numeric: Mapping[str, Any]) 
         numeric: name -> `Numeric`, all of a schema.
 
     Raises:
-        ConfigError: a feature that cannot be part of a sequence, no categorical one, or limits that differ.
+        ConfigError: a feature cannot be part of a sequence, a sequence has no categorical feature, or the
+            limits of its features differ.
     """
     members: dict[str, list[str]] = {}
     for name, feature in categorical.items():
@@ -45,13 +46,15 @@ def sequence_groups(categorical: Mapping[str, Any], numeric: Mapping[str, Any]) 
     for name, number in numeric.items():
         if number.sequence is None:
             if number.separator is not None:
-                raise ConfigError(f"feature {name!r}: separator needs sequence, since it is one number")
+                raise ConfigError(
+                    f"feature {name!r}: separator needs sequence; without sequence the feature is one number"
+                )
             continue
         if number.sequence not in members:
             raise ConfigError(
                 f"feature {name!r}: no categorical feature is part of sequence {number.sequence!r}",
-                why="events are told apart by ids, and numbers say more of them",
-                fix=f"give a categorical feature sequence: {number.sequence}",
+                why="a sequence needs a categorical feature, which identifies its events",
+                fix=f"set sequence: {number.sequence} in a categorical feature",
             )
         numbers[number.sequence].append(name)
     return {
@@ -61,12 +64,12 @@ def sequence_groups(categorical: Mapping[str, Any], numeric: Mapping[str, Any]) 
 
 
 def sequence_of(groups: Mapping[str, SequenceGroup], name: str) -> SequenceGroup:
-    """Return a sequence by its name; raise `ConfigError` if there is none of it."""
+    """Return a sequence by its name; raise `ConfigError` if it does not exist."""
     if name not in groups:
         raise ConfigError(
             f"no feature is part of a sequence {name!r}",
-            why="its events are to be counted",
-            fix=f"{did_you_mean(name, groups)}give a sequence's name: {', '.join(groups) or 'there is none'}",
+            why="the model uses the events of this sequence",
+            fix=f"{did_you_mean(name, groups)}use one of the sequences: {', '.join(groups) or 'none exists'}",
         )
     return groups[name]
 
@@ -79,24 +82,24 @@ def _check_events(name: str, feature: Any) -> None:
     ):
         if wrong:
             raise ConfigError(
-                f"feature {name!r}: sequence does not go with {what}",
-                why="the model sees a row for each event",
-                fix="set multi: true and pooling: none; of a cross, make a column before",
+                f"feature {name!r}: sequence cannot be combined with {what}",
+                why="the model sees one row per event",
+                fix="set multi: true and pooling: none; instead of cross, add a combined column to the data",
             )
 
 
 def _limit(names: list[str], categorical: Mapping[str, Any]) -> tuple[int | None, Literal["first", "last"]]:
-    """Return the limit of the features that give one, which must be the same."""
-    given = [name for name in names if categorical[name].max_values is not None]
-    for name in given[1:]:
-        one, other = categorical[given[0]], categorical[name]
-        if (one.max_values, one.keep) != (other.max_values, other.keep):
+    """Return (max_values, keep) of a sequence; features that set a limit must set the same one."""
+    limited = [name for name in names if categorical[name].max_values is not None]
+    for name in limited[1:]:
+        first, other = categorical[limited[0]], categorical[name]
+        if (first.max_values, first.keep) != (other.max_values, other.keep):
             raise ConfigError(
-                f"feature {name!r} keeps the {other.keep} {other.max_values} events, {given[0]!r} the "
-                f"{one.keep} {one.max_values}",
-                why=f"both are part of sequence {one.sequence!r}, whose columns stay aligned",
-                fix="give max_values and keep to one of them",
+                f"feature {name!r} keeps the {other.keep} {other.max_values} events, {limited[0]!r} the "
+                f"{first.keep} {first.max_values}",
+                why=f"both features are part of sequence {first.sequence!r}, whose columns must stay aligned",
+                fix="set max_values and keep in one of the features only",
             )
-    if not given:
+    if not limited:
         return None, "first"
-    return categorical[given[0]].max_values, categorical[given[0]].keep
+    return categorical[limited[0]].max_values, categorical[limited[0]].keep

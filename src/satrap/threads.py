@@ -1,9 +1,9 @@
 """Settings of PyTorch's threads.
 
 GNU OpenMP, which PyTorch's CPU build uses, lets its threads spin for milliseconds while they wait for each
-other. satrap reads, looks up and updates on threads of its own; when one of them holds a core, a spinning
-team stalls in every small operation (20 times slower, measured on two cores; docs/decisions/0003). A short
-spin avoids that and costs nothing on an idle machine, but it can only be chosen before PyTorch is loaded.
+other. satrap reads, looks up and updates on its own threads. When one of them holds a core, a spinning team
+stalls in every small operation (20 times slower, measured on two cores; docs/decisions/0003). A short spin
+avoids that and costs nothing on an idle machine, but it can only be set before PyTorch is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from satrap.environment import variables
 
 SPIN_COUNT = "1000"
-"""Iterations, a few microseconds: longer than the gap inside an operation, shorter than a time slice."""
+"""Iterations of a spin, a few microseconds: longer than a gap in an operation, shorter than a time slice."""
 
 
 def shorten_spinning() -> None:
@@ -24,9 +24,9 @@ def shorten_spinning() -> None:
 
 
 def default_threads(present: int) -> int:
-    """Return how many threads PyTorch should use inside an operation, where it uses `present` now.
+    """Return how many threads PyTorch should use inside an operation; it uses `present` now.
 
-    That is `present` if waiting threads give up their core, else all cores but one.
+    The result is `present` if waiting threads yield their core, else at most all cores but one.
     """
     return present if _chosen() else max(1, min(present, (os.cpu_count() or 1) - 1))
 

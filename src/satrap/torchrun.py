@@ -1,4 +1,4 @@
-"""What `torchrun` tells a process that it has started."""
+"""Rank and rendezvous of a process started by `torchrun`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from satrap.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Torchrun:
-    """One of the processes that `torchrun` has started on one machine or several.
+    """One of the processes that `torchrun` started on one or more machines.
 
     Args:
-        store: HOST:PORT of the `torch.distributed.TCPStore` where they find each other.
-        rank: number of this process among all, 0..size - 1.
-        size: number of all processes, > 1.
-        local_rank: number of this process among those of its machine, by default all.
-        local_size: number of processes of its machine.
-        run: name of what `torchrun` runs; the store may serve others as well.
+        store: HOST:PORT of the `torch.distributed.TCPStore` for the rendezvous.
+        rank: rank of this process, 0..size - 1.
+        size: number of processes, > 1.
+        local_rank: rank of this process on its machine; default: `rank`.
+        local_size: number of processes on its machine; default: `size`.
+        run: id of the `torchrun` job; the store may serve other jobs as well.
     """
 
     store: str
@@ -32,29 +32,33 @@ class Torchrun:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Return what this process's environment says; None: it is alone.
+        """Read this process's environment variables; None if it is the only process.
 
         Raises:
-            ConfigError: some variables of `torchrun` are missing, or no numbers.
+            ConfigError: some variables of `torchrun` are missing, or are not numbers.
         """
-        given = variables()
+        environment = variables()
         try:
-            size = int(given.get("WORLD_SIZE", "1"))
+            size = int(environment.get("WORLD_SIZE", "1"))
             if size == 1:
                 return None
-            rank, store = int(given["RANK"]), f"{given['MASTER_ADDR']}:{int(given['MASTER_PORT'])}"
-            local = int(given.get("LOCAL_RANK", rank)), int(given.get("LOCAL_WORLD_SIZE", size))
+            rank, store = (
+                int(environment["RANK"]),
+                f"{environment['MASTER_ADDR']}:{int(environment['MASTER_PORT'])}",
+            )
+            local = int(environment.get("LOCAL_RANK", rank)), int(environment.get("LOCAL_WORLD_SIZE", size))
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"the environment names several processes, but not how they find each other: {error}",
-                why="WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT belong together",
-                fix="start the program with torchrun, or remove these variables",
+                f"the variables of torchrun are incomplete or invalid: {error}",
+                where="environment of this process",
+                why="with WORLD_SIZE > 1, the rendezvous needs RANK, MASTER_ADDR and MASTER_PORT",
+                fix="start the program with torchrun, or unset these variables",
             ) from error
-        return cls(store, rank, size, *local, given.get("TORCHELASTIC_RUN_ID", ""))
+        return cls(store, rank, size, *local, environment.get("TORCHELASTIC_RUN_ID", ""))
 
 
 def address_towards(store: str) -> str:
-    """Return the address of this machine on the way to HOST:PORT; loopback, if that is here."""
+    """Return this machine's address on the route to HOST:PORT; loopback if the host is this machine."""
     host, _, port = store.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect((host, int(port)))  # sends nothing

@@ -19,10 +19,10 @@ METRIC_NAMES = {
     "calibration": "calibration",
     "gauc": "GAUC",
 }
-"""Metric -> its name in texts."""
+"""Metric -> its display name."""
 
 COUNTS = ("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skipped", "gauc_share", "own_share")
-"""Figures that evaluations have beside metrics."""
+"""Figures of an evaluation that are not metrics."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -58,20 +58,20 @@ def metric_name(key: str) -> str:
 
 
 def quality(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that say how good a model is, also the user's, without counts and bounds."""
+    """Return the metrics of a model's quality, including the user's, without counts and bounds."""
     return {key: value for key, value in metrics.items() if key.rpartition("/")[2] not in COUNTS}
 
 
 def described(thing: Any) -> str:
-    """Return a dataclass as a call that makes it, without what is as by default; arrays by type and shape."""
+    """Return a dataclass as a constructor call without default values; arrays as dtype and shape."""
     parts = []
-    for one in fields(thing):
-        value = getattr(thing, one.name)
-        default = one.default if one.default_factory is MISSING else one.default_factory()
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
         if hasattr(value, "shape"):
-            parts.append(f"{one.name}={str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
-        elif one.repr and value != default:
-            parts.append(f"{one.name}={value!r}")
+            parts.append(f"{field.name}={str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
+        elif field.repr and value != default:
+            parts.append(f"{field.name}={value!r}")
     return f"{type(thing).__name__}({', '.join(parts)})"
 
 
@@ -81,17 +81,17 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
 
 
 def baseline_line(metrics: Mapping[str, float]) -> str:
-    """Return the metrics of a model that predicts the mean of the same rows for each, as `metrics_line` does.
+    """Return, as `metrics_line` does, the metrics of a model that predicts the mean for every row.
 
-    They follow from those of any other model: NE is logloss by that of the mean, R2 compares with it. Empty
-    where neither is known.
+    They follow from another model's metrics: NE is its logloss divided by the baseline's, and R2 compares its
+    squared error with the baseline's. Empty if neither is known.
     """
-    found: dict[str, float] = {}
+    baseline: dict[str, float] = {}
     for key, value in metrics.items():
         label, metric = key.rpartition("/")[0], key.rpartition("/")[2]
         prefix = f"{label}/" if label else ""
         if metric == "ne" and value > 0:
-            found |= {f"{prefix}auc": 0.5, f"{prefix}logloss": metrics[f"{prefix}logloss"] / value}
+            baseline |= {f"{prefix}auc": 0.5, f"{prefix}logloss": metrics[f"{prefix}logloss"] / value}
         elif metric == "r2" and value < 1:
-            found[f"{prefix}rmse"] = metrics[f"{prefix}rmse"] / math.sqrt(1 - value)
-    return metrics_line(found)
+            baseline[f"{prefix}rmse"] = metrics[f"{prefix}rmse"] / math.sqrt(1 - value)
+    return metrics_line(baseline)

@@ -54,7 +54,7 @@ def test_an_empty_place_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "match"), [("b", "another run publishes here"), (None, "has snapshots, and is no feed")]
+    ("run", "match"), [("b", "another run publishes to this folder"), (None, "holds snapshots, not a feed")]
 )
 def test_what_others_have_written_is_left_alone(run: str | None, match: str, tmp_path: Path) -> None:
     written(tmp_path, [3, 5], run)
@@ -99,7 +99,7 @@ def test_after_a_delta_that_cannot_be_made_full_the_next_version_is(tmp_path: Pa
         for step in range(1, 14):
             feed.write(step, version("a", delta=step > 1))
         feed.finish()
-    assert ["no space" in text and "next one will be full" in text for text in told] == [True]
+    assert ["no space" in text and "next version is full" in text for text in told] == [True]
     assert feed.manifest(3).delta is not None
     assert not feed.followable(14)
     for step in range(14, 28):
@@ -123,7 +123,7 @@ def test_a_version_is_told_from_a_snapshot() -> None:
     assert is_feed(settings)
     assert not is_feed({})
     check_resumable({}, "here")
-    with pytest.raises(CheckpointError, match="holds weights only"):
+    with pytest.raises(CheckpointError, match="holds only weights"):
         check_resumable(settings, "here")
 
 
@@ -132,5 +132,5 @@ def test_a_feed_of_another_format_is_refused_by_number() -> None:
     assert abs(published_at(settings, "here") - time.time()) < 60
     assert abs(published_at({}, "here") - time.time()) < 60
     for wrong in ({**settings[FEED], "format": 2}, "feed"):
-        with pytest.raises(CheckpointError, match="is not known to this version, which reads 1"):
+        with pytest.raises(CheckpointError, match=r"cannot read feed format .*, only format 1"):
             published_at({FEED: wrong}, "here")

@@ -117,7 +117,7 @@ def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
     data[-1] ^= 1
     file.write_bytes(data)
     assert found.weights["w"].read([0, 0], [2, 2]).sum() == 4
-    with pytest.raises(CheckpointError, match="are not those that were written") as caught:
+    with pytest.raises(CheckpointError, match="do not match their checksum") as caught:
         found.weights["w"].whole()
     assert caught.value.where == str(file)
 

@@ -128,7 +128,7 @@ def test_best_weights_that_only_a_damaged_snapshot_may_name_stay(tmp_path: Path)
 
 def test_what_a_run_has_is_found(tmp_path: Path) -> None:
     run, folder = str(tmp_path / "run"), f"{tmp_path}/run/checkpoints"
-    with pytest.raises(CheckpointError, match="there is no checkpoint here") as raised:
+    with pytest.raises(CheckpointError, match="the folder has no checkpoint") as raised:
         find(run)
     assert raised.value.where == run
     names = ["step-00000002", "best-00000005", "step-00000010"]
@@ -149,7 +149,7 @@ def test_what_a_run_has_is_found(tmp_path: Path) -> None:
 
 
 def test_no_snapshots(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there are no snapshots") as raised:
+    with pytest.raises(CheckpointError, match="the folder has no snapshots") as raised:
         Series(f"{tmp_path}/").read()
     assert raised.value.where == str(tmp_path)
     broken = faults.armed("disk.list", faults.fail(lambda: OSError(errno.EIO, "broken")))

@@ -42,7 +42,7 @@ def test_a_failed_save_keeps_the_old_one(tmp_path: Path) -> None:
 
 
 def test_no_manifest_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint here"):
+    with pytest.raises(CheckpointError, match="the folder has no checkpoint"):
         read_checkpoint(str(tmp_path))
 
 

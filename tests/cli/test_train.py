@@ -123,7 +123,7 @@ def test_a_small_model_trains_where_address_space_is_limited(
         check=False,
     )
     assert done.returncode == code, done.stderr
-    assert ("set embedding.memory to less" in done.stderr) == bool(code), done.stderr
+    assert ("reduce embedding.memory" in done.stderr) == bool(code), done.stderr
 
 
 def test_a_repeated_command_needs_a_recipe_and_a_folder(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_origins(tmp_path: Path) -> None:
         (edited("multi: true, ", ""), "feature 'genres': separator", ":7, key features.genres.separator"),
         (
             edited("[clicked]", "[clicked, {name: n, loss: huber}]"),
-            "label 'n': loss does not go with kind binary",
+            "label 'n': loss does not apply to kind binary",
             ":4, key labels.1.loss",
         ),
         (edited("[clicked]", "[clicked, clicked]"), "label names are not unique", ":4, key labels"),

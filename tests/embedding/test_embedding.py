@@ -304,5 +304,5 @@ def test_models_may_widen_rows_but_not_disagree() -> None:
     )
     [table] = tables_of(schema, SGD(lr=1.0), {"a": 5, "b": 5})
     assert table.dim == 5
-    with pytest.raises(ConfigError, match="wants rows of width"):
+    with pytest.raises(ConfigError, match="needs rows of width"):
         tables_of(schema, SGD(lr=1.0), {"a": 5})

@@ -91,11 +91,11 @@ def test_tables_are_as_the_store_says_and_some_as_they_say_themselves() -> None:
     ]
     with pytest.raises(ConfigError) as raised:
         tables_of(schema, SGD(lr=0.1), store=StoreConfig(tables={"owns": own}))
-    assert raised.value.what == "settings are given for 'owns', which is no table"
+    assert raised.value.what == "settings are given for table 'owns', which does not exist"
     assert raised.value.fix == "did you mean 'own'? tables: shared, own, kept"
     with pytest.raises(ConfigError) as raised:
         tables_of(schema, SGD(lr=0.1), {"a": 2})
-    assert raised.value.what == "feature 'a' wants rows of width 2 in table 'shared', which has 3"
+    assert raised.value.what == "feature 'a' needs rows of width 2 in table 'shared', whose rows have width 3"
 
 
 def test_each_group_asks_for_its_distinct_ids_by_table() -> None:

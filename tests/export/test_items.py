@@ -209,7 +209,7 @@ def test_towers_of_your_own(tmp_path: Path) -> None:
         expected = predictor.predict_all(satrap.data.read(rows, schema.without_labels()))[:, 0]
         scores = (sides["user"] * sides["item"]).sum(1)
         np.testing.assert_allclose(1 / (1 + np.exp(-scores)), expected, rtol=0, atol=1e-5)
-        with pytest.raises(ConfigError, match=r"no tower 'items'\n.*did you mean 'item'"):
+        with pytest.raises(ConfigError, match=r"tower 'items' is unknown\n.*did you mean 'item'"):
             TowerVectors(predictor, "items")
 
 

@@ -203,7 +203,7 @@ def test_errors_about_metrics_name_the_line(tmp_path: Path) -> None:
     assert "did you mean 'brier'?" in missing.fix
     unknown = refused(path, "training.metrics=[sklearn.metrics:roc_auc_score]")
     assert (unknown.what, unknown.where) == (
-        "metrics: roc_auc_score has an argument 'y_true' that no sample has",
+        "metrics: roc_auc_score has an unknown argument 'y_true'",
         "--set training.metrics",
     )
     (tmp_path / "my_metrics.py").write_text(METRICS + "\n\ndef no(labels):\n    return labels['a']\n")
@@ -278,12 +278,12 @@ def test_errors_name_key_file_and_argument(tmp_path: Path) -> None:
     assert "No such file" in error.what
     assert error.where == f"{tmp_path}/my_modell.py"
     assert refused(path, f"{own}={tmp_path}/my_model.py:MyNt").fix.startswith("did you mean 'MyNet'?")
-    assert "is no model" in refused(path, f"{own}={tmp_path}/my_model.py:half_loss").what
+    assert "is not a model class" in refused(path, f"{own}={tmp_path}/my_model.py:half_loss").what
     error = refused(path, "model.hiden=[8]")
     assert (error.what, error.where) == ("MyNet has no argument 'hiden'", "--set model.hiden")
     assert error.fix == "did you mean 'hidden'? allowed: hidden"
     error = refused(path, "model.hidden=[wide]")
-    assert error.what.startswith("MyNet cannot be made: TypeError")
+    assert error.what.startswith("MyNet cannot be constructed: TypeError")
     assert error.where.startswith(f"{tmp_path}/layers.py:")
     assert not (tmp_path / "run").exists()
     error = refused(path, f"training.loss={tmp_path}/my_model.py:half_los")

@@ -197,9 +197,9 @@ def test_the_arrays_of_an_update_may_be_reused():
         ({"weights": np.array([1.0, -1.0])}, "negative sample weights"),
         ({"weights": np.ones((2, 2))}, "labels, .* predictions"),
         ({"groups": None}, "needs groups"),
-        ({"groups": np.zeros(3, np.uint64)}, "do not fit"),
+        ({"groups": np.zeros(3, np.uint64)}, "does not match labels"),
         ({"mask": np.ones((2, 2))}, r"mask must be \[n, 1\]"),
-        ({"mask": np.ones(3)}, "do not fit"),
+        ({"mask": np.ones(3)}, "does not match labels"),
     ],
 )
 def test_bad_input_is_refused_and_changes_nothing(change, message):

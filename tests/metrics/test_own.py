@@ -169,9 +169,9 @@ reserved.__name__ = "step"
         ([7], r"own\[0\] must be a function, got 7"),
         ([reserved], "step cannot be a metric"),
         ([kept, kept], "two metrics have the same name"),
-        ([taken], "there is a metric auc already"),
-        ([average_precision_score], "average_precision_score has an argument 'y_true'"),
-        ([count], "count names groups, and there are none"),
+        ([taken], "auc is the name of a built-in metric"),
+        ([average_precision_score], "average_precision_score has an unknown argument 'y_true'"),
+        ([count], "count takes groups, but the schema has no group column"),
     ],
 )
 def test_what_cannot_be_a_metric_is_refused(functions: list[Any], message: str) -> None:
@@ -236,7 +236,8 @@ def test_torchmetrics_say_which_direction_is_better() -> None:
     assert not higher_is_better(torchmetrics.MeanAbsoluteError())
     assert higher_is_better(torchmetrics.MeanMetric())  # it does not know
     with pytest.raises(
-        ConfigError, match=r"MulticlassAccuracy cannot be made without arguments(.|\n)*make one"
+        ConfigError,
+        match=r"MulticlassAccuracy cannot be constructed without arguments(.|\n)*create an object",
     ):
         Metrics([CLICK], own=[MulticlassAccuracy])
     with pytest.raises(ConfigError, match="two metrics have the same name"):

@@ -140,15 +140,15 @@ def test_outputs_and_first_logits_are_those_of_the_labels() -> None:
 @pytest.mark.parametrize(
     ("features", "options", "what"),
     [
-        ({"user": Categorical(dim=4)}, {}, "needs one sequence"),
-        ({"seen": event()}, {}, "needs one sequence of features, with max_values"),
+        ({"user": Categorical(dim=4)}, {}, "needs exactly one sequence"),
+        ({"seen": event()}, {}, "needs exactly one sequence of features, with max_values"),
         (
             {"seen": event(max_values=3), "more": event(sequence="other", max_values=3)},
             {},
-            "needs one sequence",
+            "needs exactly one sequence",
         ),
-        ({**FEATURES, "tags": event(sequence=None)}, {}, "tags has pooling none"),
-        (FEATURES, {"width": 9}, "cannot divide a width of 9 among 2 heads"),
+        ({**FEATURES, "tags": event(sequence=None)}, {}, "pooling is none in tags"),
+        (FEATURES, {"width": 9}, "width 9 must be a multiple of heads 2"),
         (FEATURES, {"window": 0}, "window must be a whole number"),
         (FEATURES, {"window": 2, "global_tokens": 0}, "global_tokens must be a whole number"),
         (FEATURES, {"global_tokens": 2}, "global_tokens needs window"),

@@ -138,7 +138,7 @@ def test_unpooled_features_and_missing_labels_are_refused(name):
     unpooled = Schema(
         ["y"], {"a": Categorical(dim=4), "list": Categorical(dim=4, multi=True, pooling="none")}
     )
-    with pytest.raises(ConfigError, match="list has pooling none"):
+    with pytest.raises(ConfigError, match="pooling is none in list"):
         models.create(name, unpooled)
     with pytest.raises(ConfigError, match="no labels"):
         models.create(name, make_schema(labels=()))
@@ -184,7 +184,9 @@ def test_an_exclusive_or_needs_more_than_a_linear_model(name):
 
 def test_unknown_names_and_arguments_are_refused_with_the_nearest():
     schema = make_schema()
-    with pytest.raises(ConfigError, match=r"unknown model 'deep_fm'\n  what to do: did you mean 'deepfm'\?"):
+    with pytest.raises(
+        ConfigError, match=r"model 'deep_fm' is unknown\n  what to do: did you mean 'deepfm'\?"
+    ):
         models.create("deep_fm", schema)
     with pytest.raises(ConfigError, match=r"no argument 'hiden'\n  what to do: did you mean 'hidden'\?"):
         models.create("dnn", schema, hiden=[8])
@@ -199,7 +201,7 @@ def test_unknown_names_and_arguments_are_refused_with_the_nearest():
         ("dnn", {"hidden": "256"}, "hidden must be a list"),
         ("dnn", {"hidden": [0]}, "whole number >= 1, got 0"),
         ("dnn", {"hidden": [1.5]}, r"must be a whole number, got 1\.5"),
-        ("dnn", {"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ("dnn", {"dropout": 1.0}, "dropout must be >= 0 and < 1"),
         ("dnn", {"dropout": "no"}, "dropout must be a number"),
         ("dcnv2", {"cross_layers": 0}, "cross_layers must be"),
         ("dcnv2", {"rank": -1}, "rank must be"),
@@ -208,7 +210,7 @@ def test_unknown_names_and_arguments_are_refused_with_the_nearest():
         ("finalmlp", {"heads": 0}, "heads must be"),
         ("wukong", {"rank": 0}, "rank must be"),
         ("rankmixer", {"tokens": 7}, "cannot make 7 tokens of width 64 from 26 columns"),
-        ("rankmixer", {"tokens": 32}, "choose at most 26 tokens"),
+        ("rankmixer", {"tokens": 32}, "set tokens to at most 26"),
         ("mmoe", {"experts": 0}, "the number of experts must be"),
         ("ple", {"levels": 0}, "levels must be"),
         ("ple", {"shared_experts": 0}, "the number of experts must be"),

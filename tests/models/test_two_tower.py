@@ -110,7 +110,7 @@ def test_arguments_make_the_same_model_again() -> None:
     [
         ({}, r"no features of the item\n"),
         ({"item": list(MIXED.features)}, r"no features of the user\n"),
-        ({"item": ["bb"]}, r"item names 'bb', which is no feature\n.*did you mean 'b'"),
+        ({"item": ["bb"]}, r"item names 'bb', which is not a feature\n.*did you mean 'b'"),
         ({"item": ["b"], "width": 0}, "width must be a whole number >= 1"),
     ],
 )
@@ -120,7 +120,7 @@ def test_impossible_arguments_are_refused(options: dict[str, Any], message: str)
 
 
 def test_it_has_one_output() -> None:
-    with pytest.raises(ConfigError, match="one output, and the labels need 2"):
+    with pytest.raises(ConfigError, match="one output, but the labels need 2"):
         TwoTower(make_schema(labels=("a", "b")), item=["c0"])
     with pytest.raises(ConfigError, match="no labels"):
         TwoTower(make_schema(labels=()), item=["c0"])
@@ -128,5 +128,5 @@ def test_it_has_one_output() -> None:
 
 def test_lists_of_rows_are_refused() -> None:
     features = {"a": Categorical(dim=4), "b": Categorical(dim=4, multi=True, pooling="none")}
-    with pytest.raises(ConfigError, match="b has pooling none"):
+    with pytest.raises(ConfigError, match="pooling is none in b"):
         TwoTower(Schema(["y"], features), item=["a"])

@@ -163,8 +163,8 @@ def test_admitting_all_keeps_no_counts():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_count": 0}, "min_count must be 1 to 255"),
-        ({"min_count": 256}, "min_count must be 1 to 255"),
+        ({"min_count": 0}, "min_count must be in 1..255"),
+        ({"min_count": 256}, "min_count must be in 1..255"),
         ({"probability": 0.0}, r"probability must be in \(0, 1\]"),
         ({"probability": float("nan")}, "probability must be"),
         ({"memory": 1000}, "memory must be a power of two"),

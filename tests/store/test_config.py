@@ -91,5 +91,5 @@ def test_settings_of_a_table_as_plain_data() -> None:
     for one in (TableSettings(), frozen, TableSettings(admission=None)):
         assert TableSettings.of(one.to_dict()) == one
     for wrong in ({"optimizer": SGD(lr=1.0)}, {"initial_scale": 0.0}, {"admission": Admission()}):
-        with pytest.raises(ConfigError, match=f"a frozen table has no {next(iter(wrong))}"):
+        with pytest.raises(ConfigError, match=f"frozen cannot be combined with {next(iter(wrong))}"):
             TableSettings(frozen=True, **wrong)  # type: ignore[arg-type]

@@ -239,14 +239,14 @@ def test_a_cut_that_nobody_reads_is_given_up_and_training_goes_on(narrow, monkey
     next(snapshot)
     for part in np.array_split(np.arange(20_000, dtype=U), 40):
         store.update("a", part, np.ones((len(part), 3), np.float32))
-    with pytest.raises(StoreError, match="given up: too many rows changed"):
+    with pytest.raises(StoreError, match="abandoned: too many rows changed"):
         next(snapshot)
     whole = content(store.export("a"))
     assert len(whole["a"][0]) == 20_000
     snapshot = store.export("a", chunk_rows=100)
     next(snapshot)
     store.update("a", np.arange(20_000, dtype=U), np.ones((20_000, 3), np.float32))  # more than may be copied
-    with pytest.raises(StoreError, match="given up"):
+    with pytest.raises(StoreError, match="abandoned"):
         next(snapshot)
 
 

@@ -159,7 +159,7 @@ def test_the_least_budget_holds_one_row(eviction, each):
     assert budget(least + each - 1, 64, 64, 3, eviction).rows == 1
     with pytest.raises(ConfigError, match=f"budget of {least - 1} bytes") as caught:
         budget(least - 1, 64, 64, 3, eviction)
-    assert caught.value.where == "group of 3 tables with 64 bytes a row"
+    assert caught.value.where == "group of 3 tables with 64 bytes per row"
     assert caught.value.fix == f"give this group at least {least} bytes"
 
 

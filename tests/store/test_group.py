@@ -27,7 +27,7 @@ def test_counts_of_admission_take_half_of_a_budget_at_most() -> None:
         5,
         1024,
     ]
-    with pytest.raises(ConfigError, match="take 1024 bytes of a group's budget of 2047"):
+    with pytest.raises(ConfigError, match="take 1024 bytes of a table group's memory budget of 2047"):
         _left_for_rows(2047, gate)
     assert _left_for_rows(2047, Gate(Admission(), 1, ("a",))) == 2047  # nothing is counted
 

@@ -181,13 +181,13 @@ def test_without_a_budget_a_third_of_the_address_space_is_shared(monkeypatch):
 def test_all_of_the_memory_can_be_that_of_single_tables():
     tables = [table("a", memory=600), table("b", memory=400)]
     assert [share.memory for share in shares(tables, optimizer=OPTIMIZER, memory=1000)] == [600, 400]
-    with pytest.raises(ConfigError, match="1000 bytes are more than the 999 bytes") as caught:
+    with pytest.raises(ConfigError, match="1000 bytes, more than the store's 999 bytes") as caught:
         shares(tables, optimizer=OPTIMIZER, memory=999)
     assert caught.value.where == "tables a, b"
-    with pytest.raises(ConfigError, match="nothing is left of the 1000 bytes") as caught:
+    with pytest.raises(ConfigError, match="all of the store's 1000 bytes") as caught:
         shares([*tables, table("c")], optimizer=OPTIMIZER, memory=1000)
-    assert caught.value.where == "tables a, b; without: c"
-    with pytest.raises(ConfigError, match="two tables have the name 'a'"):
+    assert caught.value.where == "tables a, b; without a budget: c"
+    with pytest.raises(ConfigError, match="two tables are named 'a'"):
         shares([table("a"), table("a")], optimizer=OPTIMIZER)
     [one] = shares([table("a")], optimizer=OPTIMIZER, memory=1)
     assert one.memory == 1
@@ -207,7 +207,7 @@ def test_only_tables_that_evict_have_a_part_of_the_tier(tmp_path: Path):
 
 def test_a_full_table_names_its_own_budget():
     store = Shard([table("a", memory=SMALL), table("b")], optimizer=SGD(lr=0.1), seed=1)
-    with pytest.raises(StoreError, match=r"set tables\.a\.memory to more"):
+    with pytest.raises(StoreError, match=r"increase tables\.a\.memory"):
         store.lookup("a", np.arange(10_000, dtype=U))
     store.lookup("b", np.arange(10_000, dtype=U))
     assert store.statistics().tables["b"].rows == 10_000
@@ -219,9 +219,9 @@ def test_a_full_table_names_its_own_budget():
         (
             [table("a", memory=600), table("b", memory=600)],
             {"memory": 1000},
-            "1200 bytes are more than the 1000",
+            "own budgets take 1200 bytes, more than the store's 1000",
         ),
-        ([table("a", memory=1000), table("b")], {"memory": 1000}, "nothing is left of the 1000 bytes"),
+        ([table("a", memory=1000), table("b")], {"memory": 1000}, "all of the store's 1000 bytes"),
         ([table("a", eviction=Eviction("lru"))], {}, "eviction with policy lru needs a memory budget"),
         (
             [table("a", memory=1 << 20), table("b")],
@@ -231,12 +231,12 @@ def test_a_full_table_names_its_own_budget():
         (
             [table("a", eviction=Eviction("ttl", 3)), table("b")],
             {"memory": 1 << 20, "eviction": Eviction("lru"), "tier": Tier("/tmp", 1 << 20)},
-            "a tier does not go with policy ttl",
+            "a tier cannot be combined with policy ttl",
         ),
         (
             [table("a", eviction=None)],
             {"memory": 1 << 20, "eviction": Eviction("lru"), "tier": Tier("/tmp", 1 << 20)},
-            "a tier does not go with no eviction",
+            "a tier cannot be combined with no eviction",
         ),
     ],
 )
@@ -252,7 +252,7 @@ def test_settings_that_do_not_go_together(tables, store, what):
         ({"memory": True}, "memory must be a whole number"),
         ({"eviction": "lru"}, "eviction must be an Eviction, 'store' or None, got 'lru'"),
         ({"admission": Eviction()}, "admission must be an Admission, 'store' or None, got"),
-        ({"frozen": True, "admission": STRICT}, "is frozen, and has an admission"),
+        ({"frozen": True, "admission": STRICT}, "frozen cannot be combined with admission"),
     ],
 )
 def test_impossible_settings_of_a_table(own, what):

@@ -97,7 +97,7 @@ def test_state_that_does_not_fit_changes_nothing():
     state = one.groups[0].state()
     with pytest.raises(StoreError, match="does not fit"):
         small.groups[0].restore(state)
-    with pytest.raises(StoreError, match="not those its state tells of"):
+    with pytest.raises(StoreError, match="rows differ from its saved state"):
         filled.groups[0].restore(state)
     change(small, np.random.default_rng(1), 3)
     assert filled.peek("a", np.array([2**60], U))[1].all()

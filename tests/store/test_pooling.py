@@ -222,8 +222,8 @@ def test_gather_features_and_its_gradient(features, batch, u, dim, seed):
 ROWS = np.zeros((3, 4), np.float32)
 INVERSE = np.array([0, 2], np.int32)
 CASES = {
-    "inverse must hold 0..2": lambda: pool(ROWS, np.array([0, 3], np.int32), None),
-    "inverse must hold 0..1": lambda: segment_sum(ROWS[:2], np.array([0, -1], np.int32), 2),
+    "inverse must be in 0..2": lambda: pool(ROWS, np.array([0, 3], np.int32), None),
+    "inverse must be in 0..1": lambda: segment_sum(ROWS[:2], np.array([0, -1], np.int32), 2),
     "inverse must be int32": lambda: pool(ROWS, np.array([0, 1]), None),
     "inverse must have 3 entries": lambda: segment_sum(ROWS, INVERSE, 3),
     "splits must ascend": lambda: pool(ROWS, INVERSE, np.array([0, 3])),
@@ -231,7 +231,7 @@ CASES = {
     "mode 'median' is unknown": lambda: pool(ROWS, INVERSE, None, mode="median"),
     "needs the argmax": lambda: pool_backward(ROWS[:2], INVERSE, None, 3, mode="max"),
     r"gradients must be float32\[2, dim\]": lambda: pool_backward(ROWS, INVERSE, None, 3),
-    "do not divide into 3 features": lambda: gather_features(ROWS, INVERSE, 3),
+    "cannot be divided into 3 features": lambda: gather_features(ROWS, INVERSE, 3),
     "of contiguous blocks": lambda: gather_features(ROWS, INVERSE, 2, out=np.zeros((1, 2, 4))),
     "into must be C-contiguous": lambda: pool_backward(
         ROWS[:2], INVERSE, None, 3, into=np.zeros((3, 8), np.float32)[:, ::2]

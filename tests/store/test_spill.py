@@ -202,7 +202,7 @@ def test_a_full_disk_ends_it_with_an_error_and_loses_nothing(tiered, spilled):
     before, limits = content(tiered.snapshot()), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(StoreError, match="free disk space there"):
+        with pytest.raises(StoreError, match="free disk space in this folder"):
             list(tiered.snapshot())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -213,7 +213,7 @@ def test_a_file_that_lost_its_end_is_noticed(tiered, spilled):
     snapshot = tiered.snapshot(chunk_rows=100)
     next(snapshot)
     os.ftruncate(spilled[0]._file.fileno(), 1000)
-    with pytest.raises(StoreError, match="shorter than what was written"):
+    with pytest.raises(StoreError, match="shorter than expected"):
         list(snapshot)
 
 

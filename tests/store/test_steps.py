@@ -31,5 +31,5 @@ def test_layout_of_a_row(optimizer, state, width, starts):
 
 
 def test_an_optimizer_without_a_kernel_is_an_error():
-    with pytest.raises(ConfigError, match="no optimizer Optimizer"):
+    with pytest.raises(ConfigError, match="does not support optimizer Optimizer"):
         plan(Optimizer(lr=1), 8)

@@ -53,9 +53,9 @@ def test_splits_ascend_from_0_to_the_number_of_ids() -> None:
         assert check_splits(good, segments, 5) is good
     assert check_splits(np.array([0]), None, 0).tolist() == [0]
     for wrong, segments, what in (
-        ([0, 2, 2, 5], 2, "one entry per table and one more, got 4"),
-        ([0, 2, 2, 5], 4, "one entry per table and one more, got 4"),
-        ([], None, "one entry per table and one more, got 0"),
+        ([0, 2, 2, 5], 2, "one entry more than the group has tables, got 4"),
+        ([0, 2, 2, 5], 4, "one entry more than the group has tables, got 4"),
+        ([], None, "one entry more than the group has tables, got 0"),
         ([1, 2, 2, 5], 3, r"ascend from 0 to the number of ids \(5\)"),
         ([0, 2, 2, 4], 3, r"ascend from 0 to the number of ids \(5\)"),
         ([0, 3, 2, 5], 3, r"ascend from 0 to the number of ids \(5\)"),

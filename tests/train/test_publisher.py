@@ -262,7 +262,7 @@ def test_two_runs_cannot_publish_to_one_feed(tmp_path: Path) -> None:
     plan = Publishing(str(tmp_path), every=EVERY)
     first, second = make_trainer(), make_trainer()
     first.fit(train_data(), checkpoint=feeding(plan), steps=2)
-    with pytest.raises(ConfigError, match="another run publishes here"):
+    with pytest.raises(ConfigError, match="another run publishes to this folder"):
         second.fit(train_data(), checkpoint=feeding(plan))
     first.close()
     second.close()
@@ -283,7 +283,7 @@ def test_a_run_that_began_to_publish_meanwhile_is_noticed(tmp_path: Path) -> Non
 
     trainer.fit(train_data(), checkpoint=feeding(plan), steps=4, observers=[Intruder()])
     trainer.close()
-    assert all("another run publishes here" in text for text in told)
+    assert all("another run publishes to this folder" in text for text in told)
     assert len(told) == 2
 
 
@@ -293,7 +293,7 @@ def test_a_feed_is_not_in_the_folder_of_snapshots(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="in the folder of snapshots"):
         trainer.fit(train_data(), checkpoint=replace(place, publish=Publishing(str(tmp_path))))
     trainer.fit(train_data(), checkpoint=place)
-    with pytest.raises(ConfigError, match="has snapshots, and is no feed"):
+    with pytest.raises(ConfigError, match="holds snapshots, not a feed"):
         trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path))))
     trainer.close()
 
@@ -302,10 +302,10 @@ def test_training_does_not_go_on_from_a_feed(tmp_path: Path) -> None:
     trainer = make_trainer()
     trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path))), steps=2)
     trainer.close()
-    with pytest.raises(CheckpointError, match="holds weights only"):
+    with pytest.raises(CheckpointError, match="holds only weights"):
         Trainer.load(str(tmp_path), Dropped())
     again = make_trainer()
-    with pytest.raises(CheckpointError, match="holds weights only"):
+    with pytest.raises(CheckpointError, match="holds only weights"):
         again.fit(train_data(), checkpoint=Checkpointing(str(tmp_path)), resume=True)
     again.close()
 

@@ -462,7 +462,9 @@ def test_tables_with_settings_of_their_own_equal_plain_pytorch(tmp_path: Path) -
 
 
 def test_settings_of_a_table_that_is_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="settings are given for 'usr', which is no table") as caught:
+    with pytest.raises(
+        ConfigError, match="settings are given for table 'usr', which does not exist"
+    ) as caught:
         make_trainer(tables={"usr": TableSettings(dtype="bfloat16")})
     assert caught.value.fix == "did you mean 'user'? tables: user, item, tags"
 

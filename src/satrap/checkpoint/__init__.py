@@ -3,7 +3,7 @@
 A checkpoint is a folder (or fsspec URL):
 
 ```
-manifest.json              written last: settings, size and checksums of every file, and its own digest
+manifest.json              written last: settings, size and checksums of every file, and a digest
 data-<token>/
     model.safetensors      the network's weights
     optimizer.safetensors  the dense optimizer's tensors
@@ -12,16 +12,17 @@ data-<token>/
     store.safetensors      state of the store: order of eviction, ids that wait for admission
 ```
 
-Each of several shards writes its own file, such as `table-000.shard-0001.arrow`. So does each process with a
-part of the network: `model.part-0001.safetensors`, whose metadata say where in the whole its tensors belong.
+With several shards, each writes its own file, such as `table-000.shard-0001.arrow`. Each process with a part
+of the network also writes its own file: `model.part-0001.safetensors`, whose metadata give the position of
+its tensors in the whole tensors.
 
-The `table-*.arrow` of a delta hold only the rows that changed since the snapshot before;
+The `table-*.arrow` files of a delta hold only the rows that changed since the previous snapshot;
 `deleted.safetensors` holds, by table, the ids that lost their row. The manifest of a delta has name and id of
-the snapshot before, so that no other one can take its place. Rows of a table are sorted by (bucket, id), so
-that a full snapshot and its deltas can be merged while they are read.
+the previous snapshot, so that no other snapshot can replace it. Rows of a table are sorted by (bucket, id),
+so that a full snapshot and its deltas can be merged while they are read.
 
-A folder without a manifest holds no checkpoint. Saving over an older checkpoint writes the new data, replaces
-the manifest in one step, and then removes the old data. `Series` keeps the snapshots of a run, each in such
+A folder without a manifest is not a checkpoint. Saving over an older checkpoint writes the new data, replaces
+the manifest atomically, and then removes the old data. `Series` keeps the snapshots of a run, each in such
 a folder: `step-00001000/` and so on.
 """
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Background", "Checkpoint", "Series", "read_checkpoint", "verify", "write_checkpoint"]
 
 _MODULES = {"Background": "background", "Series": "series"}
-"""The other names are in `snapshot`. All load on first use, because shard servers run without PyTorch."""
+"""Name -> its module, default `snapshot`; imported on first use, as shard servers run without PyTorch."""
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,13 @@ from satrap.errors import CheckpointError, SatrapError
 
 
 class Background:
-    """Runs one job at a time in a thread and keeps its failure until someone asks.
+    """Runs one job at a time in a thread and keeps its error until the caller reads it.
 
     ```python
     writer = Background()
     if not writer.busy:
         writer.start(lambda: series.write(step, cut))
-    error = writer.failure()            # of the last job, once; None if it went well or is still running
+    error = writer.failure()            # of the last job, once; None if it succeeded or is still running
     ```
     """
 
@@ -27,7 +27,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], object]) -> None:
-        """Wait for the job before, then run this one; if no thread can be started, run it here."""
+        """Wait for the previous job, then run this one; in the calling thread if no thread can be started."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(job,), name="satrap-snapshot", daemon=True)
         try:
@@ -42,11 +42,11 @@ class Background:
             job()
         except SatrapError as error:
             self._error = error
-        except BaseException as error:  # noqa: BLE001 - what a thread does not keep is lost
+        except BaseException as error:  # noqa: BLE001 - an error that leaves a thread is lost
             self._error = CheckpointError(
                 f"the snapshot could not be written: {type(error).__name__}: {error}",
-                why="older snapshots are untouched",
-                fix="training goes on, and the next snapshot is tried",
+                why="older snapshots are unchanged",
+                fix="training continues and will try to write the next snapshot",
             )
             self._error.__cause__ = error
 
@@ -56,6 +56,6 @@ class Background:
             self._thread.join()
 
     def failure(self) -> SatrapError | None:
-        """Return what the last finished job raised; the next call returns None."""
+        """Return the error of the last finished job; the next call returns None."""
         error, self._error = self._error, None
         return error

@@ -18,11 +18,11 @@ from satrap.store import BUCKETS, Chunk
 Ids = npt.NDArray[np.uint64]
 
 DELETED = "deleted.safetensors"
-"""File of a delta: by table, ids that had a row in the snapshot before and have none now."""
+"""File of a delta: by table, ids that had a row in the previous snapshot and have none now."""
 
 
 def deleted_file(suffix: str) -> str:
-    """Return the name that one of several writers gives its `DELETED` file."""
+    """Return the name of the `DELETED` file of one of several writers."""
     return f"deleted{suffix}.safetensors"
 
 
@@ -55,7 +55,7 @@ class Chain:
         deleted = [read_deleted(*member) for member in self.members]
         for name in self.tables if table is None else [table]:
             sources = [(chunk for _, chunk in read_chunks(*member, name, buckets)) for member in self.members]
-            gone = [one.get(name, np.empty(0, np.uint64)) for one in deleted]
+            gone = [by_table.get(name, np.empty(0, np.uint64)) for by_table in deleted]
             yield from ((name, chunk) for chunk in merge(sources, gone))
 
 
@@ -69,22 +69,23 @@ def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
     if manifest.delta is None:
         return {}
     if DELETED not in manifest.files:
-        raise damaged(storage.path(manifest.data), f"it has no {DELETED}")
-    found: dict[str, list[Ids]] = {}
+        raise damaged(storage.path(manifest.data), f"{DELETED} is missing")
+    deleted: dict[str, list[Ids]] = {}
     for name in filter(is_deleted_file, manifest.files):
         where = f"{manifest.data}/{name}"
         try:
             for table, ids in load(storage.read(where, manifest.files[name])).items():
-                found.setdefault(table, []).append(ids)
-        except (SafetensorError, KeyError, ValueError) as error:  # right checksums, wrong content
+                deleted.setdefault(table, []).append(ids)
+        except (SafetensorError, KeyError, ValueError) as error:  # valid checksums, invalid content
             raise damaged(storage.path(where), str(error)) from error
-    return {table: np.sort(np.concatenate(parts)) for table, parts in found.items()}
+    return {table: np.sort(np.concatenate(parts)) for table, parts in deleted.items()}
 
 
 def open_chain(url: str) -> Chain:
-    """Return a checkpoint with the snapshots it builds on; reads their manifests only.
+    """Return a checkpoint with the snapshots it builds on; reads only their manifests.
 
-    Raises CheckpointError if there is none, or a delta is missing, copied, renamed, or of another chain.
+    Raises CheckpointError if the checkpoint does not exist, or a delta is missing, copied, renamed, or of
+    another chain.
     """
     storage = Storage(url.rstrip("/"))
     members = [(storage, read_manifest(storage))]
@@ -94,21 +95,21 @@ def open_chain(url: str) -> Chain:
 
 
 def deltas_since(url: str, id_: str) -> list[tuple[Storage, Manifest]] | None:
-    """Return the deltas that lead from the checkpoint of an id to another one, in order; None: none do.
+    """Return the deltas from the checkpoint with an id to the one at `url`, in order; None: not connected.
 
-    Reads their manifests only, and raises as `open_chain` does.
+    Reads only their manifests, and raises as `open_chain` does.
     """
     storage = Storage(url.rstrip("/"))
     manifest = read_manifest(storage)
-    found: list[tuple[Storage, Manifest]] = []
+    deltas: list[tuple[Storage, Manifest]] = []
     while manifest.id != id_:
         if (link := manifest.delta) is None:
             return None
-        found.insert(0, (storage, manifest))
+        deltas.insert(0, (storage, manifest))
         if link.previous_id == id_:
             break
         storage, manifest = _followed(storage, link)
-    return found
+    return deltas
 
 
 def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[Chunk]:
@@ -117,24 +118,26 @@ def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[Chunk]
 
 
 def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
-    """Return the snapshot before a delta; raise unless the delta is in its own folder and follows it."""
+    """Return the snapshot before a delta; raise unless the delta is in its folder and follows it."""
     above = storage.absolute.rstrip("/").rsplit("/", 1)[0]
     before = Storage(f"{above}/{link.previous}")
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
-        raise _refused(f"{name} is a copy of delta {link.name}", storage, "restore its own name")
+        raise _refused(f"{name} is a copy of delta {link.name}", storage, f"rename it to {link.name}")
     if not before.exists(MANIFEST):
         raise _refused(
-            f"delta {name} follows {link.previous}, which is missing", storage, "restore a backup of that"
+            f"delta {name} follows {link.previous}, which is missing",
+            storage,
+            f"restore {link.previous} from a backup",
         )
     previous = read_manifest(before)
     number = 0 if previous.delta is None else previous.delta.number
-    # Numbers must fall from delta to delta; else manifests could form a circle, and this would never end.
+    # Numbers must decrease from delta to delta; otherwise manifests in a cycle would loop forever.
     if previous.id != link.previous_id or number >= link.number:
         raise _refused(
-            f"delta {name} does not follow this {link.previous}, but another one",
+            f"delta {name} follows another {link.previous}, not the one in this folder",
             storage,
-            "restore the snapshots of its own run",
+            "restore the snapshots of the delta's run",
         )
     return before, previous
 
@@ -143,6 +146,6 @@ def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:
     return CheckpointError(
         what,
         where=storage.path(MANIFEST),
-        why="a delta cannot be used without exactly the snapshots before it",
+        why="a delta can only be used with exactly the snapshots before it",
         fix=f"{fix}, or {instead_of(storage.path(MANIFEST))}",
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the safetensors bytes of named tensors; those that share memory are written separately."""
+    """Return the safetensors bytes of named tensors; tensors that share memory are written separately."""
     return save(tensors_on_host(tensors))
 
 
@@ -26,7 +26,7 @@ def pack_optimizer(state: Mapping[str, Any]) -> bytes:
 
 
 def flat_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the tensors of a state_dict, read or not, by `<number>.<key>`, and their file's metadata."""
+    """Return the tensors (loaded or not) of a state_dict by `<number>.<key>`, and their file's metadata."""
     tensors, plain = dict[str, Any](), dict[str, Any]()
     for index, entry in state.get("state", {}).items():
         for key, value in entry.items():
@@ -36,25 +36,25 @@ def flat_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def tensors_on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of host memory; safetensors refuses those that share memory, so each gets its own."""
-    found: dict[str, Tensor] = {}
+    """Return the tensors in host memory, without shared memory, which safetensors rejects."""
+    copies: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
         memory = plain.untyped_storage().data_ptr()
-        found[name] = plain.clone() if memory in taken else plain
+        copies[name] = plain.clone() if memory in taken else plain
         taken.add(memory)
-    return found
+    return copies
 
 
 def unpack_optimizer(data: bytes) -> dict[str, Any]:
-    """Return the state_dict that `pack_optimizer` packed; empty when there was none."""
+    """Return the state_dict that `pack_optimizer` packed; empty if there was none."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return whole_optimizer(unpack_tensors(data), [header["__metadata__"]])
 
 
 def whole_optimizer(tensors: Mapping[str, Any], files: Iterable[Mapping[str, str]]) -> dict[str, Any]:
-    """Return the state_dict of tensors of `flat_optimizer`, from one or several files with such metadata."""
+    """Return the state_dict from the tensors and metadata of `flat_optimizer`, from one or more files."""
     state, groups, values = dict[int, dict[str, Any]](), None, dict(tensors)
     for metadata in files:
         saved = json.loads(metadata["optimizer"])
@@ -73,9 +73,9 @@ def whole_optimizer(tensors: Mapping[str, Any], files: Iterable[Mapping[str, str
 
 def same_shapes(saved: Mapping[str, Tensor], model: torch.nn.Module) -> str:
     """Return the first difference in shape between saved weights and a model, in words; empty if none."""
-    own = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    found = {name: tuple(t.shape) for name, t in saved.items()}
-    for name in sorted(own.keys() | found.keys()):
-        if own.get(name) != found.get(name):
-            return f"{name}: saved {found.get(name, 'nothing')}, model {own.get(name, 'nothing')}"
+    in_model = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    in_file = {name: tuple(t.shape) for name, t in saved.items()}
+    for name in sorted(in_model.keys() | in_file.keys()):
+        if in_model.get(name) != in_file.get(name):
+            return f"{name}: saved {in_file.get(name, 'nothing')}, model {in_model.get(name, 'nothing')}"
     return ""

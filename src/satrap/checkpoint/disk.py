@@ -1,4 +1,4 @@
-"""The calls to a file system that checkpoints need; each first passes a point where tests inject faults."""
+"""The file-system calls of checkpoints, each with a fault point for tests."""
 
 import contextlib
 import errno
@@ -13,21 +13,21 @@ from satrap.checkpoint.pieces import PiecewiseFile
 from satrap.faults import hit
 
 BESIDE = ".new"
-"""Suffix of a file that is renamed once it is whole."""
+"""Suffix of a file that is renamed once it is complete."""
 
 
 class NotPlainError(OSError):
-    """There is a link, a pipe, a device or a folder where a file should be."""
+    """A path is a link, a pipe, a device or a folder instead of a file."""
 
 
 class LocalDisk:
     """A local or mounted file system: files by full path, with "/"; fsync makes files and names durable."""
 
     syncs = True
-    """Whether `sync` and `sync_folder` make things durable; then it pays to run several at a time."""
+    """Whether durability needs `sync` and `sync_folder`; then running several at a time is faster."""
 
     def create(self, path: str) -> PiecewiseFile:
-        """Open a new file for writing, or an existing one emptied."""
+        """Open a new file for writing, or truncate an existing one."""
         hit("disk.create")
         return PiecewiseFile(path)
 
@@ -37,12 +37,12 @@ class LocalDisk:
         file.write(data)
 
     def sync(self, file: PiecewiseFile) -> None:
-        """Return when what was written survives a power cut."""
+        """Return when all written data survives a power failure."""
         hit("disk.sync")
         file.sync()
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder survive a power cut."""
+        """Return when the names in a folder survive a power failure."""
         hit("disk.sync_folder")
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -51,7 +51,7 @@ class LocalDisk:
             os.close(descriptor)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, which may exist, and its parents; make the parents durable."""
+        """Create a folder and its parents unless they exist; make the parents durable."""
         if os.path.isdir(path):
             return
         above = os.path.dirname(path) or "."
@@ -71,9 +71,9 @@ class LocalDisk:
             file.close(whole=False)
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
+        """Write a whole file atomically and durably: readers see the old or the new content, never a mix.
 
-        With `new`, raises FileExistsError if there already is one.
+        With `new`, raises FileExistsError if the file already exists.
         """
         beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"
         file = self.create(beside)
@@ -91,7 +91,7 @@ class LocalDisk:
         self.sync_folder(os.path.dirname(path))
 
     def _take_free(self, source: str, target: str) -> None:
-        """Rename a file to a name, in one step if the file system has links.
+        """Rename a file to a new name, atomically if the file system has links.
 
         If the name is taken, removes the file and raises FileExistsError.
         """
@@ -105,20 +105,20 @@ class LocalDisk:
             if not linkless and not isinstance(error, FileExistsError):
                 raise
             self._remove_soon(source)
-            raise FileExistsError(errno.EEXIST, "another process has written it meanwhile", target) from error
+            raise FileExistsError(errno.EEXIST, "another process has just written it", target) from error
         self._remove_soon(source)
 
     def _remove_soon(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # if it stays, it does no harm, and the next save removes it
+        with contextlib.suppress(OSError):  # a leftover file is harmless, and the next save removes it
             self.remove(path)
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name, which must be free."""
+        """Give a file a second name, which must not exist."""
         hit("disk.link")
         os.link(source, target)
 
     def replace(self, source: str, target: str) -> None:
-        """Give a file the name of another one, which is lost."""
+        """Rename a file, replacing any file of that name."""
         hit("disk.replace")
         os.replace(source, target)
 
@@ -131,19 +131,20 @@ class LocalDisk:
             os.remove(path)
 
     def list(self, path: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if the folder does not exist."""
         hit("disk.list")
         return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def open(self, path: str, root: str = "") -> IO[bytes]:
-        """Open a regular file for reading; nothing below the folder `root` (default its own) may be a link.
+        """Open a regular file for reading; below the folder `root` (default: its own), no path may be a link.
 
-        Opens folder by folder, so that none can be replaced by a link meanwhile. Raises NotPlainError if it
-        is not a regular file, or behind a link; else FileNotFoundError or another OSError.
+        Opens one folder after another, so that none can be replaced by a link in between. Raises
+        NotPlainError if the path is not a regular file or contains a link; else FileNotFoundError or another
+        OSError.
         """
         hit("disk.read")
         root = root or os.path.dirname(path) or "."
@@ -158,7 +159,7 @@ class LocalDisk:
             os.close(at)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise NotPlainError(errno.EINVAL, "it is no regular file")
+            raise NotPlainError(errno.EINVAL, "it is not a regular file")
         return open(file, "rb", buffering=0)
 
     def read(self, file: IO[bytes], size: int) -> bytes:
@@ -167,7 +168,7 @@ class LocalDisk:
 
 
 def _read_full(file: IO[bytes], size: int) -> bytes:
-    """Return `size` bytes, fewer only at the end; one read of a file without a buffer may return fewer."""
+    """Return `size` bytes, fewer only at the end; a single read of an unbuffered file may return fewer."""
     data = file.read(size)
     while 0 < len(data) < size and (more := file.read(size - len(data))):
         data += more
@@ -175,24 +176,24 @@ def _read_full(file: IO[bytes], size: int) -> bytes:
 
 
 def _plain(name: str, flags: int, folder: int) -> int:
-    """Open something in an open folder and return its descriptor; refuse links."""
+    """Open a name in an open folder and return its descriptor; raise on links."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise NotPlainError(errno.ENXIO, "it is no regular file") from error
+            raise NotPlainError(errno.ENXIO, "it is not a regular file") from error
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise NotPlainError(errno.ELOOP, "it is a symbolic link, or lies behind one") from error
+            raise NotPlainError(errno.ELOOP, "its path contains a symbolic link") from error
         raise
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""Errors of file systems that have no links, or no more of them."""
+"""Errors of file systems that do not support links, or have reached their limit."""
 
 
 @contextlib.contextmanager
 def only_os_errors() -> Iterator[None]:
-    """Turn any error of a store's client into an OSError; MemoryError stays what it is."""
+    """Turn any error of a store's client except MemoryError into an OSError."""
     try:
         yield
     except (OSError, MemoryError):
@@ -204,7 +205,7 @@ def only_os_errors() -> Iterator[None]:
 class RemoteDisk:
     """Any fsspec file system, used as a `LocalDisk`: a closed file is durable and appears at once.
 
-    Never uses fsspec's cache of listings, because other processes write too.
+    Never uses fsspec's cache of listings, because other processes also write.
     """
 
     syncs = False
@@ -238,13 +239,13 @@ class RemoteDisk:
             self.fs.makedirs(path, exist_ok=True)
 
     def close(self, file: IO[bytes]) -> None:
-        """See `LocalDisk.close`; completes an upload in parts."""
+        """See `LocalDisk.close`; completes a multipart upload."""
         with only_os_errors():
             file.close()
 
     def abandon(self, file: Any) -> None:
-        """See `LocalDisk.abandon`: aborts an upload in parts, so that no part stays."""
-        # Parts stay if the store cannot be reached; stores without `discard` have no parts.
+        """See `LocalDisk.abandon`: aborts a multipart upload, so that no part remains."""
+        # Parts remain if the store is unreachable; stores without `discard` have no parts.
         with contextlib.suppress(OSError), only_os_errors():
             discard = getattr(file, "discard", None)
             if discard is not None:
@@ -253,7 +254,7 @@ class RemoteDisk:
             file.closed = True  # otherwise, the garbage collector would complete the upload
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `LocalDisk.put`; if the store has no conditional puts, looks for the file first."""
+        """See `LocalDisk.put`; if the store does not support conditional puts, looks for the file first."""
         hit("disk.replace")
         with only_os_errors():
             if new and self._put_new(path, data):
@@ -261,15 +262,13 @@ class RemoteDisk:
             self.fs.pipe_file(path, data)
 
     def _put_new(self, path: str, data: bytes) -> bool:
-        """Put a file, or raise FileExistsError if there is one; return False without conditional puts."""
+        """Put a file, or raise FileExistsError if it exists; return False without conditional puts."""
         try:
             self.fs.pipe_file(path, data, mode="create")
-        except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores refuse in three ways
+        except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores raise any of these
             self.fs.invalidate_cache()
             if self.fs.exists(path):
-                raise FileExistsError(
-                    errno.EEXIST, "another process has written it meanwhile", path
-                ) from error
+                raise FileExistsError(errno.EEXIST, "another process has just written it", path) from error
             return False
         return True
 
@@ -287,8 +286,8 @@ class RemoteDisk:
             self.fs.invalidate_cache()
             if not self.fs.isdir(path):
                 return []
-            found = self.fs.ls(path, detail=False)
-        return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in found)
+            paths = self.fs.ls(path, detail=False)
+        return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in paths)
 
     def exists(self, path: str) -> bool:
         """See `LocalDisk.exists`."""
@@ -310,7 +309,7 @@ class RemoteDisk:
                 return _read_full(file, size)
             except FileNotFoundError:
                 raise
-            except OSError as error:  # the server failed, which says nothing about the bytes
+            except OSError as error:  # the server failed; the bytes may be intact
                 raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
 

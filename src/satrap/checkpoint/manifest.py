@@ -1,4 +1,4 @@
-"""The manifest lists what belongs to a checkpoint. It is written last; without it there is no checkpoint."""
+"""The manifest lists the files of a checkpoint. It is written last; without it, no checkpoint exists."""
 
 import hashlib
 import json
@@ -12,23 +12,23 @@ from satrap.checkpoint.storage import FileEntry, Storage, instead_of, is_plain, 
 from satrap.errors import CheckpointError
 
 FORMAT = 8
-"""Version of the layout; readers refuse any other."""
+"""Version of the layout; readers reject any other."""
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 1 << 27
-"""Largest size of a manifest: enough for 25 TB of rows. A larger one is not read."""
+"""Largest size of a manifest, enough for 25 TB of rows. Larger manifests are not read."""
 MANIFEST_VALUES = 1 << 21
 """Most values in a manifest: a parsed value takes far more memory than its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The place of a delta in its chain."""
+    """The position of a delta in its chain."""
 
-    name: str  # of its own folder, so that a copy elsewhere is not part of the chain
-    number: int  # its position after the full snapshot, from 1
-    previous: str  # name of the previous snapshot's folder, next to its own
-    previous_id: str  # `Manifest.id` of the snapshot before
+    name: str  # of the delta's folder, so that a copy elsewhere is not part of the chain
+    number: int  # position after the full snapshot, from 1
+    previous: str  # name of the previous snapshot's folder, in the same parent folder
+    previous_id: str  # `Manifest.id` of the previous snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Manifest:
     data: str  # name of the folder with its files
     settings: Mapping[str, Any]  # plain JSON data, see `Checkpoint`
     files: Mapping[str, FileEntry]
-    delta: Link | None = None  # else the files hold only the rows that changed since the snapshot before
-    # By `id` a delta recognizes this snapshot; it stays the same when the files are rewritten.
+    delta: Link | None = None  # set: the files hold only the rows that changed since the previous snapshot
+    # Identifies this snapshot to deltas that follow it; stays the same when the files are rewritten.
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -48,7 +48,7 @@ class Manifest:
         return sum(entry.bytes for entry in self.files.values())
 
     def rows(self) -> dict[str, int]:
-        """Return how many rows of each table the files hold."""
+        """Return the number of rows of each table in the files."""
         counts: dict[str, int] = {}
         for entry in self.files.values():
             if entry.table:
@@ -57,9 +57,9 @@ class Manifest:
 
 
 def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Commit a checkpoint whose files are durable; with `new`, raise FileExistsError if there already is one.
+    """Commit a checkpoint whose files are durable; with `new`, raise FileExistsError if one exists.
 
-    Raises CheckpointError if a file has an impossible name, or there are too many.
+    Raises CheckpointError if a file has an invalid name, or there are too many files.
     """
     _check_names(manifest, storage.path(MANIFEST))
     body = {
@@ -77,7 +77,7 @@ def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """Read and check a manifest; raise if there is none, or it is damaged, or of an unknown format."""
+    """Read and check a manifest; raise if it is missing, damaged, or of an unknown format."""
     where = storage.path(MANIFEST)
     try:
         text = storage.read_start(MANIFEST, MANIFEST_BYTES + 1) if storage.exists(MANIFEST) else None
@@ -85,10 +85,10 @@ def read_manifest(storage: Storage) -> Manifest:
         raise unreachable(where, error) from error
     if text is None:
         raise CheckpointError(
-            "there is no checkpoint here",
+            "the folder has no checkpoint",
             where=where,
-            why="a folder without a manifest holds no complete checkpoint",
-            fix="give the folder that Trainer.save or satrap train wrote",
+            why="a folder without a manifest is not a complete checkpoint",
+            fix="give a folder written by Trainer.save or satrap train",
         )
     try:
         manifest = _parsed(text, where)
@@ -96,7 +96,7 @@ def read_manifest(storage: Storage) -> Manifest:
         raise CheckpointError(
             "the manifest is damaged",
             where=where,
-            why="what it lists cannot be trusted",
+            why="the files that it lists cannot be trusted",
             fix=instead_of(where),
         ) from error
     _check_names(manifest, where)
@@ -106,36 +106,36 @@ def read_manifest(storage: Storage) -> Manifest:
 def _parsed(text: bytes, where: str) -> Manifest:
     """Return the manifest in a text; any error but CheckpointError means that the text is damaged."""
     if len(text) > MANIFEST_BYTES or _values(text) > MANIFEST_VALUES:
-        raise ValueError("it is too large for a manifest")
+        raise ValueError("the manifest is too large")
     body = json.loads(text)
     digest, version = body.pop("sha256", None), body["format"]
     if type(version) is not int:
-        raise ValueError("the format is no number")
+        raise ValueError("the format is not a number")
     if version != FORMAT:
         raise CheckpointError(
-            f"checkpoint format {version} is not known to this version, which reads {FORMAT}",
+            f"this version of satrap cannot read checkpoint format {version}, only format {FORMAT}",
             where=where,
-            fix="use the version of satrap that wrote it",
+            fix="use the version of satrap that wrote the checkpoint",
         )
     if digest != _digest(body):
-        raise ValueError("its digest differs")
+        raise ValueError("the digest differs")
     settings, id_, link = body["settings"], body["id"], body["delta"]
     delta = None if link is None else Link(**link)
     if delta is not None and (type(delta.number) is not int or not 0 < delta.number < 2**63):
-        raise ValueError("the number of the delta is impossible")
+        raise ValueError("the number of the delta is invalid")
     if not isinstance(settings, dict) or not isinstance(id_, str):
-        raise ValueError("settings or id are of a wrong type")
+        raise ValueError("settings or id have a wrong type")
     files = {name: FileEntry.from_dict(entry) for name, entry in body["files"].items()}
     return Manifest(body["data"], settings, files, delta, id_)
 
 
 def _values(text: bytes) -> int:
-    """Return roughly how many values a JSON text has, without parsing it."""
+    """Return the approximate number of values in a JSON text, without parsing it."""
     return sum(text.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def _check_names(manifest: Manifest, where: str) -> None:
-    """Raise CheckpointError unless everything a manifest names is in its folder or next to it."""
+    """Raise CheckpointError unless all names in a manifest are plain, so that none leads elsewhere."""
     names = [manifest.data, *manifest.files, manifest.settings.get("best") or "none"]
     if manifest.delta is not None:
         names += [manifest.delta.name, manifest.delta.previous]
@@ -146,14 +146,14 @@ def _check_names(manifest: Manifest, where: str) -> None:
 
 @contextmanager
 def reading_settings(where: str) -> Iterator[None]:
-    """Turn errors over missing or impossible settings inside the block into CheckpointError."""
+    """Turn errors about missing or invalid settings inside the block into CheckpointError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise CheckpointError(
             f"the settings of the checkpoint cannot be used: {type(error).__name__}: {error}",
             where=where,
-            why="without them the saved state is unknown",
+            why="without valid settings the saved state cannot be interpreted",
             fix="use another checkpoint",
         ) from error
 

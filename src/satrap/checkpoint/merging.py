@@ -21,7 +21,7 @@ class _Rows:
     buckets: npt.NDArray[np.int32]
 
     def upto(self, bucket: int, id_: np.uint64) -> int:
-        """Return how many rows are at or before (bucket, id)."""
+        """Return the number of rows at or before (bucket, id)."""
         first = int(np.searchsorted(self.buckets, bucket, "left"))
         end = int(np.searchsorted(self.buckets, bucket, "right"))
         return first + int(np.searchsorted(self.chunk.ids[first:end], id_, "right"))
@@ -57,9 +57,9 @@ class _Source:
         first, last = (int(buckets[0]), int(ids[0])), (int(buckets[-1]), int(ids[-1]))
         if not rising.all() or (self._last is not None and first <= self._last):
             raise CheckpointError(
-                "rows are not in order of bucket and id",
+                "rows of the checkpoint are not in order of bucket and id",
                 where=f"table {rows.chunk.table!r}",
-                why="deltas cannot be merged with them",
+                why="deltas can only be merged with rows in order",
                 fix="use an older snapshot: satrap checkpoint repair",
             )
         self._last = last
@@ -77,8 +77,8 @@ class _Source:
 def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterator[Chunk]:
     """Yield the newest version of each row of one table, in order of (bucket, id).
 
-    The sources are the chunks of the full snapshot, then of each delta, each in this order; else it raises
-    CheckpointError. `deleted` has, per source, the ids it deletes, ascending. Memory holds one chunk of each
+    The sources are the chunks of the full snapshot, then of each delta, each in this order; otherwise raises
+    CheckpointError. `deleted` has the ids that each source deletes, ascending. Memory holds one chunk of each
     source and the deleted ids.
     """
     open_ = [_Source(chunks) for chunks in sources]
@@ -112,9 +112,9 @@ def _newest(parts: Sequence[tuple[int, _Rows]], deleted: Sequence[Ids]) -> Chunk
 
 
 def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:
-    """Return which ids are among `others`, which must ascend."""
+    """Return whether each id is in `others`, which must ascend."""
     if not len(others):
         return np.zeros(len(ids), np.bool_)
     at = np.minimum(np.searchsorted(others, ids), len(others) - 1)
-    found: npt.NDArray[np.bool_] = others[at] == ids
-    return found
+    within: npt.NDArray[np.bool_] = others[at] == ids
+    return within

@@ -1,4 +1,4 @@
-"""The row files of a checkpoint. No PyTorch here, so that shard servers start fast."""
+"""The row files of a checkpoint. Does not import PyTorch, so that shard servers start fast."""
 
 import itertools
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -18,11 +18,11 @@ from satrap.store.buckets import mask_of, runs_of
 T = TypeVar("T")
 
 Buckets = Sequence[int] | Callable[[str], Sequence[int]]
-"""Fixed buckets, ascending: of all tables, or of each by its name."""
+"""Fixed buckets, ascending: for all tables, or a function of the table's name."""
 
 
 def ahead(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield the items and make the next one meanwhile; the consumer gets errors, and ends the thread."""
+    """Yield the items while a thread computes the next one; the consumer gets errors, and ends the thread."""
     source, end = iter(items), object()
     with ThreadPoolExecutor(1, "satrap-ahead") as pool:
         coming = pool.submit(next, source, end)
@@ -42,8 +42,8 @@ def write_file(storage: Storage, name: str, data: Iterable[bytes | memoryview]) 
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
     """Write the rows of a table, at least one chunk; return the file's entry.
 
-    A thread makes the next chunk while this one is checksummed and written, so memory holds two chunks and a
-    few pieces of the file.
+    A thread computes the next chunk while the current one is checksummed and written, so memory holds two
+    chunks and a few pieces of the file.
     """
     with closing(ahead(chunks)) as made, storage.writer(name) as writer:
         rows = write_rows(writer, next(made), made)
@@ -61,29 +61,29 @@ def write_tables(
     buckets: Sequence[int] = range(BUCKETS),
     whole: Collection[str] = (),
 ) -> dict[str, FileEntry]:
-    """Write the rows of several tables, one file each; return name -> entry. One without rows gets no file.
+    """Write the rows of several tables, one file each; return name -> entry. Tables without rows get no file.
 
-    A table has a file for each run of neighbouring buckets, so that files can be read in order of buckets.
+    A table has a file for each run of consecutive buckets, so that files can be read in bucket order.
 
-    The chunks come table after table, in canonical order. The position of a table in `tables`, else among
-    the tables with rows, is the number of its file. The suffix of names tells several writers apart. The
-    rows are of some fixed buckets, but all there are of the tables that are `whole`.
+    The chunks come table after table, by bucket, then id. The number of a table's file is its position in
+    `tables`, by default among the tables with rows. The suffix distinguishes the files of several writers.
+    The rows are of these fixed buckets only, except for the tables in `whole`, which have all buckets.
     """
     files: dict[str, FileEntry] = {}
     runs = runs_of(buckets)
-    for found, (table, parts) in enumerate(itertools.groupby(chunks, key=lambda chunk: chunk.table)):
-        number = found if tables is None else tables.index(table)
-        own = [range(BUCKETS)] if table in whole else runs
-        for run, pieces in itertools.groupby(_by_run(parts, own), key=lambda piece: piece[0]):
+    for at, (table, parts) in enumerate(itertools.groupby(chunks, key=lambda chunk: chunk.table)):
+        number = at if tables is None else tables.index(table)
+        table_runs = [range(BUCKETS)] if table in whole else runs
+        for run, pieces in itertools.groupby(_by_run(parts, table_runs), key=lambda piece: piece[0]):
             more = f"-{run:04d}" if run else ""
             name = f"table-{number:03d}{suffix}{more}.arrow"
             entry = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pieces))
-            files[name] = of_buckets(entry, own[run])
+            files[name] = of_buckets(entry, table_runs[run])
     return files
 
 
 def _by_run(chunks: Iterable[Chunk], runs: Sequence[range]) -> Iterator[tuple[int, Chunk]]:
-    """Yield (number of the run, rows of its buckets); the chunks are in canonical order."""
+    """Yield (number of the run, rows of its buckets); the chunks are ordered by bucket, then id."""
     if len(runs) == 1:
         yield from ((0, chunk) for chunk in chunks)
         return
@@ -95,14 +95,14 @@ def _by_run(chunks: Iterable[Chunk], runs: Sequence[range]) -> Iterator[tuple[in
 
 
 def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
-    """Set the fixed buckets of a file's entry, unless they are all; return the entry."""
+    """Set the fixed buckets of a file's entry unless it has all buckets; return the entry."""
     if len(buckets) < BUCKETS:
         entry.buckets = [buckets.start, buckets.stop]
     return entry
 
 
 def _in_order(manifest: Manifest) -> list[tuple[str, FileEntry]]:
-    """Return the row files with their names: each table's by their buckets, whichever shard wrote them."""
+    """Return the row files with their names, by table, then buckets, regardless of the shard."""
     files = [(name, entry) for name, entry in manifest.files.items() if entry.table]
     tables = {entry.table: at for at, (_, entry) in reversed(list(enumerate(files)))}
     return sorted(files, key=lambda file: (tables[file[1].table], file[1].buckets))
@@ -113,17 +113,17 @@ def read_chunks(
 ) -> Iterator[tuple[str, Chunk]]:
     """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on; default all rows.
 
-    Files that hold none of the fixed buckets are not opened.
+    Files without any of the fixed buckets are not opened.
     """
     for name, entry in _in_order(manifest):
         if table not in (None, entry.table):
             continue
-        own = buckets(entry.table) if callable(buckets) else buckets
-        held = mask_of(own)[slice(*(entry.buckets or (0, BUCKETS)))]
+        selected = buckets(entry.table) if callable(buckets) else buckets
+        held = mask_of(selected)[slice(*(entry.buckets or (0, BUCKETS)))]
         if not held.any():
             continue
         for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-            yield entry.table, chunk if held.all() else within(chunk, own)
+            yield entry.table, chunk if held.all() else within(chunk, selected)
 
 
 def within(chunk: Chunk, buckets: Sequence[int]) -> Chunk:
@@ -132,7 +132,7 @@ def within(chunk: Chunk, buckets: Sequence[int]) -> Chunk:
 
 
 _WRONG = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""Raised by reading a file that holds no rows. `BlockReader` has turned errors of the disk into others."""
+"""Errors of reading a file that does not hold rows. `BlockReader` converts disk errors to other types."""
 
 
 def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
@@ -142,8 +142,8 @@ def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chu
             for chunk in read_rows(pa.PythonFile(file, mode="r"), entry.table):
                 rows += len(chunk.ids)
                 yield chunk
-        except _WRONG as error:  # right checksums, wrong content
+        except _WRONG as error:  # valid checksums, invalid content
             raise damaged(storage.path(name), str(error)) from error
-        file.read()  # verifies what Arrow did not read
+        file.read()  # verifies the bytes that Arrow did not read
     if rows != entry.rows:
-        raise damaged(storage.path(name), f"it holds {rows} rows, the manifest says {entry.rows}")
+        raise damaged(storage.path(name), f"it holds {rows} rows instead of {entry.rows}")

@@ -1,4 +1,4 @@
-"""Writes a local file in large pieces, bypassing the page cache where the file system can."""
+"""Writes a local file in large pieces, bypassing the page cache if the file system supports it."""
 
 import contextlib
 import errno
@@ -17,15 +17,15 @@ PIECE = 1 << 22
 PIECES = 3
 """Most pieces in memory: one is being filled, one is being written, one waits."""
 UNWRITTEN = 1 << 25
-"""With the page cache: roughly how many bytes may be on their way to the disk."""
+"""With the page cache: approximate number of bytes that may be waiting for the disk."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class PiecewiseFile:
-    """A new or emptied file. Copies what is written; a thread passes it to the disk.
+    """A new or truncated file. Copies the written data; a thread writes it to the disk.
 
-    This keeps the disk busy, takes little processor time, and pushes nothing else out of the page cache.
-    Errors of the disk are raised by a later call, at the latest by `sync`.
+    This keeps the disk busy, takes little CPU time, and does not displace other data from the page cache.
+    Disk errors are raised by a later call, at the latest by `sync`.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,15 +41,15 @@ class PiecewiseFile:
         return self._file.fileno()
 
     def write(self, data: memoryview) -> None:
-        """Append bytes; raise OSError if earlier ones could not be written."""
-        given = np.frombuffer(data, np.uint8)
-        while len(given):
+        """Append bytes; raise OSError if earlier bytes could not be written."""
+        remaining = np.frombuffer(data, np.uint8)
+        while len(remaining):
             if self._piece is None:
-                self._piece = floats(PIECE // 4).view(np.uint8)  # aligned to a page, as direct writes must be
-            part = given[: PIECE - self._filled]
+                self._piece = floats(PIECE // 4).view(np.uint8)  # page-aligned, as direct writes require
+            part = remaining[: PIECE - self._filled]
             self._piece[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
-            given = given[len(part) :]
+            remaining = remaining[len(part) :]
             if self._filled == PIECE:
                 self._pass_on()
 
@@ -64,35 +64,35 @@ class PiecewiseFile:
             self._under_way.popleft().result()
 
     def _write_piece(self, piece: npt.NDArray[np.uint8]) -> None:
-        left = memoryview(piece)  # type: ignore[arg-type]
-        while len(left):
+        remaining = memoryview(piece)  # type: ignore[arg-type]
+        while len(remaining):
             try:
-                left = left[self._file.write(left) :]
+                remaining = remaining[self._file.write(remaining) :]
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                # Direct writes must be whole blocks, which the end of a file rarely is. And some file systems
-                # accept the flag, but then refuse to write.
+                # Direct writes must be whole blocks, and the end of a file rarely is. Some file systems also
+                # accept the flag, but then reject writes.
                 self._go_direct(False)
         if not self._direct:
             self._write_back(len(piece))
 
     def _write_back(self, size: int) -> None:
-        """Ask the system to write the last bytes now and to drop written ones from the page cache."""
+        """Let the system write the last bytes now and drop written bytes from the page cache."""
         if size == PIECE and hasattr(os, "posix_fadvise"):
             end = self._file.tell()
             os.posix_fadvise(self._file.fileno(), end - size, size, os.POSIX_FADV_DONTNEED)
             os.posix_fadvise(self._file.fileno(), 0, max(1, end - UNWRITTEN), os.POSIX_FADV_DONTNEED)
 
     def _go_direct(self, direct: bool) -> None:
-        """Bypass the page cache from now on if the file system can, or use it again."""
+        """Bypass the page cache from now on if the file system supports it, or use the page cache again."""
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._file, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
             self._direct = direct and bool(_DIRECT)
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut."""
+        """Return when all written data survives a power failure."""
         self._flush()
         os.fsync(self._file.fileno())
 
@@ -104,12 +104,12 @@ class PiecewiseFile:
             self._piece, self._filled = None, 0
 
     def close(self, *, whole: bool = True) -> None:
-        """Close the file; unless `whole`, drop what has not been passed on yet."""
+        """Close the file; unless `whole`, drop data that the thread has not received yet."""
         try:
             if whole and not self._file.closed:
                 self._flush()
         finally:
             if self._thread is not None:
-                # The thread must end first, or it could write to the next file that gets this descriptor.
+                # The thread must end first, or it could write to a later file with the same descriptor.
                 self._thread.shutdown()
             self._file.close()

@@ -1,4 +1,4 @@
-"""Changes the rows of an existing checkpoint: writes a new one that replaces it in one step."""
+"""Changes the rows of an existing checkpoint: writes a new checkpoint that replaces it atomically."""
 
 import itertools
 from collections import Counter
@@ -28,9 +28,9 @@ def rewrite(
 ) -> Manifest:
     """Change the rows of a table, which may be new; verify and copy everything else.
 
-    `change` takes the chunks of the table and returns the new ones. `edit` takes name and content of a file
-    without rows and returns the new content. If the checkpoint is damaged or cannot be written, this raises
-    CheckpointError, and it is unchanged, as by the other functions here.
+    `change` takes the chunks of the table and returns the new chunks. `edit` takes name and content of a file
+    without rows and returns the new content. If the checkpoint is damaged or cannot be written, raises
+    CheckpointError and leaves it unchanged, as do the other functions of this module.
     """
     storage = Storage(url)
     old = read_manifest(storage)
@@ -52,14 +52,14 @@ def rewrite(
 
 
 def compact(url: str, *, weights: str | None = None, remove: bool = True) -> Manifest:
-    """Make a delta a full snapshot, which needs no snapshot before it; the deltas after it stay valid.
+    """Turn a delta into a full snapshot, which needs no earlier snapshot; the deltas after it stay valid.
 
-    A full snapshot stays as it is.
+    A full snapshot stays unchanged.
 
     Args:
-        url: of the delta.
+        url: URL of the delta.
         weights: write only weights, in this format, see `Chunk.only_weights`.
-        remove: remove the files of the delta; else they stay beside the new ones, for those who are reading.
+        remove: remove the files of the delta; otherwise they stay next to the new files, for current readers.
     """
     chain = open_chain(url)
     storage, old = chain.members[-1]
@@ -81,7 +81,7 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
     """Write the rows of a checkpoint to other files; verify and copy everything else.
 
     `rows` takes storage, new data folder and old manifest, writes the files and returns their entries.
-    Raises CheckpointError unless the new files hold as many rows.
+    Raises CheckpointError unless the new files hold the same number of rows.
     """
     storage = Storage(url)
     old = read_manifest(storage)
@@ -101,7 +101,7 @@ def _replaced(
     same_rows: bool = False,
     remove: bool = True,
 ) -> Manifest:
-    """Commit the files that `write` puts into a new data folder in place of the old ones, see `commit`."""
+    """Replace the old files by the files that `write` puts into a new data folder, see `commit`."""
     try:
         with data_folder(storage) as folder:
             files = write(folder)
@@ -115,15 +115,15 @@ def _replaced(
 
 
 def _check_rows(storage: Storage, old: Manifest, new: Manifest) -> None:
-    """Raise CheckpointError unless new files hold as many rows; then remove them."""
-    found = Counter[str]()
+    """If the new files hold another number of rows, remove them and raise CheckpointError."""
+    counts = Counter[str]()
     for table, chunk in read_chunks(storage, new):
-        found[table] += len(chunk.ids)
-    if found != old.rows():
+        counts[table] += len(chunk.ids)
+    if counts != old.rows():
         with suppress(OSError):
             storage.remove(new.data)
-        text = f"{dict(found)} rows would take the place of {old.rows()}"
-        raise CheckpointError(text, where=storage.url)
+        text = f"the rewritten files hold other numbers of rows: {dict(counts)} instead of {old.rows()}"
+        raise CheckpointError(text, where=storage.url, why="the checkpoint is unchanged")
 
 
 def _copied(
@@ -139,40 +139,40 @@ def _copied(
 
 
 def _free(old: Manifest, files: Mapping[str, FileEntry], table: str) -> str:
-    """Return the name of the file with the rows of a table, or a new one."""
-    own = (name for name, entry in old.files.items() if entry.table == table)
+    """Return the name of the file with the rows of a table, or an unused name."""
+    current = (name for name, entry in old.files.items() if entry.table == table)
     numbers = (f"table-{number:03d}.arrow" for number in range(len(files) + 1))
-    return next(own, "") or next(name for name in numbers if name not in files)
+    return next(current, "") or next(name for name in numbers if name not in files)
 
 
 def forget(url: str, table: str, id_: int) -> int:
-    """Remove every trace of a row; return how many rows were removed.
+    """Remove every trace of a row; return the number of removed rows.
 
-    Removes the row with its optimizer state, its place in the order of eviction, its copies in lookups in
-    flight, and the note of a delta that it was deleted. The order of eviction and lookups in flight also lose
-    the rows of the same id in other tables. In a chain, begin with the full snapshot; otherwise, a delta
-    without its note of the deletion would bring the row of an older snapshot back.
+    Removes the row with its optimizer state, its position in the order of eviction, its copies in lookups in
+    flight, and its id in a delta's deleted ids. The order of eviction and lookups in flight also lose the
+    rows of the same id in other tables. In a chain, start with the full snapshot; otherwise a delta that no
+    longer lists the id as deleted would restore the row of an older snapshot.
     """
     tables = open_chain(url).tables
     if table not in tables:
         raise CheckpointError(
-            f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables) or 'none'}"
+            f"the checkpoint has no table {table!r}", where=url, fix=f"tables: {', '.join(tables) or 'none'}"
         )
-    wanted, removed = np.uint64(id_), 0
+    target, removed = np.uint64(id_), 0
 
     def without(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         nonlocal removed
         for chunk in chunks:
-            keep = chunk.ids != wanted
+            keep = chunk.ids != target
             removed += int((~keep).sum())
             yield chunk.pick(keep)
 
     def edit(name: str, data: bytes) -> bytes:
         if is_deleted_file(name):
-            return pack_deleted({t: ids[(ids != wanted) | (t != table)] for t, ids in load(data).items()})
+            return pack_deleted({t: ids[(ids != target) | (t != table)] for t, ids in load(data).items()})
         if is_store_file(name):
-            return without_id(data, wanted)
-        return _blank(data, wanted) if name.startswith("worker-") else data
+            return without_id(data, target)
+        return _blank(data, target) if name.startswith("worker-") else data
 
     rewrite(url, table, without, edit=edit)
     return removed

@@ -14,15 +14,15 @@ from satrap.checkpoint.storage import BlockWriter
 from satrap.store import Chunk
 
 _KINDS = {"ids": (("<u8",), True), "weights": (("<f4", "<f2"), False), "state": (("<f4",), False)}
-"""Allowed types of each array of a chunk, and whether it is flat."""
+"""Allowed types of each array of a chunk, and whether it has one dimension."""
 
 
 def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> int:
     """Write the chunks of one table; return the number of rows.
 
     Every array of a chunk becomes a column; a matrix becomes a fixed-size list. Columns of width 0 are
-    omitted; the reader makes them from the widths in the file's metadata. Weights may be float16; the reader
-    widens them.
+    omitted; the reader restores them from the widths in the file's metadata. Weights may be float16; the
+    reader widens them.
     """
     schema = _schema(first)
     rows = 0
@@ -36,19 +36,19 @@ def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> in
 def read_rows(source: Any, table: str) -> Iterator[Chunk]:
     """Yield the chunks of an open file that `write_rows` wrote for a table.
 
-    Of other files, raises pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError.
+    For other files, raises pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError.
     """
     with pa.ipc.open_stream(source) as stream:
         metadata = stream.schema.metadata
         layout: dict[str, tuple[str, int]] = json.loads(metadata[b"layout"])
-        known = layout.keys() == _KINDS.keys() and all(
+        valid = layout.keys() == _KINDS.keys() and all(
             kind in _KINDS[name][0] and (width < 0) == _KINDS[name][1]
             for name, (kind, width) in layout.items()
         )
-        if metadata[b"table"].decode() != table or not known:
-            raise ValueError(f"these are no rows of table {table!r}")
+        if metadata[b"table"].decode() != table or not valid:
+            raise ValueError(f"the file does not hold rows of table {table!r}")
         for batch in stream:
-            batch.validate()  # otherwise, offsets could point beyond the buffer
+            batch.validate()  # otherwise offsets could point beyond the buffer
             yield _chunk(table, layout, batch)
 
 
@@ -88,5 +88,5 @@ def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch
         column = batch.column(name)
         columns[name] = column.to_numpy() if width < 0 else column.flatten().to_numpy().reshape(-1, width)
         if columns[name].dtype != np.dtype(dtype) or len(columns[name]) != len(batch):
-            raise ValueError(f"column {name} does not hold what the file says")
+            raise ValueError(f"column {name} does not match the layout in the file's metadata")
     return Chunk(table, columns["ids"], columns["weights"].astype(np.float32, copy=False), columns["state"])

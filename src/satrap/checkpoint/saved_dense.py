@@ -1,4 +1,4 @@
-"""The dense network in files, whole or in parts that several processes wrote, read by slices."""
+"""The dense network in files, whole or in parts written by several processes, read in slices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 """Files of the whole network and of its optimizer."""
 
 Region = tuple[Sequence[int], Sequence[int]]
-"""Shape of a whole tensor, and where in it a part begins, by dimension."""
+"""Shape of a whole tensor, and the position in it where a part begins, by dimension."""
 
 _FILE = re.compile(r"(model|optimizer)(\.part-\d{4,})?\.safetensors")
 
@@ -35,12 +35,12 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class DensePart:
-    """What one process gives of the network to a checkpoint.
+    """One process's part of the network in a checkpoint.
 
     Args:
         weights: name -> tensor, a part or the whole.
         optimizer: `state_dict` of the optimizer, with base learning rates, numbered as in the whole network,
-            with parts of tensors; empty if it has none here.
+            with parts of tensors; empty if this process has none.
         regions: for each tensor that is a part, by name, or by `<number>.<key>` of the optimizer.
     """
 
@@ -49,12 +49,12 @@ class DensePart:
     regions: Mapping[str, Region] = field(default_factory=dict)
 
     def only_weights(self) -> DensePart:
-        """Return it without the optimizer's state."""
+        """Return the part without optimizer state."""
         regions = {name: region for name, region in self.regions.items() if name in self.weights}
         return DensePart(self.weights, {}, regions)
 
     def copied(self, copy: Callable[[Tensor], Tensor] = _on_host) -> DensePart:
-        """Return a copy of which nothing is on a device; `copy` copies a tensor, default into memory."""
+        """Return a copy without device tensors; `copy` copies a tensor, by default to host memory."""
 
         def copies(values: Mapping[Any, Any]) -> dict[Any, Any]:
             return {
@@ -68,11 +68,11 @@ class DensePart:
         return DensePart(copies(self.weights), optimizer, self.regions)
 
     def files(self) -> dict[str, tuple[Mapping[str, Tensor], dict[str, str]]]:
-        """Return tensors and metadata of the files of model and optimizer, by the names of whole ones."""
+        """Return tensors and metadata of the model and optimizer files, by the names of the whole files."""
         return {MODEL: (self.weights, {}), OPTIMIZER: flat_optimizer(self.optimizer)}
 
     def write(self, storage: Storage, folder: str, number: int) -> dict[str, FileEntry]:
-        """Write the files of this part, which have a number of their own; return name -> entry."""
+        """Write the files of this part, which are named by its number; return name -> entry."""
         written = dict[str, FileEntry]()
         for whole, (tensors, metadata) in self.files().items():
             regions = {name: self.regions[name] for name in tensors if name in self.regions}
@@ -92,7 +92,7 @@ class _Part:
 
 @dataclass(slots=True)
 class SavedTensor:
-    """A tensor in the files of a checkpoint; nothing of it is in memory."""
+    """A tensor in the files of a checkpoint, not in memory."""
 
     name: str
     shape: torch.Size
@@ -101,27 +101,27 @@ class SavedTensor:
     parts: list[_Part] = field(default_factory=list)
 
     def read(self, start: Sequence[int], size: Sequence[int]) -> Tensor:
-        """Return a slice: the `size` numbers from `start` on, in each dimension.
+        """Return a slice: `size` numbers from `start`, in each dimension.
 
         Raises:
             CheckpointError: a file is damaged.
         """
-        found = torch.zeros(tuple(size), dtype=self.dtype)
-        missing = found.numel()
+        result = torch.zeros(tuple(size), dtype=self.dtype)
+        missing = result.numel()
         for part in self.parts:
             low = [max(a, b) for a, b in zip(start, part.start, strict=True)]
             high = [min(a + m, b + n) for a, m, b, n in zip(start, size, part.start, part.size, strict=True)]
             if all(a < b for a, b in zip(low, high, strict=True)):
                 missing -= math.prod(b - a for a, b in zip(low, high, strict=True))
-                self._copy(part, low, high, found, start)
+                self._copy(part, low, high, result, start)
         if missing:
-            raise self.dense.wrong(f"parts of {self.name} are missing or there twice")
-        return found
+            raise self.dense.wrong(f"parts of {self.name} are missing or duplicated")
+        return result
 
     def _copy(
         self, part: _Part, low: Sequence[int], high: Sequence[int], found: Tensor, start: Sequence[int]
     ) -> None:
-        """Copy what lies between two corners from a part into a slice that begins at `start`."""
+        """Copy the region between two corners of a part into a slice that begins at `start`."""
         row = math.prod(part.size[1:]) * self.dtype.itemsize
         first, end = (low[0], high[0]) if low else (0, 1)
         rows, above = max(1, READ // row), part.start[0] if low else 0
@@ -141,12 +141,12 @@ class SavedTensor:
                 ]
 
     def whole(self) -> Tensor:
-        """Return all of it."""
+        """Return the whole tensor."""
         return self.read([0] * len(self.shape), self.shape)
 
 
 class SavedDense:
-    """Network and optimizer in the files of a checkpoint, with values that are read by slices.
+    """Network and optimizer in the files of a checkpoint, with tensors that are read in slices.
 
     Args:
         storage: of the checkpoint.
@@ -157,14 +157,14 @@ class SavedDense:
         optimizer: `state_dict` of the optimizer; empty if there was none.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or parts do not make up whole tensors.
+        CheckpointError: a file is missing or damaged, or parts do not form whole tensors.
     """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self._storage, self._manifest = storage, manifest
         for name in (MODEL, OPTIMIZER):
             if name not in manifest.files and not self._files(name):
-                raise self.wrong(f"it has no {name}")
+                raise self.wrong(f"{name} is missing")
         self.weights, _ = self._tensors(MODEL)
         self.optimizer = self._optimizer()
 
@@ -173,13 +173,13 @@ class SavedDense:
         return sorted(file for file in self._manifest.files if is_dense_file(file) and file.startswith(kind))
 
     def _optimizer(self) -> dict[str, Any]:
-        found, headers = self._tensors(OPTIMIZER)
+        tensors, headers = self._tensors(OPTIMIZER)
         with self._parsing():
-            return whole_optimizer(found, headers)
+            return whole_optimizer(tensors, headers)
 
     def _tensors(self, kind: str) -> tuple[dict[str, SavedTensor], list[dict[str, str]]]:
         """Return the tensors of all files of a kind, and the metadata of each file."""
-        found, headers = dict[str, SavedTensor](), list[dict[str, str]]()
+        tensors, headers = dict[str, SavedTensor](), list[dict[str, str]]()
         for file in self._files(kind):
             with self._parsing():
                 header, begin = self._header(file)
@@ -189,25 +189,25 @@ class SavedDense:
                     size, at = tuple(entry["shape"]), begin + entry["data_offsets"][0]
                     shape, start = regions.get(name, (size, [0] * len(size)))
                     if not all(type(number) is int for number in (*shape, *start)):
-                        raise ValueError(f"the place of {name} is not given by whole numbers")
+                        raise ValueError(f"the position of {name} is not given in whole numbers")
                     part = _Part(file, at, tuple(start), size)
                     new = SavedTensor(name, torch.Size(shape), DTYPES[entry["dtype"]], self)
-                    tensor = found.setdefault(name, new)
-                    # What several processes have whole is the same in all; the first counts.
+                    tensor = tensors.setdefault(name, new)
+                    # A whole tensor of several processes is the same in all; the first is used.
                     if not tensor.parts or name in regions:
                         tensor.parts.append(part)
                     _check(part, new, tensor)
-        for tensor in found.values():
+        for tensor in tensors.values():
             if not _is_grid(tensor):
-                raise self.wrong(f"parts of {tensor.name} are missing or there twice")
-        return found, headers
+                raise self.wrong(f"parts of {tensor.name} are missing or duplicated")
+        return tensors, headers
 
     def _header(self, file: str) -> tuple[dict[str, Any], int]:
-        """Return the header of a safetensors file, and where its tensors begin."""
+        """Return the header of a safetensors file, and the position where its tensors begin."""
         with self.reading(file) as opened:
             size = int.from_bytes(opened.read(8), "little")
             if size > self._manifest.files[file].bytes:
-                raise ValueError("its header is longer than the file")
+                raise ValueError(f"the header of {file} is longer than the file")
             header = json.loads(opened.read(size))
         return header, 8 + size
 
@@ -225,7 +225,7 @@ class SavedDense:
             raise self.wrong(f"{type(error).__name__}: {error}") from error
 
     def wrong(self, how: str) -> Exception:
-        """Return the error about files with right checksums and wrong content."""
+        """Return the error about files with valid checksums and invalid content."""
         return damaged(f"{self._storage.path(self._manifest.data)}/*.safetensors", how)
 
 
@@ -235,16 +235,16 @@ def is_dense_file(name: str) -> bool:
 
 
 def _check(part: _Part, given: SavedTensor, known: SavedTensor) -> None:
-    """Raise ValueError unless a part lies in its tensor, of which other parts say the same."""
+    """Raise ValueError unless a part lies in its tensor and agrees with the other parts."""
     if given.shape != known.shape or given.dtype != known.dtype:
         raise ValueError(f"parts of {given.name} differ in shape or type")
     inside = zip(part.start, part.size, given.shape, strict=True)
     if not all(a >= 0 and n >= 0 and a + n <= whole for a, n, whole in inside):
-        raise ValueError(f"a part of {given.name} does not lie in it")
+        raise ValueError(f"a part of {given.name} exceeds the tensor")
 
 
 def _is_grid(tensor: SavedTensor) -> bool:
-    """Return whether parts are the cells of a grid that fills the tensor, as meshes divide one."""
+    """Return whether the parts are the cells of a grid that fills the tensor, as a mesh divides it."""
     parts = [part for part in tensor.parts if math.prod(part.size)]
     if not tensor.shape.numel():
         return not parts
@@ -265,5 +265,5 @@ def _is_grid(tensor: SavedTensor) -> bool:
 def loaded_values(value: Any) -> Any:
     """Return plain data with each `SavedTensor` read."""
     if isinstance(value, dict):
-        return {key: loaded_values(one) for key, one in value.items()}
+        return {key: loaded_values(item) for key, item in value.items()}
     return value.whole() if isinstance(value, SavedTensor) else value

@@ -1,4 +1,4 @@
-"""The numbered snapshots of one run, and where a run has checkpoints."""
+"""The numbered snapshots of one run, and the locations of its checkpoints."""
 
 import re
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ class Series:
     step, checkpoint = series.read()        # the newest one
     ```
 
-    A snapshot with `Checkpoint.deleted` is a delta: it follows the last one that this object wrote or read.
-    `keep` counts full snapshots, each with the deltas after it.
+    A snapshot with `Checkpoint.deleted` is a delta: it follows the last snapshot that this object wrote or
+    read. `keep` counts full snapshots, each with the deltas after it.
 
-    The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800" beside it.
-    They are kept as long as a snapshot names them.
+    The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800" in the same
+    folder. They are kept while a snapshot names them.
     """
 
     def __init__(self, url: str, *, keep: int = 2) -> None:
@@ -48,7 +48,7 @@ class Series:
         return next(self._descending(), None)
 
     def _descending(self) -> Iterator[int]:
-        """Yield the steps of the committed snapshots; each is looked at only when its turn comes."""
+        """Yield the steps of the committed snapshots, descending; each is checked only when it is reached."""
         try:
             names = [name for name in self._storage.names() if _STEP.fullmatch(name)]
             for name in sorted(names, key=lambda name: -int(name[5:])):
@@ -58,21 +58,22 @@ class Series:
             raise CheckpointError(f"the snapshots cannot be listed: {error}", where=self.url) from error
 
     def write(self, step: int, checkpoint: Checkpoint) -> Manifest:
-        """Commit a snapshot; after a full one, remove the oldest ones and what dead attempts left behind.
+        """Commit a snapshot; after a full snapshot, remove the oldest ones and leftovers of failed attempts.
 
-        If it cannot be written, or is a delta that follows none, raises CheckpointError; the older ones stay.
+        If it cannot be written, or is a delta without a snapshot to follow, raises CheckpointError; the older
+        snapshots stay.
         """
         link = None if checkpoint.deleted is None else self._link(step)
         manifest = write_checkpoint(self.place(step), checkpoint, link=link)
         if link is None:
             self.prune()
         hit("checkpoint.pruned")
-        # Only now: after an error above, the caller assumes that there is no such snapshot.
+        # Only now: after an error above, the caller assumes that the snapshot does not exist.
         self._last = name_of(step), manifest
         return manifest
 
     def unfollow(self) -> None:
-        """Forget the last snapshot: `followable` is False until the next one is written."""
+        """Forget the last snapshot: `followable` is False until the next snapshot is written."""
         self._last = None
 
     def followable(self, step: int) -> bool:
@@ -96,15 +97,15 @@ class Series:
         return Link(name_of(step), number, previous, before.id)
 
     def read(self, step: int | None = None) -> tuple[int, Checkpoint]:
-        """Return (step, snapshot) of the newest snapshot, or of a given one."""
+        """Return (step, snapshot) of the newest snapshot, or of the given step."""
         chosen, checkpoint = self.open(step)
         return chosen, loaded(checkpoint)
 
     def open(self, step: int | None = None) -> tuple[int, Checkpoint]:
-        """Return what `read` does, but read no tensor of the network, see `open_checkpoint`."""
+        """Do what `read` does without reading the network's tensors, see `open_checkpoint`."""
         chosen = self.latest() if step is None else step
         if chosen is None:
-            raise CheckpointError("there are no snapshots", where=self.url)
+            raise CheckpointError("the folder has no snapshots", where=self.url)
         checkpoint = open_checkpoint(self.place(chosen))
         self._last = name_of(chosen), self.manifest(chosen)
         return chosen, checkpoint
@@ -121,44 +122,44 @@ class Series:
         return manifest
 
     def repair(self) -> tuple[int | None, dict[int, CheckpointError]]:
-        """Remove damaged snapshots until the newest is good; without a good one, remove nothing.
+        """Remove damaged snapshots until the newest is intact; if all are damaged, remove none.
 
-        Returns (its step or None, step -> damage of each damaged one). If the store does not answer, raises
-        UnreachableError and removes nothing.
+        Returns (the step of the newest intact snapshot or None, step -> error of each damaged snapshot). If
+        the store does not answer, raises UnreachableError and removes none.
         """
-        found: dict[int, CheckpointError] = {}
-        known: set[str] = set()
+        damaged: dict[int, CheckpointError] = {}
+        verified: set[str] = set()
         for step in reversed(self.steps()):
             try:
-                self.verify(step, known=known)
+                self.verify(step, known=verified)
             except UnreachableError:
                 raise
             except CheckpointError as error:
-                found[step] = error
+                damaged[step] = error
                 continue
-            for bad in found:
+            for bad in damaged:
                 self._remove(name_of(bad))
-            return step, found
-        return None, found
+            return step, damaged
+        return None, damaged
 
     def prune(self, *, finished: bool = False) -> None:
-        """Remove snapshots beyond `keep`, best weights that none names, and folders without a manifest.
+        """Remove snapshots beyond `keep`, unnamed best weights, and folders without a manifest.
 
-        What cannot be removed stays until the next time. Damaged snapshots do not count, and go like others
-        once there are `keep` newer ones; until then no best weights go. Until the run has finished, the
-        newest best weights stay, because the next snapshot will name them.
+        Folders that cannot be removed stay until the next call. Damaged snapshots do not count, and are
+        removed once `keep` newer ones exist; until then all best weights stay. Until the run has finished,
+        the newest best weights stay, because the next snapshot will name them.
         """
         try:
             manifests, damaged = self._newest()
-            kept = manifests.keys() | damaged | {str(m.settings.get("best")) for m in manifests.values()}
+            needed = manifests.keys() | damaged | {str(m.settings.get("best")) for m in manifests.values()}
             newest = -1 if finished else max((int(name[5:]) for name in manifests), default=0)
             names = sorted(self._storage.names(), key=lambda name: (len(name), name), reverse=True)
             for name in names:  # from the newest: a delta is removed before the snapshot it follows
-                own = _OWN.fullmatch(name)
-                if not own or name in kept:
+                match = _OWN.fullmatch(name)
+                if not match or name in needed:
                     continue
-                if own[1] == "best" and (damaged or int(own[2]) >= newest > -1):
-                    continue  # a damaged snapshot may name it, or the next one will
+                if match[1] == "best" and (damaged or int(match[2]) >= newest > -1):
+                    continue  # a damaged snapshot may name these weights, or the next snapshot will
                 self._remove(name)
             if finished and not self._storage.names():
                 self._storage.remove("")
@@ -166,9 +167,10 @@ class Series:
             return
 
     def _newest(self) -> tuple[dict[str, Manifest], set[str]]:
-        """Return what to keep: the newest full snapshots, deltas after them, and what these need.
+        """Return (snapshots to keep, damaged snapshots to keep).
 
-        Damaged snapshots, the second, do not count. They go once there are enough newer ones.
+        Keeps the newest full snapshots, the deltas after them, and the snapshots that these need. Damaged
+        snapshots do not count, and are dropped once enough newer ones exist.
         """
         every, damaged = self._manifests()
         full = [name for name, manifest in every.items() if manifest.delta is None]
@@ -176,30 +178,30 @@ class Series:
         if len(full) >= self.keep:
             first = full[-self.keep]
             damaged = {name for name in damaged if int(name[5:]) > int(first[5:])}
-        kept: dict[str, Manifest] = {}
+        needed: dict[str, Manifest] = {}
         for name in [name for name in every if int(name[5:]) >= int(first[5:])]:
-            while name in every and name not in kept:
-                kept[name] = every[name]
+            while name in every and name not in needed:
+                needed[name] = every[name]
                 name = link.previous if (link := every[name].delta) is not None else name
-        return kept, damaged
+        return needed, damaged
 
     def _manifests(self) -> tuple[dict[str, Manifest], set[str]]:
-        """Return the manifests of all snapshots, by name, and the names of those that cannot be used."""
-        found, damaged = dict[str, Manifest](), set[str]()
+        """Return the manifests of all snapshots, by name, and the names of damaged snapshots."""
+        manifests, damaged = dict[str, Manifest](), set[str]()
         for step in self.steps():
             try:
-                found[name_of(step)] = self.manifest(step)
+                manifests[name_of(step)] = self.manifest(step)
             except UnreachableError:
                 raise
             except CheckpointError:
                 damaged.add(name_of(step))
-        return found, damaged
+        return manifests, damaged
 
     def _committed(self, name: str) -> bool:
         return self._storage.exists(f"{name}/{MANIFEST}")
 
     def _remove(self, name: str) -> None:
-        # The manifest first: a manifest must never be without its files.
+        # The manifest first: a manifest must never exist without its files.
         if self._committed(name):
             self._storage.remove(f"{name}/{MANIFEST}")
             self._storage.sync_folder(name)
@@ -217,25 +219,25 @@ def series_in(url: str) -> Series:
 
 
 def find(url: str) -> dict[str, str]:
-    """Return name -> URL of all committed checkpoints, oldest snapshot first; raise if there are none.
+    """Return name -> URL of all committed checkpoints, oldest snapshot first; raise if none exists.
 
-    They are in a run folder or a folder of snapshots, or the URL is of a checkpoint itself. The versions of a
-    run's feed come before its snapshots, its trained model comes last.
+    The URL is a run folder, a folder of snapshots, or a single checkpoint. The versions of a run's feed come
+    before its snapshots; its trained model comes last.
     """
     place, url = Storage(url), url.rstrip("/")
     if place.exists(MANIFEST):
         return {url.rsplit("/", 1)[-1]: url}
-    found = _committed_in(f"{url}/{FEED_FOLDER}", f"{FEED_FOLDER}/") if place.exists(FEED_FOLDER) else {}
-    found |= _committed_in(series_in(url).url)
+    urls = _committed_in(f"{url}/{FEED_FOLDER}", f"{FEED_FOLDER}/") if place.exists(FEED_FOLDER) else {}
+    urls |= _committed_in(series_in(url).url)
     if place.exists(f"{MODEL_FOLDER}/{MANIFEST}"):
-        found[MODEL_FOLDER] = f"{url}/{MODEL_FOLDER}"
-    if not found:
+        urls[MODEL_FOLDER] = f"{url}/{MODEL_FOLDER}"
+    if not urls:
         raise CheckpointError(
-            "there is no checkpoint here",
+            "the folder has no checkpoint",
             where=url,
-            fix="give a run folder, a folder of snapshots, or one with a manifest.json",
+            fix="give a run folder, a folder of snapshots, or a folder with a manifest.json",
         )
-    return found
+    return urls
 
 
 def _committed_in(url: str, prefix: str = "") -> dict[str, str]:
@@ -250,6 +252,6 @@ def _committed_in(url: str, prefix: str = "") -> dict[str, str]:
 
 def newest(url: str) -> str:
     """Return the URL of one checkpoint: the trained model of a run folder, else the newest snapshot."""
-    found = find(url)
-    snapshots = [name for name in found if not name.startswith("best-")]
-    return found[MODEL_FOLDER] if MODEL_FOLDER in found else found[(snapshots or list(found))[-1]]
+    urls = find(url)
+    snapshots = [name for name in urls if not name.startswith("best-")]
+    return urls[MODEL_FOLDER] if MODEL_FOLDER in urls else urls[(snapshots or list(urls))[-1]]

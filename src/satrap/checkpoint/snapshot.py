@@ -38,27 +38,27 @@ class Checkpoint:
     """A trained state.
 
     Instead of `chunks`, `rows` may be given: it takes (storage, data folder), writes the rows and returns
-    their files. `dense` does this for the network, in place of `model` and `optimizer`. Of a delta, the rows
-    are those that changed since the snapshot before. `deleted` holds, by table, the ids that had a row then
+    their files. `dense` does the same for the network, instead of `model` and `optimizer`. A delta has only
+    the rows that changed since the previous snapshot; `deleted` holds, by table, the ids that had a row then
     and have none now.
     """
 
     settings: dict[str, Any]  # plain JSON data: schema, model, optimizer, counters
-    model: Mapping[str, Any]  # `state_dict` of the network; of `open_checkpoint` with `SavedTensor`s
-    optimizer: Mapping[str, Any]  # `state_dict` of the dense optimizer, or empty; the same
-    chunks: Iterable[tuple[str, Chunk]]  # (table, rows) in canonical order; can be read only once
+    model: Mapping[str, Any]  # `state_dict` of the network; from `open_checkpoint` with `SavedTensor`s
+    optimizer: Mapping[str, Any]  # `state_dict` of the dense optimizer, or empty; as for `model`
+    chunks: Iterable[tuple[str, Chunk]]  # (table, rows) by bucket, then id; can be read only once
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # worker 0: generators, lookups in flight
-    others: Sequence[Mapping[str, Tensor]] = ()  # the same of the other workers
+    others: Sequence[Mapping[str, Tensor]] = ()  # `extra` of the other workers
     rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
-    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None  # None: it is no delta
+    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None  # None: not a delta
     dense: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
 
 
 def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = None) -> Manifest:
-    """Write a checkpoint to a folder or fsspec URL; replace an older one there in one step.
+    """Write a checkpoint to a folder or fsspec URL; replace an older checkpoint there atomically.
 
-    Its chunks are consumed. `link` is the place of a delta in its chain. If it cannot be written, raises
-    CheckpointError, and the older one is untouched.
+    Consumes the chunks. `link` is the position of a delta in its chain. If the checkpoint cannot be written,
+    raises CheckpointError, and the older checkpoint is unchanged.
     """
     storage = Storage(url)
     try:
@@ -71,17 +71,17 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = No
         raise CheckpointError(
             f"the checkpoint could not be written: {error}",
             where=url,
-            why="older checkpoints are untouched",
-            fix="free the disk or choose another place",
+            why="older checkpoints are unchanged",
+            fix="free disk space or choose another folder",
         ) from error
     return manifest
 
 
 @contextmanager
 def data_folder(storage: Storage) -> Iterator[str]:
-    """Make a new folder for the files of a checkpoint; when the block ends, they are whole and durable.
+    """Create a new folder for the files of a checkpoint; at the end of the block they are durable.
 
-    An error removes the folder. Its name is random, so that files of a killed save cannot get mixed in.
+    An error removes the folder. Its name is random, so that files of a killed save cannot be mixed in.
     """
     folder = f"data-{secrets.token_hex(4)}"
     try:
@@ -95,11 +95,11 @@ def data_folder(storage: Storage) -> Iterator[str]:
 
 
 def commit(storage: Storage, manifest: Manifest, *, new: bool = False, remove: bool = True) -> None:
-    """Write the manifest for the files of a `data_folder`, then remove what they replace, if possible.
+    """Write the manifest for the files of a `data_folder`, then remove the files they replace, if possible.
 
-    Without `remove`, that stays until the next commit, for those who are reading it. With `new`, raises
-    FileExistsError if there is a checkpoint already. After another OSError the manifest
-    may or may not be in place, so nothing was removed.
+    Without `remove`, the replaced files stay until the next commit, for current readers. With `new`, raises
+    FileExistsError if a checkpoint exists. After another OSError the manifest may or may not have been
+    written, so no file was removed.
     """
     hit("checkpoint.data_written")
     write_manifest(storage, manifest, new=new)
@@ -142,8 +142,9 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
 def read_checkpoint(url: str) -> Checkpoint:
     """Open a checkpoint. Every byte is verified when it is read; rows while `chunks` is consumed.
 
-    A delta is merged with the snapshots it builds on, so its rows are complete. Raises CheckpointError: no
-    checkpoint there, an unknown format, a delta without the one before, or damage, named by file and bytes.
+    A delta is merged with the snapshots it builds on, so its rows are complete. Raises CheckpointError: the
+    checkpoint is missing, of an unknown format or damaged (the error names file and bytes), or the snapshot
+    before a delta is missing.
     """
     return loaded(open_checkpoint(url))
 
@@ -158,7 +159,7 @@ def loaded(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def open_checkpoint(url: str) -> Checkpoint:
-    """Open a checkpoint as `read_checkpoint` does, but read no tensor of the network: see `SavedTensor`."""
+    """Open a checkpoint as `read_checkpoint` does, without reading the network: see `SavedTensor`."""
     chain = open_chain(url)
     storage, manifest = chain.members[-1]
 
@@ -176,21 +177,21 @@ def open_checkpoint(url: str) -> Checkpoint:
             extra=tensors(EXTRA) if EXTRA in manifest.files else {},
             others=[tensors(name) for name in itertools.takewhile(manifest.files.__contains__, following)],
         )
-    except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
+    except (SafetensorError, ValueError, KeyError) as error:  # valid checksums, invalid content
         raise damaged(f"{storage.path(manifest.data)}/*.safetensors", str(error)) from error
 
 
 def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
-    """Return a verified file; raise CheckpointError if the manifest does not name it, or it is damaged."""
+    """Return a verified file; raise CheckpointError if it is damaged, or missing in the manifest."""
     if name not in manifest.files:
-        raise damaged(storage.path(manifest.data), f"it has no {name}")
+        raise damaged(storage.path(manifest.data), f"{name} is missing")
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
 
 
 def verify(url: str, *, known: set[str] | None = None) -> Manifest:
     """Read a checkpoint and the snapshots it builds on; return its manifest, or raise the first damage found.
 
-    The data folders in `known` are not read again; newly verified ones are added.
+    The data folders in `known` are not read again; newly verified folders are added.
     """
     good = set() if known is None else known
     chain = open_chain(url)
@@ -208,7 +209,7 @@ def _verify_files(storage: Storage, manifest: Manifest) -> None:
         data = storage.read(f"{manifest.data}/{name}", entry)
         try:
             unpack_optimizer(data) if name.startswith("optimizer.") else unpack_tensors(data)
-        except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
+        except (SafetensorError, ValueError, KeyError) as error:  # valid checksums, invalid content
             raise damaged(storage.path(f"{manifest.data}/{name}"), str(error)) from error
     SavedDense(storage, manifest)
     for _ in read_chunks(storage, manifest):

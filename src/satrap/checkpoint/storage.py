@@ -23,16 +23,16 @@ from satrap.errors import CheckpointError
 BLOCK = 1 << 20
 """Bytes that one checksum covers; a reader verifies this many at once."""
 LARGE = 1 << 18
-"""Writes of at least this many bytes go to the disk at once; smaller ones are collected."""
+"""Writes of at least this many bytes go directly to the disk; smaller writes are collected."""
 SYNCS = 4
-"""Most files and folders that are made durable at the same time."""
+"""Most files and folders to make durable concurrently."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 def is_plain(name: Any) -> bool:
-    """Return whether a name consists of letters, digits, ".", "_" and "-", and is no path.
+    """Return whether a name consists of letters, digits, ".", "_" and "-", and is not a path.
 
-    A manifest may come from anywhere, so no name in it may lead out of its folder.
+    A manifest may come from an untrusted source, so its names must not lead out of its folder.
     """
     return isinstance(name, str) and _PLAIN.fullmatch(name) is not None
 
@@ -40,20 +40,20 @@ def is_plain(name: Any) -> bool:
 def not_plain(name: Any, where: str) -> CheckpointError:
     """Return the error about a name that is not plain."""
     return CheckpointError(
-        f"{str(name)[:200]!r} is no name of a file of a checkpoint",
+        f"{str(name)[:200]!r} is not a valid file name in a checkpoint",
         where=where,
-        why="it could lead to a file outside the checkpoint",
+        why="such a name could lead to a file outside the checkpoint",
         fix="do not use this checkpoint: satrap did not write it",
     )
 
 
 @dataclass(slots=True)
 class FileEntry:
-    """What a manifest says about one file."""
+    """The entry of one file in a manifest."""
 
     bytes: int
     crc32: list[int] = field(default_factory=list)  # of each block of `BLOCK` bytes; the last may be shorter
-    table: str = ""  # whose rows it holds; empty for other files
+    table: str = ""  # the table of its rows; empty for other files
     rows: int = 0
     buckets: list[int] = field(default_factory=list)  # [first, end) of the rows' fixed buckets; empty: any
 
@@ -66,12 +66,12 @@ class FileEntry:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Build an entry from `to_dict` data; any error but CheckpointError means impossible data."""
+        """Build an entry from `to_dict` data; any error but CheckpointError means invalid data."""
         sums = np.frombuffer(base64.b64decode(plain["crc32"], validate=True), "<u4").tolist()
         entry = cls(**{**plain, "crc32": sums})
         numbers = [entry.bytes, entry.rows, *entry.buckets]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise ValueError("a size, a count of rows or a bucket is impossible")
+            raise ValueError("a size, a number of rows or a bucket is invalid")
         if len(sums) != -(-entry.bytes // BLOCK) or len(entry.buckets) not in (0, 2):
             raise ValueError("a file does not have a checksum per block")
         entry.table.encode()
@@ -79,17 +79,17 @@ class FileEntry:
 
 
 class BlockWriter:
-    """A binary file that checksums what is written to it; made by `Storage.writer`."""
+    """A binary file that computes checksums of the written data; created by `Storage.writer`."""
 
     def __init__(self, disk: Disk, raw: Any) -> None:
         self._disk, self._raw = disk, raw
         self._small = bytearray()
-        self._crc = self._covered = 0  # of the current block: its checksum, and the bytes that this covers
+        self._crc = self._covered = 0  # checksum of the current block, and the number of bytes it covers
         self.entry = FileEntry(0)
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Write bytes or a buffer; return the number of bytes. Does not copy a large one."""
+        """Write bytes or a buffer; return the number of bytes. Does not copy large buffers."""
         view = memoryview(data).cast("B")
         self._check(view)
         if len(view) < LARGE:
@@ -120,23 +120,23 @@ class BlockWriter:
             self._disk.write(self._raw, memoryview(small))
 
     def flush(self) -> None:
-        """Do nothing: `finish` passes on what is left."""
+        """Do nothing: `finish` writes the collected bytes."""
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the collected bytes, and complete the checksums."""
         self._pass_on()
         if self._covered:
             self._end_block()
 
 
 _BAD = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG)
-"""Errors of a disk that mean lost bytes; others say nothing about the bytes."""
+"""Disk errors that mean lost data; after other errors the data may be intact."""
 
 
 class BlockReader(io.RawIOBase):
-    """A file that verifies each block before it returns a byte of it; made by `Storage.open`.
+    """A file that verifies each block before it returns bytes of it; created by `Storage.open`.
 
-    When a damaged block is read, it raises CheckpointError with file and bytes.
+    Reading a damaged block raises CheckpointError, which names file and bytes.
     """
 
     def __init__(self, disk: Disk, raw: IO[bytes], entry: FileEntry, where: str) -> None:
@@ -151,15 +151,15 @@ class BlockReader(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Return up to `size` verified bytes, fewer at the end of the file."""
         parts: list[memoryview] = []
-        left = self._entry.bytes if size < 0 else size
-        while left > 0 and (self._at < len(self._block) or self._next()):
-            parts.append(self._block[self._at : self._at + left])
+        remaining = self._entry.bytes if size < 0 else size
+        while remaining > 0 and (self._at < len(self._block) or self._next()):
+            parts.append(self._block[self._at : self._at + remaining])
             self._at += len(parts[-1])
-            left -= len(parts[-1])
+            remaining -= len(parts[-1])
         return b"".join(parts)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on reading at a byte, counted from the beginning; the block around it is verified whole."""
+        """Continue reading at a byte, counted from the start; its whole block is verified."""
         assert whence == io.SEEK_SET
         self._number, self._at, self._block = offset // BLOCK, 0, memoryview(b"")
         try:
@@ -175,13 +175,13 @@ class BlockReader(io.RawIOBase):
         want = min(BLOCK, size - start)
         if want <= 0:
             if self._read(size, 1):
-                raise damaged(self._where, f"it goes on after the {size} bytes that were written")
+                raise damaged(self._where, f"the file is longer than the {size} bytes that were written")
             return False
         data = self._read(start, want)
         if len(data) < want:
-            raise damaged(self._where, f"it ends at byte {start + len(data)}, {size} were written")
+            raise damaged(self._where, f"the file has {start + len(data)} of the {size} bytes written")
         if zlib.crc32(data) != self._entry.crc32[self._number]:
-            raise damaged(self._where, f"bytes {start} to {start + want - 1} are not those that were written")
+            raise damaged(self._where, f"bytes {start} to {start + want - 1} do not match their checksum")
         self._number, self._at, self._block = self._number + 1, 0, memoryview(data)
         return True
 
@@ -194,7 +194,7 @@ class BlockReader(io.RawIOBase):
             raise damaged(self._where, f"bytes {start} to {start + size - 1}: {error}") from error
 
     def close(self) -> None:
-        """Close the file; errors no longer matter, because what was read is verified."""
+        """Close the file; ignores errors, because all data read has been verified."""
         with suppress(OSError), only_os_errors():
             self._raw.close()
         super().close()
@@ -208,27 +208,27 @@ def damaged(where: str, how: str) -> CheckpointError:
     return CheckpointError(
         f"a file of the checkpoint is damaged: {how}",
         where=where,
-        why="its content cannot be trusted",
+        why="the file's content cannot be trusted",
         fix=instead_of(where),
     )
 
 
 def instead_of(where: str) -> str:
-    """Return what to do about a damaged file of a checkpoint: only a snapshot has others beside it."""
-    if found := _SNAPSHOT.match(where):
-        folder = shlex.quote(found[1]) if where.startswith("/") else "with their URL"
+    """Return the advice about a damaged file of a checkpoint: snapshots have older ones to fall back to."""
+    if match := _SNAPSHOT.match(where):
+        folder = shlex.quote(match[1]) if where.startswith("/") else "with their URL"
         return f"go back to an older snapshot: satrap checkpoint repair {folder}; or restore a backup"
-    return "restore a backup of its folder, or train again"
+    return "restore a backup of the checkpoint's folder, or train again"
 
 
 class UnreachableError(CheckpointError):
-    """A store does not answer, so nothing is known about its content."""
+    """A store does not respond, so the state of its content is unknown."""
 
 
 def unreachable(where: str, error: OSError) -> UnreachableError:
     """Return the error for a store that cannot be read."""
     return UnreachableError(
-        f"the store cannot be read: {error}", where=where, fix="try again when it can be reached"
+        f"the store cannot be read: {error}", where=where, fix="try again when the store is reachable"
     )
 
 
@@ -253,11 +253,11 @@ class Storage:
 
     @property
     def absolute(self) -> str:
-        """The URL for a process with another current folder."""
+        """The URL for a process with another working directory."""
         return self.url if "://" in self.url else str(self.root)
 
     def path(self, name: str) -> str:
-        """Return the full path of a file; of the folder itself for an empty name.
+        """Return the full path of a file, or of the folder itself for an empty name.
 
         Raises CheckpointError if the name could lead out of the folder.
         """
@@ -266,12 +266,12 @@ class Storage:
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def exists(self, name: str) -> bool:
-        """Return True if the file or folder is there."""
+        """Return True if the file or folder exists."""
         return self.disk.exists(self.path(name))
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BlockWriter]:
-        """Open a new file for writing; it is durable when this block, or `together` around it, ends."""
+        """Open a new file for writing; it is durable at the end of this block, or of an outer `together`."""
         raw: Any = self.disk.create(self.path(name))
         try:
             writer = BlockWriter(self.disk, raw)
@@ -292,7 +292,7 @@ class Storage:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make the files and folders of the block durable by its end, several at a time, which is faster."""
+        """Make the files and folders of the block durable by its end, several concurrently to save time."""
         if not self.disk.syncs:
             yield
             return
@@ -311,21 +311,21 @@ class Storage:
             self._under_way.append(self._threads.submit(work))
 
     def make_folder(self, name: str) -> None:
-        """Make a folder and its parents, durably."""
+        """Create a folder and its parents, durably."""
         path = self.path(name)
         self.disk.make_folder(path)
         self._make_durable(lambda: self.disk.sync_folder(posixpath.dirname(path) or "."))
 
     def sync_folder(self, name: str) -> None:
-        """Make the names now in a folder durable."""
+        """Make the current names in a folder durable."""
         self._make_durable(lambda: self.disk.sync_folder(self.path(name)))
 
     def put(self, name: str, data: bytes, *, new: bool = False) -> None:
-        """Write a whole file in one step, see `LocalDisk.put`."""
+        """Write a whole file atomically, see `LocalDisk.put`."""
         self.disk.put(self.path(name), data, new=new)
 
     def open(self, name: str, entry: FileEntry) -> BlockReader:
-        """Open a file for verified reading; raise CheckpointError if it is missing or out of reach."""
+        """Open a file for verified reading; raise CheckpointError if it is missing or unreachable."""
         return BlockReader(self.disk, self._open(name), entry, self.path(name))
 
     def read(self, name: str, entry: FileEntry) -> bytes:
@@ -336,9 +336,9 @@ class Storage:
             return data
 
     def read_start(self, name: str, size: int) -> bytes:
-        """Return the first `size` bytes of a file as they are, fewer if it is shorter.
+        """Return the first `size` bytes of a file unverified, fewer if it is shorter.
 
-        Raises CheckpointError if it is missing, or no regular file.
+        Raises CheckpointError if it is missing, or not a regular file.
         """
         raw = self._open(name)
         with only_os_errors(), closing(raw):
@@ -359,7 +359,7 @@ class Storage:
             raise unreachable(self.path(name), error) from error
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder and what is in it."""
+        """Remove a file, or a folder with its contents."""
         self.disk.remove(self.path(name))
 
     def names(self, name: str = "") -> Sequence[str]:

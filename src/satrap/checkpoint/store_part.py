@@ -1,4 +1,4 @@
-"""Writes what one store gives to a checkpoint."""
+"""Writes one store's part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from satrap.store import BUCKETS, Chunk
 
 @dataclass(frozen=True, slots=True)
 class StorePart:
-    """The rows of a store, or those that changed; written once.
+    """All rows of a store, or the rows that changed; written once.
 
     Args:
-        chunks: the rows, table after table, in canonical order.
+        chunks: the rows, table after table, by bucket, then id.
         tables: names of all its tables; a table's position is the number of its file.
-        state: what else the store needs to continue exactly, see `write_store`.
-        deleted: by table, ids that have lost their row, if `chunks` are changes and nobody else writes them.
-        suffix: of the names of its files; tells several stores apart.
+        state: other state that the store needs to continue exactly, see `write_store`.
+        deleted: by table, ids that lost their row, if `chunks` are changes and no other writer has these ids.
+        suffix: suffix of the file names, to distinguish several stores.
         buckets: the fixed buckets of its rows, ascending.
-        whole: tables of which it has the rows of all buckets.
-        weights: write only weights, in this format, see `Chunk.only_weights`; None: optimizer states, too.
+        whole: tables whose rows of all buckets it has.
+        weights: write only weights, in this format, see `Chunk.only_weights`; None: also optimizer state.
     """
 
     chunks: Iterable[Chunk]

@@ -1,7 +1,7 @@
-"""What a store needs besides rows to resume exactly: order of eviction, ids that wait for admission.
+"""State of a store other than rows, to resume exactly: order of eviction, ids that wait for admission.
 
-Only a store of the same fixed buckets can use it, and only of groups with the same tables: names begin with
-these. A store with nothing but counters writes no file.
+Only a store with the same fixed buckets can use it, and only groups with the same tables: array names begin
+with the table names. A store with only counters writes no file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ from satrap.store.buckets import mask_of, runs_of
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _OWN = "buckets"
-"""Array of a store whose buckets are not neighbours: bool[4096], which ones it has."""
+"""Array of a store whose buckets are not consecutive: bool[4096], True for its buckets."""
 _SCATTERED = range(0)
-"""Buckets in the entry of such a store's file."""
+"""Buckets in the file entry of a store whose buckets are not consecutive."""
 
 
 def is_store_file(name: str) -> bool:
@@ -39,10 +39,10 @@ def write_store(
     suffix: str = "",
     buckets: Sequence[int] = range(BUCKETS),
 ) -> dict[str, FileEntry]:
-    """Write the state of a store; return the file, or nothing if the store has only counters.
+    """Write the state of a store; return the file, or no file if the store has only counters.
 
-    `arrays` maps `<tables of a group>.<what>` to an array, where `counts` are counters. The suffix of the
-    file's name tells several stores apart.
+    `arrays` maps `<tables of a group>.<kind>` to an array; the kind `counts` holds counters. The suffix of
+    the file's name distinguishes several stores.
     """
     if all(name.endswith(".counts") for name in arrays):
         return {}
@@ -56,32 +56,33 @@ def write_store(
 
 
 def read_store(storage: Storage, manifest: Manifest, buckets: Sequence[int]) -> Arrays:
-    """Return what stores of exactly these buckets wrote, verified; nothing if there were none.
+    """Return the state of all stores with exactly these buckets, verified; empty if there were none.
 
-    There may be several, as a worker may have the buckets of a shard server: their names tell their tables.
+    Several stores may have the same buckets, such as a worker and a shard server: array names identify their
+    tables.
     """
     every: dict[str, npt.NDArray[Any]] = {}
     runs = runs_of(buckets)
-    wanted = runs[0] if len(runs) == 1 else _SCATTERED
+    run = runs[0] if len(runs) == 1 else _SCATTERED
     for name, entry in manifest.files.items():
-        if is_store_file(name) and tuple(entry.buckets or (0, BUCKETS)) == (wanted.start, wanted.stop):
+        if is_store_file(name) and tuple(entry.buckets or (0, BUCKETS)) == (run.start, run.stop):
             where = f"{manifest.data}/{name}"
             try:
-                found = load(storage.read(where, entry))
-            except (SafetensorError, KeyError, ValueError) as error:  # right checksums, wrong content
+                arrays = load(storage.read(where, entry))
+            except (SafetensorError, KeyError, ValueError) as error:  # valid checksums, invalid content
                 raise damaged(storage.path(where), str(error)) from error
-            own = found.pop(_OWN, None)
-            if own is None or np.array_equal(own, mask_of(buckets)):
-                every |= found
+            mask = arrays.pop(_OWN, None)
+            if mask is None or np.array_equal(mask, mask_of(buckets)):
+                every |= arrays
     return every
 
 
 def without_id(data: bytes, id_: np.uint64) -> bytes:
-    """Return the content of such a file without an id in the order of eviction."""
+    """Return the content of a `write_store` file without an id in the order of eviction."""
     arrays = {name: array.copy() for name, array in load(data).items()}
     for name, array in arrays.items():
         if name.endswith(".index.keys"):
-            found = array == id_
-            arrays[name.removesuffix("keys") + "live"][found] = 0
-            array[found] = 0
+            matches = array == id_
+            arrays[name.removesuffix("keys") + "live"][matches] = 0
+            array[matches] = 0
     return save(arrays)

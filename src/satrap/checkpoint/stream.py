@@ -1,4 +1,4 @@
-"""One safetensors file, written a few rows of a tensor at a time."""
+"""Writes a safetensors file a few rows of a tensor at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 READ = 1 << 24
-"""Roughly how many bytes of tensors are in memory at a time."""
+"""Approximate bytes of tensors in memory at a time."""
 
 DTYPES = {
     "U64": torch.uint64,
@@ -34,13 +34,13 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""What headers call the types, in the order in which safetensors writes tensors."""
+"""Name of a dtype in headers -> dtype, in the order in which safetensors writes tensors."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a tensor, or all of one without dimensions: where they begin, and their shape."""
+    """Some rows of a tensor, or a whole scalar: start position and shape."""
 
     name: str
     start: list[int]
@@ -49,11 +49,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The order of a file.
+    """The layout of a file.
 
     Args:
-        head: its first bytes.
-        batches: the blocks after them, a few megabytes together; no two of a batch are of one tensor.
+        head: the first bytes of the file.
+        batches: the blocks that follow, a few megabytes per batch; a batch has at most one block per tensor.
     """
 
     head: bytes
@@ -67,7 +67,7 @@ class Layout:
 
         Args:
             tensors: name -> (dtype, shape).
-            metadata: of the file, with one key at most: their order is not that of safetensors.
+            metadata: of the file, with at most one key, because the order of keys differs from safetensors.
         """
         header, at = dict[str, Any](), 0
         batches, room = list[list[Block]](), 0
@@ -103,13 +103,13 @@ def _blocks(name: str, dtype: torch.dtype, shape: Sequence[int]) -> Iterator[Blo
 
 
 def streamed(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of one safetensors file; of saved tensors, only a few rows are in memory.
+    """Yield the bytes of one safetensors file; only a few rows of saved tensors are in memory.
 
     Args:
         tensors: name -> `Tensor` on any device or `SavedTensor`; they may share memory.
         metadata: of the file, see `Layout.of`.
     """
-    layout = Layout.of({name: (one.dtype, one.shape) for name, one in tensors.items()}, metadata)
+    layout = Layout.of({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, metadata)
     yield layout.head
     for batch in layout.batches:
         for block in batch:

@@ -1,8 +1,8 @@
-"""From ids to embeddings: distinct ids, lookup request, pooled rows on the device, and back to gradients.
+"""From ids to embeddings: unique ids, lookup requests, pooled rows on the device, and gradients.
 
 `EmbeddingPlan` turns a `Batch` into a `Ticket`, the requests for its rows; `Embeddings` turns the ticket and
-the rows into the `EmbeddedBatch` that a model gets. Rows are autograd leaves: after `loss.backward()` each
-holds exactly one gradient per distinct id.
+the rows into the `EmbeddedBatch` for the model. Rows are autograd leaves: after `loss.backward()` each has
+exactly one gradient per unique id.
 """
 
 from satrap.embedding.module import Embeddings

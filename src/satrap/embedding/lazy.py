@@ -1,4 +1,4 @@
-"""Pooled features, computed when a model first asks for them."""
+"""Pooled features, computed on first access."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Block = tuple[tuple[str, ...], Tensor]
 
 
 class LazyBlocks(Sequence[Block]):
-    """Blocks of pooled features, made at first use.
+    """Blocks of pooled features, computed on first access.
 
     Args:
-        make: returns the blocks.
+        make: computes the blocks.
     """
 
     def __init__(self, make: Callable[[], Sequence[Block]]) -> None:
@@ -42,10 +42,10 @@ class LazyBlocks(Sequence[Block]):
 
 
 class LazyFeatures(Mapping[str, Tensor | JaggedRows]):
-    """Feature -> its embedding, from blocks made at first use.
+    """Feature -> its embedding, from blocks computed on first access.
 
     Args:
-        order: names, in the order of the mapping.
+        order: names of the features, in the order of the mapping.
         blocks: blocks of the pooled features.
         jagged: returns the features that are not pooled.
     """
@@ -57,10 +57,10 @@ class LazyFeatures(Mapping[str, Tensor | JaggedRows]):
 
     @cached_property
     def _found(self) -> dict[str, Tensor | JaggedRows]:
-        found: dict[str, Tensor | JaggedRows] = dict(self._jagged())
+        embeddings: dict[str, Tensor | JaggedRows] = dict(self._jagged())
         for names, block in self._blocks:
-            found.update(zip(names, block.unbind(1), strict=True))
-        return found
+            embeddings.update(zip(names, block.unbind(1), strict=True))
+        return embeddings
 
     def __getitem__(self, name: str) -> Tensor | JaggedRows:
         return self._found[name]

@@ -1,4 +1,4 @@
-"""Turns rows from the exchange into the tensors that a model gets."""
+"""Turns rows from the exchange into the input tensors of a model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Embeddings:
     """Builds `EmbeddedBatch` objects on one device.
 
     Args:
-        plan: where each feature's rows are.
-        device: where the model computes.
+        plan: the plan of the lookups.
+        device: the model's device.
 
     Attributes:
-        whole: whether one table group has all features, and pools them on the CPU.
+        whole: whether one table group has all features, and they are pooled on the CPU.
     """
 
     def __init__(self, plan: EmbeddingPlan, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class Embeddings:
     def rows(self, found: Sequence[Any]) -> list[Tensor]:
         """Return the looked-up rows, arrays or tensors, as tensors on the device.
 
-        There is one float32[n, dim] per request, an autograd leaf unless the tables are frozen.
+        Each request has one float32[n, dim], an autograd leaf unless the tables are frozen.
         """
         return [
             torch.as_tensor(rows, device=self.device).requires_grad_(learns)
@@ -52,7 +52,7 @@ class Embeddings:
         ]
 
     def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
-        """Return the gradient of each leaf of `rows`, zeros where the model did not use it."""
+        """Return the gradient of each leaf of `rows`; zeros for leaves that the model did not use."""
         return [
             np.zeros(tuple(r.shape), dtype=np.float32) if r.grad is None else r.grad.cpu().numpy()
             for r in rows
@@ -63,15 +63,15 @@ class Embeddings:
         return all(map(is_finite, rows))
 
     def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the model's input; rows are pooled when it first asks for them.
+        """Return the model's input; rows are pooled on first access.
 
         Args:
             ticket: the batch and its inverse.
-            rows: float32[distinct, dim] per request, as `rows` returns them.
+            rows: float32[unique, dim] per request, as `rows` returns them.
 
         Returns:
-            One block float32[size, features, dim] per table group; on the CPU, where one group holds all
-            features, `flat` is pooled straight into its place.
+            The input, with one block float32[size, features, dim] per table group. On the CPU, if one group
+            has all features, rows are pooled directly into the result of `flat`.
         """
         batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
         numeric = torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers
@@ -107,7 +107,7 @@ class Embeddings:
 
     def _bags(self, ticket: Ticket, group: int, names: Sequence[str]) -> list[Bag]:
         if ticket.plain[group] and group in self._in_order:
-            # the usual batch: what `merge_runs` would make of it, at once
+            # the usual batch: the result of `merge_runs`, without computing it
             inverses = ticket.inverses[group]
             return [Bag(inverses, 0, len(inverses), features=len(names))]
         return merge_runs([self._bag(ticket, name) for name in names])
@@ -131,9 +131,9 @@ class Embeddings:
         )
 
     def mode(self, name: str) -> Mode:
-        """Return how the rows of a feature become one."""
+        """Return the pooling mode of a feature."""
         pooling = self._features[name].pooling
-        return "sum" if pooling == "none" else pooling  # rows that are not pooled have no mode
+        return "sum" if pooling == "none" else pooling  # unused if rows are not pooled
 
     def _unpooled(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> Tensor:
         bag = self._bag(ticket, name)
@@ -145,12 +145,12 @@ class Embeddings:
 
 
 class Ragged:
-    """What a batch has of each id or event, with offsets; features of a sequence share one tensor of them.
+    """Per-id and per-event values of a batch, with offsets; features of a sequence share the offsets tensor.
 
     Args:
         batch: the samples.
         schema: its features.
-        device: where the tensors are to be.
+        device: device of the tensors.
     """
 
     def __init__(self, batch: Batch, schema: Schema, device: torch.device) -> None:
@@ -164,8 +164,8 @@ class Ragged:
         """Return values of a feature, float32[n, dim], with its offsets."""
         first = self._first.get(feature, feature)
         if first not in self._offsets:
-            given = self._batch.ids[first].offsets
-            host = np.arange(self._batch.size + 1) if given is None else given
+            offsets = self._batch.ids[first].offsets
+            host = np.arange(self._batch.size + 1) if offsets is None else offsets
             self._offsets[first] = torch.from_numpy(host).to(self._device), host
         return JaggedRows(values, *self._offsets[first])
 
@@ -178,7 +178,7 @@ class Ragged:
 
 
 def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, tuple[str, ...]]]:
-    """List (request index, features in schema order) of the groups that have pooled features."""
+    """Return (request index, features in schema order) of each group that has pooled features."""
     of_group = []
     for group in plan.groups:
         tables = set(group.tables)

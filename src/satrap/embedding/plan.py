@@ -1,4 +1,4 @@
-"""Finds the distinct ids of a batch: gathers features by table group and removes duplicates once."""
+"""Finds the unique ids of a batch: concatenates features by table group and removes duplicates."""
 
 from __future__ import annotations
 
@@ -24,48 +24,49 @@ def tables_of(
     dims: Mapping[str, int] | None = None,
     store: StoreConfig = StoreConfig(),
 ) -> list[Table]:
-    """Return the tables a schema needs, in order of first use.
+    """Return the tables that a schema needs, in order of first use.
 
     Args:
         schema: its categorical features name the tables.
-        optimizer: how their rows learn.
-        dims: feature -> width, if a model needs another width than the schema's.
-        store: says how rows start, and in which number format they are kept.
+        optimizer: optimizer of their rows.
+        dims: feature -> width, if a model needs other widths than the schema's.
+        store: initial scale and number format of the rows, and settings of single tables.
 
     Raises:
-        ConfigError: features that share a table want different widths, or `store.tables` names another one.
+        ConfigError: features that share a table need different widths, or `store.tables` names an unknown
+            table.
     """
     tables: dict[str, Table] = {}
     for name, feature in schema.categorical.items():
         dim = (dims or {}).get(name, feature.dim)
-        own = store.tables.get(schema.table_of(name), TableSettings())
+        settings = store.tables.get(schema.table_of(name), TableSettings())
         table = Table(
             schema.table_of(name),
             dim=dim,
-            optimizer=None if own.frozen else own.optimizer or optimizer,
-            initial_scale=store.initial_scale if own.initial_scale is None else own.initial_scale,
-            dtype=own.dtype or store.dtype,
-            frozen=own.frozen,
-            memory=own.memory,
-            admission=own.admission,
-            eviction=own.eviction,
+            optimizer=None if settings.frozen else settings.optimizer or optimizer,
+            initial_scale=store.initial_scale if settings.initial_scale is None else settings.initial_scale,
+            dtype=settings.dtype or store.dtype,
+            frozen=settings.frozen,
+            memory=settings.memory,
+            admission=settings.admission,
+            eviction=settings.eviction,
         )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(
-                f"feature {name!r} wants rows of width {dim} in table {table.name!r}, which has "
+                f"feature {name!r} needs rows of width {dim} in table {table.name!r}, whose rows have width "
                 f"{tables[table.name].dim}",
                 fix="give the model equal embedding_dims for features that share a table",
             )
     for name in store.tables.keys() - tables.keys():
         raise ConfigError(
-            f"settings are given for {name!r}, which is no table",
+            f"settings are given for table {name!r}, which does not exist",
             fix=f"{did_you_mean(name, tables)}tables: {', '.join(tables) or 'none'}",
         )
     return list(tables.values())
 
 
 class Span(NamedTuple):
-    """The place of one feature's ids: `inverse[start:stop]` of its group."""
+    """The range of one feature's ids: `inverse[start:stop]` of its group."""
 
     group: int
     start: int
@@ -77,7 +78,7 @@ Places = tuple[Mapping[str, Span], npt.NDArray[np.int64]]
 
 
 class Lookups(NamedTuple):
-    """The lookups of some features: one request per table group, and the rest as in a `Ticket`."""
+    """The lookups of some features: one request per table group; inverses and spans as in a `Ticket`."""
 
     requests: list[Request]
     inverses: list[npt.NDArray[np.int32]]
@@ -92,9 +93,9 @@ class Ticket:
         batch: the samples.
         requests: one per table group that occurs in the batch.
         inverses: per request, int32[ids of the group]: position of each id in `request.ids`.
-        spans: feature -> its part of the inverse; `Span.group` counts requests.
+        spans: feature -> its part of the inverse; `Span.group` is the index of the request.
         plain: per request, whether every sample has exactly one id of each feature, without a weight.
-        pooled: features whose rows come pooled: to these, `inverses` has one position per sample.
+        pooled: features whose rows arrive pooled; for these, `inverses` has one position per sample.
     """
 
     batch: Batch
@@ -106,7 +107,7 @@ class Ticket:
 
     @property
     def distinct_ratio(self) -> float:
-        """Distinct ids / ids, over all groups."""
+        """Unique ids / ids, over all groups."""
         total = sum(len(self.batch.ids[name].values) for name in self.spans)
         return sum(len(request.ids) for request in self.requests) / max(total, 1)
 
@@ -133,11 +134,11 @@ class EmbeddingPlan:
         return tuple(name for of_table in self._features[group] for name in of_table)
 
     def distinct(self, ticket: Ticket) -> Sequence[Request]:
-        """Return the requests for the distinct ids of a ticket, one per table group."""
+        """Return the requests for the unique ids of a ticket, one per table group."""
         return ticket.requests
 
     def ticket(self, batch: Batch) -> Ticket:
-        """Remove duplicate ids of a batch, once per table group.
+        """Remove duplicate ids of a batch, by table group.
 
         Args:
             batch: samples with every categorical feature of the schema.
@@ -154,28 +155,28 @@ class EmbeddingPlan:
 
     def lookups(self, ids: Mapping[str, Jagged]) -> Lookups:
         """Remove duplicate ids of features, which may have different numbers of samples."""
-        found = Lookups([], [], {})
+        result = Lookups([], [], {})
         for number, (group, features) in enumerate(zip(self.groups, self._features, strict=True)):
             arrays = [ids[feature].values for of_table in features for feature in of_table]
             counts = tuple(map(len, arrays))
-            known = self._known[number]
-            if known is None or known[0] != counts:  # batches often have the size of the one before
-                known = self._known[number] = counts, _places(number, features, counts)
-            spans, splits = known[1]
-            found.spans.update(spans)
-            distinct_ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
-            found.requests.append(Request(group.index, distinct_ids, id_splits))
-            found.inverses.append(inverse)
-        return found
+            cached = self._known[number]
+            if cached is None or cached[0] != counts:  # consecutive batches often have the same size
+                cached = self._known[number] = counts, _places(number, features, counts)
+            spans, splits = cached[1]
+            result.spans.update(spans)
+            unique_ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
+            result.requests.append(Request(group.index, unique_ids, id_splits))
+            result.inverses.append(inverse)
+        return result
 
 
 def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:
-    """Return the span of each feature of a group, and where the ids of its tables begin and end.
+    """Return the span of each feature of a group, and the splits between the ids of its tables.
 
     Args:
-        group: number of the request.
-        features: of each table.
-        counts: ids of each feature.
+        group: index of the request.
+        features: features of each table.
+        counts: number of ids of each feature.
     """
     ends = [0, *accumulate(counts)]
     names = [name for of_table in features for name in of_table]

@@ -1,4 +1,4 @@
-"""Features whose rows are pooled by whoever holds them, because vectors are fewer bytes than rows."""
+"""Pools features at the owner of the rows if one vector per sample is smaller than the rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from satrap.exchange.servers import Wire
 from satrap.schema import Schema
 
 POOLS = ("sum", "mean", "sqrtn")
-"""Poolings that whoever holds the rows can do."""
+"""Pooling modes that the owner of the rows supports."""
 
 
 class SharedPoolingPlan(EmbeddingPlan):
-    """Asks for vectors in place of rows, where the exchange can pool and this sends less.
+    """Requests vectors instead of rows if the exchange can pool and this sends fewer bytes.
 
-    To the model's side a pooled feature is one with exactly one id per sample: its vector.
+    On the model's side, a pooled feature looks like a feature with exactly one id per sample: its vector.
 
     Args:
         schema: the features.
         groups: the exchange's table groups, in order.
         tables: the tables that the exchange can pool.
-        wire: number formats of rows, vectors and gradients on their way.
+        wire: number formats of rows, vectors and gradients on the wire.
     """
 
     def __init__(
@@ -55,27 +55,27 @@ class SharedPoolingPlan(EmbeddingPlan):
             if not bags:
                 continue
             pooled.update(names)
-            requests[number] = asked = replace(request, bags=bags)
-            places = _places(asked, self._features[number], names, plain.inverses[number], spans, batch.size)
+            requests[number] = new = replace(request, bags=bags)
+            places = _places(new, self._features[number], names, plain.inverses[number], spans, batch.size)
             inverses[number] = np.concatenate(list(places.values()))
             used = 0
-            for name, own in places.items():
-                spans[name] = Span(number, used, used := used + len(own))
-        one = [
+            for name, positions in places.items():
+                spans[name] = Span(number, used, used := used + len(positions))
+        single = [
             all(name in pooled or _single(batch, name) for of_table in features for name in of_table)
             for features in self._features
         ]
-        return Ticket(batch, requests, inverses, spans, one, frozenset(pooled))
+        return Ticket(batch, requests, inverses, spans, single, frozenset(pooled))
 
     def _bags(self, ticket: Ticket, number: int) -> tuple[list[Bags], set[str]]:
-        """Return the bags of the tables of a group that are better pooled, and their features."""
+        """Return the bags of the tables of a group for which pooling sends less, and their features."""
         request, bags, chosen = ticket.requests[number], list[Bags](), set[str]()
         for table, names in self._pools[number].items():
-            own = [self._bag(ticket, name, table) for name in names]
+            of_table = [self._bag(ticket, name, table) for name in names]
             ids = int(request.splits[table + 1] - request.splits[table])
-            vectors = sum(bag.size for bag in own)
-            if sends_less(ids, vectors, self._row_bytes[number], sum(map(_bytes, own))):
-                bags += own
+            vectors = sum(bag.size for bag in of_table)
+            if sends_less(ids, vectors, self._row_bytes[number], sum(map(_bytes, of_table))):
+                bags += of_table
                 chosen.update(names)
         return bags, chosen
 
@@ -104,22 +104,22 @@ def _places(
     spans: Mapping[str, Span],
     size: int,
 ) -> dict[str, npt.NDArray[np.int32]]:
-    """Return, by feature, the positions of its rows or vectors in the answer to a request with bags."""
+    """Return, by feature, the positions of its rows or vectors in the reply to a request with bags."""
     counts = np.diff(request.splits) * request.pooled
     shift = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     vector = len(request.ids) - int(shift[-1])
-    found = {}
+    positions = {}
     for table, names in enumerate(features):
         for name in names:
             if name in pooled:
-                found[name] = np.arange(vector, vector := vector + size, dtype=np.int32)
+                positions[name] = np.arange(vector, vector := vector + size, dtype=np.int32)
             else:
-                found[name] = inverse[spans[name].start : spans[name].stop] - shift[table]
-    return found
+                positions[name] = inverse[spans[name].start : spans[name].stop] - shift[table]
+    return positions
 
 
 def bag_bytes(ids: float, offsets: float, weights: float = 0) -> float:
-    """Return the bytes that say how to pool: 4 for each id of a batch and each weight, 8 for each offset."""
+    """Return the bytes that describe the bags: 4 per id of a batch and per weight, 8 per offset."""
     return 4 * ids + 8 * offsets + 4 * weights
 
 
@@ -127,9 +127,9 @@ def sends_less(rows: float, vectors: float, row_bytes: float, beside: float) -> 
     """Return whether pooled vectors take fewer bytes than rows.
 
     Args:
-        rows: number of distinct ids of a batch.
-        vectors: samples, for each feature.
-        row_bytes: those of a row or vector and of its gradient.
-        beside: bytes that say how to pool, see `bag_bytes`.
+        rows: number of unique ids of a batch.
+        vectors: number of samples, summed over the features.
+        row_bytes: bytes of a row or vector and of its gradient.
+        beside: bytes that describe the bags, see `bag_bytes`.
     """
     return row_bytes * (rows - vectors) > beside

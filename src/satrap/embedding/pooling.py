@@ -1,7 +1,7 @@
 """Pool the rows of many features into one block float32[size, features, dim].
 
-On the CPU the store's kernels do it, with gradients summed in a fixed order; on other devices PyTorch's
-`embedding_bag`. Both give the same values to rounding.
+On the CPU this uses the store's kernels, with gradients summed in a fixed order; on other devices PyTorch's
+`embedding_bag`. Both give the same values up to rounding.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from satrap.store import (
 Mode = Literal["sum", "mean", "max", "sqrtn"]
 
 _CHECKED = "satrap_checked_gradient"
-"""Attribute of a leaf: the gradient that was found finite while it was summed."""
+"""Attribute of a leaf: its gradient, if the check during summation found it finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """The ids of one feature, as positions of distinct rows.
+    """The ids of one feature, as positions of unique rows.
 
     Args:
         inverses: int32, position of each id's row, of all features of a group.
@@ -41,10 +41,10 @@ class Bag:
         stop: one past the last.
         offsets: int64[size + 1] bounds of the samples, or None for exactly one id each.
         weights: float32 per id, or None.
-        mode: how a sample's rows become one: "sum", "mean" (divided by the sum of weights), "max"
-            (weights are ignored), "sqrtn" (sum divided by the root of the sum of squared weights). An
-            empty bag gives zeros.
-        features: > 1 for a run of features with one id per sample each, whose ids follow one another.
+        mode: pooling of a sample's rows: "sum", "mean" (divided by the sum of weights), "max" (weights are
+            ignored), "sqrtn" (sum divided by the square root of the sum of squared weights). An empty bag
+            gives zeros.
+        features: > 1 for a run of features with one id per sample each and contiguous ids.
     """
 
     inverses: npt.NDArray[np.int32]
@@ -62,7 +62,7 @@ class Bag:
 
     @property
     def plain(self) -> bool:
-        """True when every sample has one id and weight 1: pooling is a gather."""
+        """True if every sample has one id and weight 1, so pooling is a gather."""
         return self.offsets is None and self.weights is None
 
     @property
@@ -72,7 +72,7 @@ class Bag:
 
 
 def merge_runs(bags: Sequence[Bag]) -> list[Bag]:
-    """Join neighbouring bags that are plain and adjacent in `inverses`, so that one call pools them."""
+    """Join consecutive bags that are plain and adjacent in `inverses`, so that one call pools them."""
     merged: list[Bag] = []
     for bag in bags:
         last = merged[-1] if merged else None
@@ -87,8 +87,8 @@ def pool_features(rows: Tensor, bags: Sequence[Bag]) -> Tensor:
     """Return float32[size, features, dim]: each feature's rows pooled per sample.
 
     Args:
-        rows: float32[distinct, dim], differentiable.
-        bags: the features in order, all of the same number of samples.
+        rows: float32[unique, dim], differentiable.
+        bags: the features in order, all with the same number of samples.
     """
     if rows.device.type == "cpu":
         return _KernelPooling.apply(rows, bags, None)  # type: ignore[no-any-return,no-untyped-call]
@@ -96,12 +96,12 @@ def pool_features(rows: Tensor, bags: Sequence[Bag]) -> Tensor:
 
 
 def pool_beside(rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
-    """Return float32[size, features * dim + numbers]: pooled features side by side, then the numbers.
+    """Return float32[size, features * dim + numbers]: concatenated pooled features, then the numbers.
 
-    Written in place: no copy of the pooled features, forward or backward. On the CPU only.
+    Pools in place: neither forward nor backward copies the pooled features. CPU only.
 
     Args:
-        rows: float32[distinct, dim], differentiable.
+        rows: float32[unique, dim], differentiable.
         bags: the features in order.
         numeric: float32[size, numbers], constant.
     """
@@ -111,10 +111,10 @@ def pool_beside(rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
 def pool_into(
     rows: npt.NDArray[np.float32], bags: Sequence[Bag], target: npt.NDArray[np.float32]
 ) -> list[Any]:
-    """Write each feature's rows, pooled per sample, to float32[size, features, dim]; samples may be apart.
+    """Write each feature's rows, pooled per sample, to float32[size, features, dim]; samples may be strided.
 
     Returns:
-        Of each bag, the places of the largest values if its mode is "max", else None.
+        For each bag, the positions of the largest values if its mode is "max", else None.
     """
     first, argmaxes = 0, []
     for bag in bags:
@@ -193,9 +193,9 @@ class _KernelPooling(torch.autograd.Function):
 
 
 def is_finite(leaf: Tensor) -> bool:
-    """Return whether the gradient of a leaf, if it has one, and its sum hold neither NaN nor infinity.
+    """Return whether the gradient of a leaf, if any, and the sum of the gradient are finite.
 
-    Pooling checks the gradients that it makes; if nobody has changed one since, it is not read again.
+    Pooling checks the gradients that it computes; a gradient that has not changed since is not read again.
     """
     gradient, checked = leaf.grad, getattr(leaf, _CHECKED, None)
     if gradient is None:
@@ -222,7 +222,7 @@ def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:
 
 
 def _divisor(offsets: Tensor, weights: Tensor | None, mode: Mode) -> Tensor:
-    """Return float32[size]: what the sum of a bag is divided by; 1 for an empty bag."""
+    """Return float32[size]: the divisor of each bag's sum; 1 for an empty bag."""
     counts = offsets.diff()
     if weights is None:
         total = counts.float()

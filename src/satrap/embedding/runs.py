@@ -1,4 +1,4 @@
-"""Embeds samples in runs, as the items of requests: what a run shares is looked up and pooled once."""
+"""Embeds samples in runs, such as the items of requests: shared features are looked up and pooled once."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Flags = npt.NDArray[np.bool_]
 Inverse = npt.NDArray[np.int32]
 
 _LONG = 4
-"""From so many samples a run on average, products of shared columns are worth making apart."""
+"""Fewest samples per run, on average, for which separate products of shared columns are worthwhile."""
 
 
 @dataclass(frozen=True)
 class RunTicket:
-    """Samples in runs with the lookups they need; as `Ticket`, but ids that are shared are there once.
+    """Samples in runs with the lookups they need; like `Ticket`, but shared ids occur once.
 
     Args:
         runs: the samples.
-        lookups: the requests, and the places of the ids.
+        lookups: the requests, and the positions of the ids.
         groups: the features of each request, in the order of their ids.
     """
 
@@ -41,7 +41,7 @@ class RunTicket:
 
     @cached_property
     def expanded(self) -> Ticket:
-        """The ticket that `EmbeddingPlan.ticket` gives for all samples; rows are the same."""
+        """The ticket that `EmbeddingPlan.ticket` returns for all samples; the rows are the same."""
         runs, batch = self.runs, self.runs.expanded()
         spans: dict[str, Span] = {}
         inverses = []
@@ -60,11 +60,11 @@ class RunTicket:
 
 
 class RunEmbeddings:
-    """Builds the input of a network of samples in runs, on the CPU.
+    """Builds a network's input from samples in runs, on the CPU.
 
     Args:
-        plan: where each feature's rows are.
-        embeddings: for the same plan.
+        plan: the plan of the lookups.
+        embeddings: embeddings of the same plan.
     """
 
     def __init__(self, plan: EmbeddingPlan, embeddings: Embeddings) -> None:
@@ -73,17 +73,17 @@ class RunEmbeddings:
         self._layouts: dict[tuple[frozenset[str], bytes], tuple[Flags, Flags]] = {}
 
     def ticket(self, runs: Runs) -> RunTicket:
-        """Remove duplicate ids, once per table group."""
+        """Remove duplicate ids, by table group."""
         return RunTicket(runs, self._plan.lookups({**runs.own, **runs.shared}), self._groups)
 
     def embed(self, ticket: RunTicket, rows: Sequence[Floats]) -> EmbeddedBatch:
         """Return the network's input, see `Embeddings.embed`.
 
-        `flat` knows which of its columns are shared, see `satrap.batch.Shared`.
+        The result of `flat` carries its shared columns, see `satrap.batch.Shared`.
 
         Args:
-            ticket: of these embeddings.
-            rows: float32[distinct, dim] per request.
+            ticket: a ticket from `ticket`.
+            rows: float32[unique, dim] per request.
         """
         embeddings, runs = self._embeddings, ticket.runs
         if runs.events or not (runs.shared and embeddings.whole):
@@ -100,7 +100,7 @@ class RunEmbeddings:
         )
 
     def _flat(self, ticket: RunTicket, rows: Floats, numbers: Floats) -> Tensor:
-        """Return what `EmbeddedBatch.flat` does: pooled features side by side, then the numbers."""
+        """Return the result of `EmbeddedBatch.flat`: concatenated pooled features, then the numbers."""
         runs, counts = ticket.runs, ticket.runs.counts
         rows, inverse, starts = self._plain(ticket, rows)
         features, columns = self._layout(runs, rows.shape[1])
@@ -115,16 +115,16 @@ class RunEmbeddings:
         if runs.size < _LONG * len(counts):
             return torch.from_numpy(flat)
         firsts, among = np.cumsum(counts) - counts, runs.shared_numbers
-        own = laid_out(~features, run, numbers[:, ~among])
+        unshared = laid_out(~features, run, numbers[:, ~among])
         shared = laid_out(features, np.arange(len(counts)), numbers[firsts][:, among])
-        known = Shared(columns, *map(torch.from_numpy, (shared, run, own)))
-        with torch.inference_mode(False):  # else nobody could tell whether it was changed
-            return with_shared(torch.from_numpy(flat), known)
+        split = Shared(columns, *map(torch.from_numpy, (shared, run, unshared)))
+        with torch.inference_mode(False):  # inference tensors have no version to detect changes by
+            return with_shared(torch.from_numpy(flat), split)
 
     def _plain(self, ticket: RunTicket, rows: Floats) -> tuple[Floats, Inverse, Offsets]:
-        """Return rows, their places, and where those of each feature begin: one for each of its samples.
+        """Return rows, positions in them, and each feature's first position; one position per sample.
 
-        Features with other numbers of ids are pooled, and their vectors added to the rows.
+        Features with other numbers of ids are pooled, and their vectors are appended to the rows.
         """
         [inverse], spans, runs = ticket.lookups.inverses, ticket.lookups.spans, ticket.runs
         starts = np.array([spans[name].start for name in runs.order], np.int64)
@@ -145,10 +145,10 @@ class RunEmbeddings:
         return np.concatenate(tables), np.concatenate(places), starts
 
     def _layout(self, runs: Runs, dim: int) -> tuple[Flags, Flags]:
-        """Return which features, and which columns of `flat`, are shared."""
+        """Return masks of the shared features, and of the shared columns of `flat`."""
         key = frozenset(runs.shared), runs.shared_numbers.tobytes()
         if key not in self._layouts:
-            self._layouts.clear()  # clients decide what they share; most do it always the same way
+            self._layouts.clear()  # clients choose the shared features, and rarely change the choice
             features = np.array([name in runs.shared for name in runs.order], np.bool_)
             self._layouts[key] = features, np.append(np.repeat(features, dim), runs.shared_numbers)
         return self._layouts[key]
@@ -158,11 +158,12 @@ class RunEmbeddings:
 def _lay_out(
     rows: Floats, places: tuple[Inverse, Offsets, Flags], run: Offsets, numbers: Floats, out: Floats
 ) -> None:
-    """Write the rows of some features side by side, then numbers, of each sample.
+    """Write the concatenated rows of some features, then numbers, for each sample.
 
     Args:
         rows: float32[n, dim].
-        places: of all ids in `rows`; where those of each feature begin; whether it has one for each run.
+        places: positions of all ids in `rows`; each feature's first position; whether the feature has one
+            position per run.
         run: the run of each sample.
         numbers: float32[size, numbers].
         out: float32[size, features * dim + numbers].

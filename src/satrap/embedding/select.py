@@ -1,4 +1,4 @@
-"""Where ids become embeddings: in this process, or in an embedding worker."""
+"""Chooses where ids become embeddings: in this process, or in an embedding worker."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from satrap.schema import Schema
 def embeddings_of(
     exchange: Exchange, schema: Schema, groups: Sequence[TableGroup], device: torch.device
 ) -> tuple[EmbeddingPlan, Embeddings]:
-    """Return what asks an exchange for the embeddings of a batch, and what makes tensors of its answers.
+    """Return the plan of lookups for an exchange, and the embeddings that turn its replies into tensors.
 
     Args:
-        exchange: that is asked.
+        exchange: the exchange.
         schema: the features.
         groups: the table groups that hold their rows.
-        device: where the model computes.
+        device: the model's device.
     """
     if isinstance(exchange, PooledExchange):
         plan = PooledPlan(schema, groups)
         return plan, PooledEmbeddings(plan, device)
     if isinstance(exchange, CollectiveExchange) and exchange.pooled:
-        own: EmbeddingPlan = SharedPoolingPlan(schema, groups, exchange.pooled, exchange.wire)
+        local: EmbeddingPlan = SharedPoolingPlan(schema, groups, exchange.pooled, exchange.wire)
     else:
-        own = EmbeddingPlan(schema, groups)
-    return own, Embeddings(own, device)
+        local = EmbeddingPlan(schema, groups)
+    return local, Embeddings(local, device)

@@ -1,9 +1,9 @@
-"""What a trained run gives to other systems: its network as a program of PyTorch, vectors of its items.
+"""Exports of a trained run for other systems: its network as a PyTorch program, and item vectors.
 
 ```python
 run = satrap.launch.RunFolder.open("runs/x")
 satrap.export.export_network(run, "network.pt2")      # and network.json, which describes inputs and outputs
-satrap.export.export_items(run, "items.parquet")      # of a model with towers
+satrap.export.export_items(run, "items.parquet")      # for a model with towers
 ```
 """
 

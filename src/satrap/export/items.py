@@ -32,16 +32,16 @@ from satrap.train import Predictor
 VECTOR = "vector"
 """Column of the vectors."""
 ROWS = 8192
-"""Rows read at once, and at least as many in a row group of the output, except the last."""
+"""Rows to read at once, and fewest rows in a row group of the output, except the last."""
 KEY = "\0id"
-"""Name, which no feature has, of the column that tells items apart."""
+"""Name of the column that identifies items; a feature cannot have this name."""
 
 
 @runtime_checkable
 class TwoTowers(Protocol):
-    """A model with towers: `satrap.models.TwoTower`, or your own with these two.
+    """A model with towers: `satrap.models.TwoTower`, or a user model with this attribute and method.
 
-    Its score must grow with the dot product of the two vectors of a sample.
+    Its score must increase with the dot product of the two vectors of a sample.
 
     Attributes:
         tower_features: the features that each tower reads, in the schema's order: "user" and "item".
@@ -50,7 +50,7 @@ class TwoTowers(Protocol):
     tower_features: Mapping[str, Sequence[str]]
 
     def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
-        """Return float32[size, width] of a tower; the batch has the features of that tower alone."""
+        """Return float32[size, width] of a tower; the batch has only the features of that tower."""
 
 
 def export_items(
@@ -65,20 +65,20 @@ def export_items(
 ) -> int:
     """Write the vectors of the items of a two-tower model as Parquet; return their number.
 
-    The file has the column of the ids, as in the data, and `vector`, a list of fixed size of float32. A score
-    of `satrap predict` grows with the dot product of the vectors of user and item. Vectors are made and
-    written some thousand at a time: with `sources`, memory besides the model's does not depend on how many
-    there are; without, it grows by 8 bytes for each.
+    The file has the column of the ids, as in the data, and `vector`, a fixed-size list of float32. The score
+    of `satrap predict` increases with the dot product of the vectors of user and item. Vectors are computed
+    and written a few thousand at a time. With `sources`, memory in addition to the model's does not depend on
+    the number of items; without `sources`, it grows by 8 bytes per item.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         output: a new file that ends in .parquet.
-        sources: files with a row for each item, as in `predict`; default the recipe's training rows, of which
-            the first of each item counts. Rows without an id are left out there.
+        sources: files with one row per item, as in `predict`; default: the first row of each item in the
+            recipe's training rows, without rows that lack an id.
         overrides: as for `predict`.
-        column: of the ids; default that of the tower's first categorical feature.
-        tower: "item", or "user" for the vectors of those who ask.
-        step: of the snapshot or of the version of the feed; None: the trained model.
+        column: column of the ids; default: the column of the tower's first categorical feature.
+        tower: "item", or "user" for the vectors of users.
+        step: step of a snapshot or of a version of the feed; None: the trained model.
 
     Raises:
         ConfigError: the model has no towers, or the file cannot be written.
@@ -105,7 +105,7 @@ def export_items(
 
 
 class TowerVectors:
-    """Makes the vectors of one tower of a trained model.
+    """Computes the vectors of one tower of a trained model.
 
     ```python
     with closing(satrap.train.Predictor.load("runs/x")) as predictor:
@@ -130,14 +130,14 @@ class TowerVectors:
         if not isinstance(model, TwoTowers):
             raise ConfigError(
                 f"{type(model).__name__} has no towers",
-                why="it scores user and item together, so an item has no vector of its own",
-                fix="train model: {name: two_tower, item: [...]}, or give your own model tower_features and "
-                "tower_vectors",
+                why="the model scores user and item together, so an item does not have a separate vector",
+                fix="train model: {name: two_tower, item: [...]}, or define tower_features and tower_vectors "
+                "in your own model",
             )
         if tower not in model.tower_features:
-            known = list(model.tower_features)
+            towers = list(model.tower_features)
             raise ConfigError(
-                f"there is no tower {tower!r}", fix=f"{did_you_mean(tower, known)}towers: {', '.join(known)}"
+                f"tower {tower!r} is unknown", fix=f"{did_you_mean(tower, towers)}towers: {', '.join(towers)}"
             )
         self._model, self._tower, self._exchange = model, tower, predictor.exchange
         features = {name: schema.features[name] for name in model.tower_features[tower]}
@@ -158,17 +158,17 @@ class TowerVectors:
         return np.ascontiguousarray(vectors)
 
     def first_column(self) -> str:
-        """Return the column of the first categorical feature; raise `ConfigError` if there is none."""
+        """Return the column of the first categorical feature; raise `ConfigError` if none exists."""
         for name, feature in self.schema.categorical.items():
             if not feature.multi and not feature.cross:
                 return feature.column or name
         raise ConfigError(
-            f"the tower {self._tower} has no categorical feature, so nothing says which column has the ids",
+            f"tower {self._tower} has no categorical feature, so the column of the ids is unknown",
             fix="name the column: --id COLUMN",
         )
 
     def with_key(self, column: str) -> Schema:
-        """Return the schema with `KEY`, a feature of a column whose values are told apart."""
+        """Return the schema with `KEY`, a feature of the column that identifies items."""
         return Schema((), {**self.schema.features, KEY: Categorical(dim=1, column=column)})
 
 
@@ -176,21 +176,21 @@ def _training_rows(folder: RunFolder, recipe: Recipe, schema: Schema) -> Dataset
     rows = open_part(recipe, schema, "train") if recipe.sections.data.train else None
     if rows is None:
         raise ConfigError(
-            "the recipe names no training rows, so nothing says which items there are",
+            "the recipe names no training rows, so the items are unknown",
             where=str(folder),
-            fix="give a file with a row for each item: --input FILE",
+            fix="give a file with one row per item: --input FILE",
         )
     return rows
 
 
 class _Seen:
-    """The ids of the items that have been written, 8 bytes each."""
+    """The ids of the items written so far, 8 bytes each."""
 
     def __init__(self) -> None:
         self._ids = np.empty(0, np.uint64)
 
     def new(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return where ids occur for the first time ever, in order; a missing one never does."""
+        """Return the positions of ids not seen before, in order; missing ids are left out."""
         distinct, first = np.unique(ids, return_index=True)
         places = np.searchsorted(self._ids, distinct)
         fresh = distinct != MISSING_ID
@@ -222,20 +222,20 @@ def _write(
     written: Iterator[tuple[pa.Table, npt.NDArray[np.float32]]],
     about: Mapping[str, Any],
 ) -> int:
-    """Write ids and vectors in row groups of at least `ROWS`; return how many."""
+    """Write ids and vectors in row groups of at least `ROWS`; return the number of rows."""
     first = next(written, None)
     if first is None:
-        raise DataError("the input has no items", fix="give a file with a row for each: --input FILE")
+        raise DataError("the input has no items", fix="give a file with one row per item: --input FILE")
     kinds = {VECTOR: pa.list_(pa.float32(), first[1].shape[1])}
     columns = output_columns(rows.schemas(), kinds, [column])
     with VectorWriter(path, columns, about) as writer:
         held, count = [first], first[0].num_rows
-        for one in written:
+        for part in written:
             if count >= ROWS:
                 writer.write(*_joined(held))
                 held, count = [], 0
-            held.append(one)
-            count += one[0].num_rows
+            held.append(part)
+            count += part[0].num_rows
         writer.write(*_joined(held))
         return writer.rows
 
@@ -248,7 +248,7 @@ def _joined(
 
 
 class VectorWriter(ParquetWriter):
-    """Writes ids and vectors; `about` is kept in the file as `satrap.<name>`."""
+    """Writes ids and vectors; `about` becomes file metadata `satrap.<name>`."""
 
     def __init__(self, path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
         super().__init__(path, columns)

@@ -1,4 +1,4 @@
-"""The network of a trained run as a program of `torch.export`, without the tables."""
+"""Exports the network of a trained run as a `torch.export` program, without the tables."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from satrap.train.restore import trainer_arguments
 from satrap.words import counted
 
 FORMAT = 1
-"""Version of the description beside the program."""
+"""Version of the program's description."""
 BATCH = 65536
-"""Most samples of a batch that the program takes."""
+"""Largest batch of the program, in samples."""
 EXAMPLE = 3
-"""Samples of the batch that is traced: with 0 or 1, PyTorch would fix it."""
+"""Samples of the traced batch: with 0 or 1, PyTorch would fix the size."""
 CPU = torch.device("cpu")
 
 
 def export_network(folder: RunFolder, output: str | Path, *, step: int | None = None) -> dict[str, Any]:
-    """Write the network of a trained run as a program of `torch.export`, and a description as JSON beside it.
+    """Write the network of a trained run as a `torch.export` program, with a JSON description next to it.
 
-    The program begins after lookup and pooling, and ends with the predictions of `satrap predict`, which it
-    gives within 1e-5 for any batch of 1 to 65,536 samples. Its inputs, by name, are `vectors`, the pooled
-    rows of all categorical features side by side, and `numeric`, the transformed numbers; one that a model
-    does not have is left out. `torch.export.load` needs no satrap. No rows are read.
+    The program starts after lookup and pooling, and returns the predictions of `satrap predict` within 1e-5,
+    for any batch of 1 to 65,536 samples. Its inputs, by name, are `vectors`, the concatenated pooled rows of
+    all categorical features, and `numeric`, the transformed numbers; an input that the model does not have is
+    left out. `torch.export.load` does not need satrap. No rows are read.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         output: a new file that ends in .pt2; the description ends in .json.
-        step: of the snapshot or of the version of the feed; None: the trained model.
+        step: step of a snapshot or of a version of the feed; None: the trained model.
 
     Returns:
-        The description: model, step, inputs with the columns and tables of each, outputs, and the schema.
+        The description: model, step, inputs with their columns and tables, outputs, and the schema.
 
     Raises:
         ConfigError: the model cannot be exported, or the files cannot be written.
@@ -84,15 +84,15 @@ def export_network(folder: RunFolder, output: str | Path, *, step: int | None = 
 
 
 def exported(model: nn.Module, schema: Schema, precision: str = "float32") -> torch.export.ExportedProgram:
-    """Return a network, from pooled rows and numbers to predictions, as a program with a batch of any size.
+    """Return a network, from pooled rows and numbers to predictions, as a program for batches of any size.
 
     Args:
-        model: the network; it is put into evaluation mode, and its weights need no gradients any more.
+        model: the network; it is put into evaluation mode, and gradients of its weights are disabled.
         schema: its labels and features.
         precision: number format of its arithmetic, see `TrainingOptions`.
 
     Raises:
-        ConfigError: it takes rows that are not pooled, or PyTorch cannot export it.
+        ConfigError: the network takes rows that are not pooled, or PyTorch cannot export it.
     """
     _check_pooled(model, schema)
     wrapped = _Network(model, schema, precision).eval().requires_grad_(False)
@@ -106,13 +106,13 @@ def exported(model: nn.Module, schema: Schema, precision: str = "float32") -> to
         reason = str(error).strip().splitlines() or [""]
         raise ConfigError(
             f"{type(model).__name__} cannot be exported: {type(error).__name__}: {reason[0][:200]}",
-            why="torch.export takes a network of tensors whose steps do not depend on their values or number",
-            fix="change its forward; torch.export's documentation says what it cannot trace",
+            why="torch.export needs a network of tensors whose steps do not depend on their values or number",
+            fix="change the model's forward; torch.export's documentation lists its limitations",
         ) from error
 
 
 def described(model: nn.Module, schema: Schema) -> dict[str, Any]:
-    """Return what the inputs and outputs of an exported network mean, as plain data."""
+    """Return the description of an exported network's inputs and outputs, as plain data."""
     widths, start = _row_widths(model, schema), 0
     vectors, numbers = [], []
     for name, width in widths.items():
@@ -150,7 +150,7 @@ def described(model: nn.Module, schema: Schema) -> dict[str, Any]:
 
 
 class _Network(nn.Module):
-    """A model from matrices of pooled rows and of numbers to predictions."""
+    """Wraps a model: from matrices of pooled rows and of numbers to predictions."""
 
     def __init__(self, model: nn.Module, schema: Schema, precision: str) -> None:
         super().__init__()
@@ -160,11 +160,11 @@ class _Network(nn.Module):
         self.inputs = {name: width for name, width in wide.items() if width}
 
     def forward(self, vectors: Tensor | None = None, numeric: Tensor | None = None) -> Tensor:
-        given = numeric if vectors is None else vectors
-        assert given is not None
-        size = given.shape[0]
-        vectors = given.new_zeros(size, 0) if vectors is None else vectors
-        numeric = given.new_zeros(size, 0) if numeric is None else numeric
+        present = numeric if vectors is None else vectors
+        assert present is not None
+        size = present.shape[0]
+        vectors = present.new_zeros(size, 0) if vectors is None else vectors
+        numeric = present.new_zeros(size, 0) if numeric is None else numeric
         pooled = dict(
             zip(self._widths, torch.split(vectors, list(self._widths.values()), dim=1), strict=True)
         )
@@ -175,8 +175,8 @@ class _Network(nn.Module):
 
 def _row_widths(model: nn.Module, schema: Schema) -> dict[str, int]:
     """Return feature -> width of its rows, in the order of `EmbeddedBatch.flat`."""
-    own: Mapping[str, int] = getattr(model, "embedding_dims", None) or {}
-    return {name: own.get(name, feature.dim) for name, feature in schema.categorical.items()}
+    dims: Mapping[str, int] = getattr(model, "embedding_dims", None) or {}
+    return {name: dims.get(name, feature.dim) for name, feature in schema.categorical.items()}
 
 
 def _check_pooled(model: nn.Module, schema: Schema) -> None:
@@ -185,7 +185,7 @@ def _check_pooled(model: nn.Module, schema: Schema) -> None:
     if unpooled:
         raise ConfigError(
             f"{type(model).__name__} cannot be exported: it reads {', '.join(unpooled)} event by event",
-            why=f"an exported network takes one vector per feature, and {counted(len(unpooled), 'feature')} "
-            "has a list of rows whose length differs by sample",
-            fix="serve the run with satrap serve, or train a model of pooled features",
+            why=f"an exported network takes one vector per feature, but this model takes a list of rows for "
+            f"{counted(len(unpooled), 'feature')}, whose length differs by sample",
+            fix="serve the run with satrap serve, or train a model with only pooled features",
         )

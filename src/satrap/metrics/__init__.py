@@ -1,4 +1,4 @@
-"""Streaming metrics of predictions: AUC, logloss, NE, calibration, GAUC; RMSE, MAE; accuracy; your own."""
+"""Streaming metrics: AUC, logloss, NE, calibration, GAUC; RMSE, MAE; accuracy; and user metrics."""
 
 from satrap.metrics.binary import BinaryMetrics
 from satrap.metrics.classes import ClassMetrics

@@ -1,7 +1,7 @@
 """Area under the ROC curve: exact by sorting, per group, and from a histogram with an error bound.
 
-AUC is the probability that a positive is scored above a negative, ties counting one half (Hanley and
-McNeil, Radiology 1982). With weights, a pair counts the product of its two weights.
+AUC is the probability that a positive scores higher than a negative; ties count one half (Hanley and McNeil,
+Radiology 1982). With weights, a pair counts as the product of its two weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.uint64]
 
 OCTAVES = 32
-"""The histogram resolves probabilities down to 2^-33, and as near to 1."""
+"""The histogram resolves probabilities down to 2^-33, and up to 1 - 2^-33."""
 
 LOWEST = int(np.float32(2.0**-33).view(np.int32))
 
 BLOCK = 1 << 15
-"""Samples worked on at a time: the intermediate arrays stay in the cache."""
+"""Samples to process at a time, so that intermediate arrays stay in the cache."""
 
 
 def blocks(predictions: Floats, labels: Bools, weights: Floats) -> Iterator[tuple[Floats, Bools, Floats]]:
@@ -37,7 +37,7 @@ def blocks(predictions: Floats, labels: Bools, weights: Floats) -> Iterator[tupl
 
 
 class GroupedAUC(NamedTuple):
-    """AUC inside groups: `value` averaged by group weight, groups used, groups skipped (one class only)."""
+    """AUC within groups: `value` averaged by group weight, groups used, groups skipped (one class only)."""
 
     value: float
     groups: int
@@ -53,8 +53,8 @@ def exact_auc(predictions: Floats, labels: Bools, weights: Floats) -> float:
 def grouped_auc(groups: Ids, predictions: Floats, labels: Bools, weights: Floats) -> GroupedAUC:
     """Return the AUC within each group of samples `[n]`, averaged by the groups' weights.
 
-    Groups with one class only have no AUC: they are skipped and counted. NaN if all are skipped. Known as
-    GAUC: Zhou et al., "Deep Interest Network", KDD 2018, section 6.3.
+    Groups with only one class have no AUC; they are skipped and counted. NaN if all groups are skipped. Known
+    as GAUC: Zhou et al., "Deep Interest Network", KDD 2018, section 6.3.
     """
     order = np.argsort(groups)
     groups = groups[order]
@@ -74,10 +74,10 @@ def add_to_histogram(histogram: Doubles, predictions: Floats, labels: Bools, wei
     """Add samples `[n]` with probabilities in [0, 1] to the histogram in place.
 
     The bin comes from the bit pattern of min(p, 1 - p): logarithmic on both sides of one half, nearly uniform
-    in the logit. So very small and very large probabilities are resolved as finely as middle ones; a uniform
-    grid over [0, 1] would put them into one bin. The bin never falls as p grows.
+    in the logit. So very small and very large probabilities are resolved as finely as those in the middle; a
+    uniform grid over [0, 1] would put them into one bin. The bin never decreases as p grows.
     """
-    # Of a float's bits, a bin keeps the exponent and the first bits of the mantissa, which has 23.
+    # A bin keeps a float's exponent and the first of the 23 bits of its mantissa.
     shift = 23 - int(math.log2(histogram.shape[1] // (2 * OCTAVES)))
     for p, y, w in blocks(predictions, labels, weights):
         # 1 - p is exact for p >= 0.5.
@@ -88,7 +88,7 @@ def add_to_histogram(histogram: Doubles, predictions: Floats, labels: Bools, wei
 def binned_auc(histogram: Doubles) -> tuple[float, float]:
     """Return (AUC, bound on its error) of a histogram; NaN for both if a class has no weight.
 
-    The order of a pair in different bins is right; a pair inside a bin counts one half, an error of at most
+    Pairs in different bins are ordered correctly. A pair in the same bin counts one half, an error of at most
     one half. So the error is at most `sum over bins of p_b * n_b / 2`, divided by `P * N`, where p_b and n_b
     are the weights of positives and negatives in a bin and P, N their sums.
     """
@@ -104,8 +104,8 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _keys(predictions: Floats, labels: Bools) -> Ids:
-    """Return integers of 32 bits that sort as the predictions, with the label in the lowest bit."""
-    # The sign of a probability is 0, so its bits sort as the number does, and the shift loses nothing.
+    """Return 32-bit integers that sort like the predictions, with the label in the lowest bit."""
+    # The sign bit of a probability is 0, so its bits sort like the number, and the shift loses no bit.
     return (predictions.view(np.uint32).astype(np.uint64) << np.uint64(1)) | labels
 
 
@@ -129,7 +129,7 @@ def _grouped(keys: Ids, weights: Floats) -> tuple[float, float, int, int]:
         group = keys[i] >> 32
         area = positive = negative = 0.0
         while i < len(keys) and keys[i] >> 32 == group:
-            # One run of equal predictions: its negatives come first.
+            # A run of equal predictions: its negatives come first.
             prediction = keys[i] >> 1
             below = negative
             tied = 0.0

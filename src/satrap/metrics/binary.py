@@ -1,4 +1,4 @@
-"""`BinaryMetrics`: metrics of predicted probabilities against 0/1 labels, for one or several labels."""
+"""`BinaryMetrics`: metrics of predicted probabilities against 0/1 labels, for one or more labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from satrap.metrics.label import LabelMetrics, Samples
 
 Array = npt.NDArray[Any]
 MEANS = ("auc", "logloss", "ne", "auc_error_bound", "gauc")
-"""With several labels, also computed as means over the labels that have them."""
+"""Metrics that, with several labels, are also averaged over the labels that have them."""
 
 
 @checked()
@@ -29,36 +29,36 @@ class BinaryMetrics:
     metrics.compute()["auc"]
     ```
 
-    Per label, `compute` gives
+    For each label, `compute` returns
 
-    - `auc`: area under the ROC curve, ties counting one half. Exact up to `exact_limit` samples. Beyond,
-      from a histogram, off by at most `auc_error_bound` (which is 0 while exact): typically 1e-5 with the
-      default bins, and the true error is far smaller still.
+    - `auc`: area under the ROC curve; ties count one half. Exact up to `exact_limit` samples. Beyond that it
+      comes from a histogram, with an error of at most `auc_error_bound` (0 while exact): typically 1e-5 with
+      the default bins, and the true error is far smaller.
     - `logloss`: mean cross-entropy in nats, probabilities clipped to [1.2e-7, 1 - 1.2e-7].
     - `ne`: normalised entropy, logloss over the logloss of predicting the base rate; below 1 is better than
       knowing the base rate alone (He et al., "Practical Lessons from Predicting Clicks", ADKDD 2014).
-    - `calibration`: mean prediction over base rate; 1 is right.
-    - `samples`, `positives`: counts, weights ignored.
-    - with `grouped`: `gauc`, AUC inside each group averaged by the groups' weights; `gauc_groups`,
-      `gauc_skipped`: groups used, and skipped because they have one class only; `gauc_share`: 1 while exact,
-      else the share of groups (drawn by hash of the group) whose samples are kept.
+    - `calibration`: mean prediction over base rate; 1 is perfect.
+    - `samples`, `positives`: counts; weights are ignored.
+    - with `grouped`: `gauc`, the AUC within each group averaged by the groups' weights; `gauc_groups`,
+      `gauc_skipped`: groups used, and groups skipped because they have only one class; `gauc_share`: 1 while
+      exact, else the share of groups (chosen by hash of the group) whose samples are kept.
 
-    Several labels have keys such as `income/auc`; `auc`, `logloss`, `ne` and `gauc` are then also given as
-    the mean over labels. Whatever is undefined (for example AUC with one class only) is NaN.
+    With several labels, keys are such as `income/auc`; `auc`, `logloss`, `ne` and `gauc` are then also
+    returned as means over the labels. Undefined values (such as AUC with only one class) are NaN.
 
-    Kept per sample 9 bytes, 17 with groups, per label, up to `exact_limit`; the histogram takes 16 bytes per
-    bin and label, but only where predictions fall. For a progress line use a small `exact_limit` and
-    `reset` at each new window.
+    Memory per sample and label is 9 bytes, 17 with groups, up to `exact_limit`. The histogram takes 16 bytes
+    per bin and label, but only for bins in use. For a progress line use a small `exact_limit`, and `reset` at
+    each new window.
 
     Args:
         names: names of the labels.
-        exact_limit: samples up to which AUC and grouped AUC are exact, default 4,000,000.
-        bins: bins of the histogram beyond that, a power of two from 64, default 524,288. Twice as many
-            halve the error bound.
+        exact_limit: number of samples up to which AUC and grouped AUC are exact, default 4,000,000.
+        bins: bins of the histogram beyond that, a power of two from 64, default 524,288. Doubling it halves
+            the error bound.
         grouped: compute grouped AUC; `update` then needs `groups`.
 
     Raises:
-        ConfigError: no or repeated names, a negative limit, or an impossible number of bins.
+        ConfigError: no or repeated names, a negative limit, or an invalid number of bins.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class BinaryMetrics:
         grouped: bool = False,
     ) -> None:
         if isinstance(names, str) or not names or len(set(names)) != len(names):
-            raise ConfigError(f"label names must be a list of distinct names, got {names!r}")
+            raise ConfigError(f"label names must be a list of unique names, got {names!r}")
         if exact_limit < 0:
             raise ConfigError(f"exact_limit must be >= 0, got {exact_limit}")
         if not 2 * OCTAVES <= bins <= 2**29 or bins & (bins - 1):
@@ -80,7 +80,7 @@ class BinaryMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         self._labels = {name: LabelMetrics(*self._settings) for name in self.names}
 
     def update(
@@ -103,30 +103,30 @@ class BinaryMetrics:
 
         Raises:
             DataError: shapes differ, labels other than 0 and 1, predictions outside [0, 1], negative weights,
-                or groups missing. Nothing is added then.
+                or groups missing. The metrics are then unchanged.
         """
         truth, predictions = self._matrix(labels, "labels"), self._matrix(probabilities, "probabilities")
         size = len(truth)
         if self.grouped and groups is None:
-            raise DataError("grouped AUC needs groups", fix="name a group column in the schema")
+            raise DataError("grouped AUC needs groups", fix="set group in the schema to a column")
         group_ids: Ids = np.array(groups if self.grouped else [], np.uint64)
         weight: Floats = np.ones(size, np.float32) if weights is None else np.array(weights, np.float32)
-        known = (
+        valid = (
             np.ones(truth.shape, np.bool_) if mask is None else self._matrix(mask, "mask").astype(np.bool_)
         )
         if not (predictions.shape == truth.shape and len(weight) == size == weight.size):
             raise DataError(f"{truth.shape} labels, {predictions.shape} predictions, {weight.shape} weights")
-        if known.shape != truth.shape or (self.grouped and len(group_ids) != size):
-            raise DataError(f"mask or groups do not fit labels of shape {truth.shape}")
+        if valid.shape != truth.shape or (self.grouped and len(group_ids) != size):
+            raise DataError(f"the shape of mask or groups does not match labels of shape {truth.shape}")
         added = [
-            _select(truth[:, i], predictions[:, i], weight, group_ids, known[:, i])
+            _select(truth[:, i], predictions[:, i], weight, group_ids, valid[:, i])
             for i in range(len(self.names))
         ]
         for metrics, samples in zip(self._labels.values(), added, strict=True):
             metrics.add(samples)
 
     def merge(self, other: BinaryMetrics) -> None:
-        """Add everything that `other` has seen; `other` does not change.
+        """Add all samples of `other`, which does not change.
 
         Raises:
             ConfigError: names or arguments differ.
@@ -137,7 +137,7 @@ class BinaryMetrics:
             metrics.merge(other._labels[name])
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name, see the class; keeps all samples."""
+        """Return the metrics by name, see the class; does not remove samples."""
         values = {name: metrics.compute() for name, metrics in self._labels.items()}
         if len(values) == 1:
             return values[self.names[0]]
@@ -147,7 +147,7 @@ class BinaryMetrics:
         return means | {f"{name}/{key}": v for name, items in values.items() for key, v in items.items()}
 
     def state(self) -> dict[str, Array]:
-        """Return everything as plain arrays, keys `label/array`: for another process, or a checkpoint."""
+        """Return the state as plain arrays, keys `label/array`, for another process or a checkpoint."""
         return {
             f"{name}/{key}": array
             for name, metrics in self._labels.items()
@@ -155,7 +155,7 @@ class BinaryMetrics:
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Replace everything by a `state` of metrics with the same names and arguments."""
+        """Replace the state by a `state` of metrics with the same names and arguments."""
         for name, metrics in self._labels.items():
             metrics.restore({key: state[f"{name}/{key}"] for key in metrics.state()})
 
@@ -180,7 +180,7 @@ def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, kn
         raise DataError("predictions outside [0, 1]", fix="pass probabilities: sigmoid of the logits")
     if len(truth) and weights.min() < 0:
         raise DataError("negative sample weights")
-    # A copy that turns -0.0 into 0.0, because the bits of predictions are used.
+    # The copy turns -0.0 into 0.0, because AUC uses the bits of predictions.
     return Samples(predictions + np.float32(0), labels, weights, groups)
 
 

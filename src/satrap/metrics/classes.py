@@ -19,9 +19,9 @@ Array = npt.NDArray[Any]
 class ClassMetrics:
     """Metrics of one multiclass label.
 
-    - `accuracy`: share of samples whose class has the largest probability; of equal ones the first counts.
+    - `accuracy`: share of samples whose class has the largest probability; on ties, the first class counts.
     - `logloss`: mean cross-entropy in nats, probabilities clipped to at least 1.2e-7.
-    - `samples`: count, weights ignored.
+    - `samples`: count; weights are ignored.
 
     Both means are weighted by sample weights; NaN without samples. Memory does not grow.
     """
@@ -30,7 +30,7 @@ class ClassMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         self.totals = np.zeros(4)  # count, then sums of w, w * right and w * loss
 
     def update(self, truth: Array, predictions: Array, weights: Array) -> None:
@@ -42,7 +42,7 @@ class ClassMetrics:
         self.totals += [len(index), float(w.sum()), float((w * right).sum()), float((w * loss).sum())]
 
     def merge(self, other: ClassMetrics) -> None:
-        """Add everything that `other` has seen; `other` does not change."""
+        """Add all samples of `other`, which does not change."""
         self.totals += other.totals
 
     def compute(self) -> dict[str, float]:
@@ -52,9 +52,9 @@ class ClassMetrics:
         return {"accuracy": right * share, "logloss": loss * share, "samples": int(samples)}
 
     def state(self) -> dict[str, Array]:
-        """Return everything as arrays."""
+        """Return the state as arrays."""
         return {"totals": self.totals.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
         self.totals = np.array(state["totals"], np.float64)

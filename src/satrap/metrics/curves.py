@@ -9,11 +9,11 @@ import numpy as np
 from satrap.metrics.auc import Bools, Doubles, Floats, add_to_histogram, binned_auc, new_histogram
 
 BINS = 1 << 18
-"""Bins over [0, 1], logarithmic towards both ends, see `add_to_histogram`."""
+"""Number of bins over [0, 1], logarithmic towards both ends, see `add_to_histogram`."""
 
 
 class Calibration(NamedTuple):
-    """Groups of samples with rising predictions: mean prediction, share of positives and weight of each."""
+    """Groups of samples by rising prediction: mean prediction, share of positives and weight of each."""
 
     predicted: Doubles
     observed: Doubles
@@ -29,13 +29,13 @@ class ScoreCurves:
     false_positive_rate, true_positive_rate = curves.roc()
     ```
 
-    Samples are counted in bins by their prediction, so points of the curves lie between bins, where they are
+    Samples are counted in bins by their prediction. The points of the curves lie between bins, so they are
     exact.
     """
 
     def __init__(self) -> None:
         self._counts = new_histogram(BINS)  # weight of negatives, weight of positives
-        self._predicted = new_histogram(BINS)  # the same times the prediction
+        self._predicted = new_histogram(BINS)  # the same, multiplied by the prediction
 
     def add(self, predictions: Floats, labels: Bools, weights: Floats) -> None:
         """Add samples: float32[n] probabilities in [0, 1], bool[n], float32[n] weights >= 0."""
@@ -43,13 +43,13 @@ class ScoreCurves:
         add_to_histogram(self._predicted, predictions, labels, weights * predictions)
 
     def auc(self) -> tuple[float, float]:
-        """Return the area under the ROC curve and a bound on its error; NaN with one class only."""
+        """Return the area under the ROC curve and a bound on its error; NaN with only one class."""
         return binned_auc(self._counts)
 
     def roc(self, points: int = 200) -> tuple[Doubles, Doubles]:
         """Return (false positive rates, true positive rates), float64[m] each, m <= points.
 
-        Both rise from 0 to 1, in about equal distances along the curve. Empty with one class only.
+        Both rise from 0 to 1, at about equal distances along the curve. Empty with only one class.
         """
         negative, positive = self._counts[:, ::-1]
         if not negative.sum() or not positive.sum():
@@ -61,7 +61,7 @@ class ScoreCurves:
     def calibration(self, groups: int = 20) -> Calibration:
         """Return groups of about equal weight, sorted by prediction, without empty ones; float64[<= groups].
 
-        As the quantiles of scikit-learn's `calibration_curve`, but equal predictions stay together.
+        Like the quantiles of scikit-learn's `calibration_curve`, but equal predictions stay together.
         """
         weight = self._counts.sum(axis=0)
         used = np.flatnonzero(weight)

@@ -23,7 +23,7 @@ from satrap.metrics.auc import (
 
 
 class Samples(NamedTuple):
-    """Samples of one label, arrays `[n]`; `groups` is empty unless AUC is wanted per group."""
+    """Samples of one label, arrays `[n]`; `groups` is empty without grouped AUC."""
 
     predictions: Floats
     labels: Bools
@@ -39,15 +39,15 @@ EPSILON = float(np.finfo(np.float32).eps)
 """Logloss clips probabilities to [EPSILON, 1 - EPSILON], as scikit-learn does for float32."""
 
 SAMPLES, POSITIVES, WEIGHT, POSITIVE_WEIGHT, PREDICTED, LOSS = range(6)
-"""Places in `totals`: two counts, then sums of w, w * y, w * p and w * loss."""
+"""Positions in `totals`: two counts, then sums of w, w * y, w * p and w * loss."""
 
 
 class LabelMetrics:
     """Sums, samples and histogram of one label.
 
     Keeps up to `limit` samples. With more, AUC comes from the histogram, and only grouped AUC uses kept
-    samples: samples of groups whose hash is in the first 2^-level of the range, for the smallest level that
-    fits. The order of updates and merges makes no difference.
+    samples: those of groups whose hash is in the first 2^-level of the range, for the smallest level that
+    fits. The order of updates and merges does not matter.
     """
 
     def __init__(self, limit: int, bins: int, grouped: bool) -> None:
@@ -65,7 +65,7 @@ class LabelMetrics:
         self._remember(samples)
 
     def merge(self, other: LabelMetrics) -> None:
-        """Add everything that `other` has seen; `other` does not change."""
+        """Add all samples of `other`, which does not change."""
         self.totals += other.totals
         if other.histogram is not None:
             self._fold()
@@ -83,7 +83,7 @@ class LabelMetrics:
         return self._chunks[0]
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return everything as arrays; `histogram` is empty while all samples are kept."""
+        """Return the state as arrays; `histogram` is empty while all samples are kept."""
         return {
             "totals": self.totals.copy(),
             "histogram": np.empty((2, 0)) if self.histogram is None else self.histogram.copy(),
@@ -92,7 +92,7 @@ class LabelMetrics:
         }
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
         self.totals = np.array(state["totals"], np.float64)
         histogram = np.array(state["histogram"], np.float64)
         self.histogram = histogram if histogram.size else None
@@ -102,7 +102,7 @@ class LabelMetrics:
         self._append(Samples(*arrays))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics; NaN where one is not defined."""
+        """Return the metrics; NaN if undefined."""
         samples, positives, weight, positive, predicted, loss = self.totals.tolist()
         auc, bound = self._auc()
         base = positive / weight if weight > 0 else math.nan
@@ -155,7 +155,7 @@ class LabelMetrics:
             self._remember(samples)
 
     def _keep(self, samples: Samples) -> None:
-        """Keep the samples of a share of the groups; halve the share while there are too many."""
+        """Keep the samples of a share of the groups; halve the share while too many are kept."""
         if not self.grouped:
             return
         self._append(_of_level(samples, self.level))
@@ -163,9 +163,9 @@ class LabelMetrics:
             self._narrow(self.level + 1)
 
     def _narrow(self, level: int) -> None:
-        kept = _of_level(self.samples(), level)
+        samples = _of_level(self.samples(), level)
         self.level, self._chunks, self._kept = level, [], 0
-        self._append(kept)
+        self._append(samples)
 
     def _append(self, samples: Samples) -> None:
         self._chunks.append(samples)

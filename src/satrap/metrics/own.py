@@ -1,4 +1,4 @@
-"""Metrics of the user's own: functions of the labels and predictions of all samples, or torchmetrics."""
+"""User metrics: functions of the labels and predictions of all samples, or torchmetrics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from satrap.own_code import place_of
 
 Array = npt.NDArray[Any]
 Metric = Callable[..., Any]
-"""A function of any of `ARGUMENTS`, by name, that returns a number; or an object of torchmetrics, or its
-class. See `OwnMetrics`."""
+"""A function of any of `ARGUMENTS`, by name, that returns a number; or a torchmetrics object or class. See
+`OwnMetrics`."""
 
 ARGUMENTS = ("labels", "predictions", "weights", "groups")
 RESERVED = ("epoch", "event", "step")
-"""Names that lines of `metrics.jsonl` have beside metrics."""
+"""Names in the lines of `metrics.jsonl` that are not metrics."""
 
 
 class Kept(NamedTuple):
-    """Samples, arrays [n] and [n, width]; `keys` decide which are left out when there are too many."""
+    """Samples, arrays [n] and [n, width]; `keys` choose the samples to drop if there are too many."""
 
     labels: Array
     predictions: Array
@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 
 @checked()
 class OwnMetrics:
-    """Keeps samples, and computes from them metrics that the user has written.
+    """Keeps samples, and computes the user's metrics from them.
 
     ```python
     def precision_at_100(labels, predictions):
@@ -48,34 +48,34 @@ class OwnMetrics:
     error.higher_is_better = False
     ```
 
-    A metric is a function with a name of its own. It gets those of the following that it names, once per
-    evaluation, for all samples in no certain order, and returns a number:
+    A metric is a function with a unique name. It is called once per evaluation with the arguments that it
+    names, for all samples in any order, and returns a number. The arguments are:
 
     - `labels`: float32[n], float64[n] with a regression label; [n, labels] if the schema has several, NaN
-      where one is not known.
+      if a label is unknown.
     - `predictions`: of the same type: probabilities, or numbers in the units of a regression label;
-      [n, outputs] if there are several outputs.
+      [n, outputs] with several outputs.
     - `weights`: float32[n], 1 without a weight column.
-    - `groups`: uint64[n], ids of the group column; samples of a group are together, if they are sorted by it.
+    - `groups`: uint64[n], ids of the group column. Sort by it to bring the samples of a group together.
 
-    An object with `update(predictions, labels)`, `compute()` and `reset()`, as those of torchmetrics, is a
-    metric, too, and so is a class that makes one without arguments. A copy of it gets tensors of all samples;
-    labels that are whole numbers are int64. Its name is that of its class, unless it has a `__name__`.
+    An object with `update(predictions, labels)`, `compute()` and `reset()`, such as a torchmetrics object, is
+    also a metric, as is a class that can be constructed without arguments. A copy of the object gets tensors
+    of all samples; labels that are whole numbers are int64. Its name is its `__name__`, or its class name.
 
-    Up to `limit` samples are kept. With more, groups chosen by hash are left out, half of them at a time, or
-    single samples if there are no groups; `own_share` is the share that is kept, 1 while all are. Workers
-    add their samples up, and process 0 computes. What the function raises is passed on.
+    Up to `limit` samples are kept. With more, half of the groups (or of the samples without groups), chosen
+    by hash, are dropped at a time; `own_share` is the share that is kept, 1 while all are. The samples of
+    all workers are merged, and process 0 computes the metrics. Errors of a function propagate.
 
     Args:
         functions: the metrics.
         widths: number of labels, and of outputs.
         exact: labels and outputs are float64.
         grouped: `update` gets groups.
-        limit: most samples that are kept; a sample takes 12 bytes and 4 per label and output.
+        limit: most samples to keep; a sample takes 12 bytes and 4 per label and output.
 
     Raises:
-        ConfigError: no metric, a name that is taken or missing, an argument that no sample has, or one
-            that names groups without a group column.
+        ConfigError: no metric, a duplicate or missing name, an unknown argument, or the argument groups
+            without a group column.
     """
 
     def __init__(
@@ -87,16 +87,18 @@ class OwnMetrics:
         limit: int,
         exact: bool = False,
     ) -> None:
-        self.functions = {metric_name(one): _made(one) for one in functions}
+        self.functions = {metric_name(metric): _made(metric) for metric in functions}
         if len(self.functions) < len(functions):
-            raise ConfigError("two metrics have the same name", fix="rename one, or give it a __name__")
-        self.arguments = {name: _arguments(name, one, grouped) for name, one in self.functions.items()}
+            raise ConfigError(
+                "two metrics have the same name", fix="rename one of them, or set its attribute __name__"
+            )
+        self.arguments = {name: _arguments(name, metric, grouped) for name, metric in self.functions.items()}
         self.widths, self.grouped, self.limit = widths, grouped, limit
         self._type = np.float64 if exact else np.float32
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         labels, outputs = (np.empty((0, width), self._type) for width in self.widths)
         self._chunks = [Kept(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
         self._seen = self._kept = self.level = 0
@@ -104,16 +106,16 @@ class OwnMetrics:
     def update(
         self, labels: Array, predictions: Array, mask: Array | None, weights: Array, groups: Array | None
     ) -> None:
-        """Add n samples, see `Metrics.update`; samples of which no label is known are left out."""
+        """Add n samples, see `Metrics.update`; samples without any known label are left out."""
         keys = groups if self.grouped else np.arange(self._seen, self._seen + len(labels))
         self._seen += len(labels)
-        known = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-        columns = (np.where(known, labels, self._type("nan")), predictions, weights, keys)
-        rows = known.any(axis=1)
+        valid = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
+        columns = (np.where(valid, labels, self._type("nan")), predictions, weights, keys)
+        rows = valid.any(axis=1)
         self._add(Kept(*(np.asarray(column)[rows] for column in columns)))
 
     def merge(self, other: OwnMetrics) -> None:
-        """Add everything that `other`, of the same metrics, has seen; `other` does not change."""
+        """Add all samples of `other`, which has the same metrics and does not change."""
         self._narrow(max(self.level, other.level))
         self._add(other.samples())
 
@@ -130,25 +132,25 @@ class OwnMetrics:
         Raises:
             TrainingError: a function returns something other than a number.
         """
-        kept = self.samples()
+        samples = self.samples()
         values = {
-            "labels": kept.labels[:, 0] if self.widths[0] == 1 else kept.labels,
-            "predictions": kept.predictions[:, 0] if self.widths[1] == 1 else kept.predictions,
-            "weights": kept.weights,
-            "groups": kept.keys,
+            "labels": samples.labels[:, 0] if self.widths[0] == 1 else samples.labels,
+            "predictions": samples.predictions[:, 0] if self.widths[1] == 1 else samples.predictions,
+            "weights": samples.weights,
+            "groups": samples.keys,
         }
-        found = {
+        metrics = {
             name: _number(function, _called(function, {key: values[key] for key in self.arguments[name]}))
             for name, function in self.functions.items()
         }
-        return found | {"own_share": 0.5**self.level}
+        return metrics | {"own_share": 0.5**self.level}
 
     def state(self) -> dict[str, Array]:
-        """Return everything as arrays."""
+        """Return the state as arrays."""
         return {"level": np.array(self.level), **self.samples()._asdict()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
         self.level = int(state["level"])
         self._chunks = [Kept(*(np.array(state[name]) for name in Kept._fields))]
         self._kept = len(self._chunks[0].keys)
@@ -166,7 +168,7 @@ class OwnMetrics:
 
 
 def higher_is_better(function: Metric) -> bool:
-    """Return the attribute of this name of a metric, by default True."""
+    """Return the attribute `higher_is_better` of a metric, by default True."""
     return getattr(function, "higher_is_better", None) in (None, True)
 
 
@@ -174,19 +176,20 @@ def metric_name(function: Metric) -> str:
     """Return the name of a metric.
 
     Raises:
-        ConfigError: it has no name that is free.
+        ConfigError: the metric has no name, or a reserved one.
     """
     name = getattr(function, "__name__", "") or (type(function).__name__ if _is_object(function) else "")
     if not name.isidentifier() or name in RESERVED:
         raise ConfigError(
             f"{name or repr(function)} cannot be a metric",
-            fix="metrics takes functions (labels, predictions) -> number, with names of their own",
+            why=f"a metric needs a name that is an identifier and none of {', '.join(RESERVED)}",
+            fix="give metrics a named function (labels, predictions) -> number",
         )
     return name
 
 
 def _is_object(metric: object) -> bool:
-    """Tell whether a metric is an object of torchmetrics, or its class."""
+    """Return whether a metric is a torchmetrics object or class."""
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
 
 
@@ -194,21 +197,21 @@ def _made(metric: Metric) -> Metric:
     if not isinstance(metric, type):
         return metric
     try:
-        found: Metric = metric()
+        created: Metric = metric()
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"metrics: {metric.__name__} cannot be made without arguments: {error}",
-            fix=f"make one in a file, such as my_metric = {metric.__name__}(...), and name that",
+            f"metrics: {metric.__name__} cannot be constructed without arguments: {error}",
+            fix=f"create an object in a file, such as my_metric = {metric.__name__}(...), and name that",
         ) from error
-    return found
+    return created
 
 
 def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
     if not _is_object(metric):
         return metric(**given)
-    import torch  # takes seconds, and `satrap init` needs none of it
+    import torch  # takes seconds, and `satrap init` does not need it
 
-    fresh: Any = copy.deepcopy(metric)  # its own state stays as it is
+    fresh: Any = copy.deepcopy(metric)  # the user's object stays unchanged
     fresh.reset()
     labels = given["labels"]
     whole = np.array_equal(labels, np.floor(labels))
@@ -220,33 +223,33 @@ def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
 
 
 def _arguments(name: str, function: Metric, grouped: bool) -> list[str]:
-    """Return which of `ARGUMENTS` a function gets."""
+    """Return the `ARGUMENTS` that a function takes."""
     if _is_object(function):
         return ["labels", "predictions"]
-    found = list[str]()
+    names = list[str]()
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in ARGUMENTS and (parameter.name != "groups" or grouped):
-            found.append(parameter.name)
+            names.append(parameter.name)
         elif parameter.default is parameter.empty and parameter.name == "groups":
             raise ConfigError(
-                f"metrics: {name} names groups, and there are none",
-                fix="name the column of the groups: group",
+                f"metrics: {name} takes groups, but the schema has no group column",
+                fix="set group in the schema to a column",
             )
         elif parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         ):
             raise ConfigError(
-                f"metrics: {name} has an argument {parameter.name!r} that no sample has",
-                fix=f"name some of {', '.join(ARGUMENTS)}, and give other arguments a default",
+                f"metrics: {name} has an unknown argument {parameter.name!r}",
+                fix=f"use {', '.join(ARGUMENTS)}, and give other arguments a default",
             )
-    return found
+    return names
 
 
 def _number(function: Metric, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last: a tensor of several numbers
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several numbers
         kind = type(value).__name__
         raise TrainingError(
             f"the metric {metric_name(function)} returned a value of type {kind}, not a number",

@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
 SAMPLES, WEIGHT, TARGET, TARGET_SQUARED, SQUARED, ABSOLUTE, LOSS = range(7)
-"""Places in `totals`: a count, then sums of w, w * t, w * t^2, w * e^2, w * |e| and w * loss, where t is the
-label less its `mean`, and e the error."""
+"""Positions in `totals`: a count, then sums of w, w * t, w * t^2, w * e^2, w * |e| and w * loss, where t is
+the label minus its `mean`, and e the error."""
 
 
 @checked()
@@ -27,9 +27,9 @@ class RegressionMetrics:
     - `rmse`: root of the mean squared error; `mae`: mean absolute error; both in the label's units.
     - `r2`: 1 - mean squared error / variance of the label; 0 for predicting the mean, 1 is perfect.
     - `loss`: mean of the label's training loss, see `satrap.train.loss.errors`.
-    - `samples`: count, weights ignored.
+    - `samples`: count; weights are ignored.
 
-    All means are weighted by sample weights. NaN where one is not defined. Memory does not grow.
+    All means are weighted by sample weights; NaN if undefined. Memory does not grow.
     """
 
     def __init__(self, label: Label) -> None:
@@ -37,7 +37,7 @@ class RegressionMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         self.totals: Doubles = np.zeros(7)
 
     def update(self, truth: Array, predictions: Array, weights: Array) -> None:
@@ -51,7 +51,7 @@ class RegressionMetrics:
         mean, std = self.label.scale
         e = np.abs(p - y) / std
         if self.label.loss == "poisson":
-            # The smallest float32: the logarithm of a prediction that was rounded to 0 has no value.
+            # At least the smallest float32: a prediction rounded to 0 has no logarithm.
             rate = np.maximum(p / mean, np.finfo(np.float32).tiny)
             return rate - y / mean * np.log(rate)
         if self.label.loss == "absolute":
@@ -62,7 +62,7 @@ class RegressionMetrics:
         return e**2
 
     def merge(self, other: RegressionMetrics) -> None:
-        """Add everything that `other` has seen; `other` does not change."""
+        """Add all samples of `other`, which does not change."""
         self.totals += other.totals
 
     def compute(self) -> dict[str, float]:
@@ -80,9 +80,9 @@ class RegressionMetrics:
         }
 
     def state(self) -> dict[str, Array]:
-        """Return everything as arrays."""
+        """Return the state as arrays."""
         return {"totals": self.totals.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
         self.totals = np.array(state["totals"], np.float64)

@@ -1,4 +1,4 @@
-"""`Metrics`: the metrics of all labels of a schema, each by its kind."""
+"""`Metrics`: the metrics of all labels of a schema, by the kind of each label."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satrap.schema import Label
 
 Array = npt.NDArray[Any]
 OWN = "/own/"
-"""Begins the keys of the samples for own metrics; no label can have this name."""
+"""Prefix of the keys of the user metrics' samples; a label cannot have this name."""
 
 Part = BinaryMetrics | RegressionMetrics | ClassMetrics
 
@@ -36,18 +36,18 @@ class Metrics:
     ```
 
     For the metrics of a label see `BinaryMetrics`, `RegressionMetrics` and `ClassMetrics`. With several
-    labels, keys are such as `income/auc`. Then `auc`, `logloss`, `ne`, `gauc` and `accuracy` are also given
-    as the mean over the labels that have them, and `loss`, unless all labels are binary: the mean over all
-    labels of their loss, which is the logloss of binary and multiclass ones.
+    labels, keys are such as `income/auc`. Then `auc`, `logloss`, `ne`, `gauc` and `accuracy` are also
+    returned as means over the labels that have them. Unless all labels are binary, `loss` is the mean over
+    all labels of their loss, which is the logloss of binary and multiclass labels.
 
     Args:
         labels: of the schema, at least one.
-        exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; others have no grouped metrics.
-            `exact_limit` and `grouped` are those of `own`, too.
-        own: further metrics, functions, see `OwnMetrics`.
+        exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; other labels have no grouped
+            metrics. `exact_limit` and `grouped` also apply to `own`.
+        own: user metrics, see `OwnMetrics`.
 
     Raises:
-        ConfigError: as `OwnMetrics`, or one of `own` has the name of another metric.
+        ConfigError: as `OwnMetrics`, or a metric of `own` has the name of another metric.
     """
 
     def __init__(
@@ -73,13 +73,15 @@ class Metrics:
         widths = len(self.labels), sum(label.outputs for label in self.labels)
         grouped, limit = self._settings["grouped"], self._settings["exact_limit"]
         exact = any(label.kind == "regression" for label in self.labels)
-        found = OwnMetrics(functions, widths, grouped=grouped, limit=limit, exact=exact)
-        if taken := sorted(found.functions.keys() & self._compute().keys()):
-            raise ConfigError(f"metrics: there is a metric {taken[0]} already", fix="rename the function")
-        return found
+        metrics = OwnMetrics(functions, widths, grouped=grouped, limit=limit, exact=exact)
+        if taken := sorted(metrics.functions.keys() & self._compute().keys()):
+            raise ConfigError(
+                f"metrics: {taken[0]} is the name of a built-in metric", fix="rename the function"
+            )
+        return metrics
 
     def empty(self) -> Metrics:
-        """Return metrics of the same labels that have seen nothing."""
+        """Return metrics of the same labels without samples."""
         return Metrics(self.labels, **self._settings, own=self._functions)
 
     def update(
@@ -108,32 +110,32 @@ class Metrics:
         for i, label in enumerate(self.labels):
             chosen = predictions[:, column : column + label.outputs]
             column += label.outputs
-            known = None if mask is None else mask[:, i]
+            valid = None if mask is None else mask[:, i]
             part = self._parts[label.name]
             if isinstance(part, BinaryMetrics):
-                part.update(labels[:, i], chosen, mask=known, weights=weight, groups=groups)
+                part.update(labels[:, i], chosen, mask=valid, weights=weight, groups=groups)
             else:
-                rows = slice(None) if known is None else known
+                rows = slice(None) if valid is None else valid
                 part.update(labels[rows, i], chosen[rows], weight[rows])
         if self._own is not None:
             self._own.update(labels, predictions, mask, weight, groups)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         for part in self._parts.values():
             part.reset()
         if self._own is not None:
             self._own.reset()
 
     def merge(self, other: Metrics) -> None:
-        """Add everything that `other`, of the same labels, has seen; `other` does not change."""
+        """Add all samples of `other`, which has the same labels and does not change."""
         for name, part in self._parts.items():
             part.merge(other._parts[name])  # type: ignore[arg-type]
         if self._own is not None and other._own is not None:
             self._own.merge(other._own)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name, see the class; keeps everything."""
+        """Return the metrics by name, see the class; does not remove samples."""
         return self._compute() | (self._own.compute() if self._own else {})
 
     def _compute(self) -> dict[str, float]:
@@ -141,37 +143,37 @@ class Metrics:
         if len(values) == 1:
             return next(iter(values.values()))
         means = {
-            key: mean([found[key] for found in values.values() if key in found])
+            key: mean([items[key] for items in values.values() if key in items])
             for key in (*MEANS, "accuracy")
-            if any(key in found for found in values.values())
+            if any(key in items for items in values.values())
         }
         if criterion(self.labels) == "loss":
-            losses = [found.get("loss", found.get("logloss", math.nan)) for found in values.values()]
+            losses = [items.get("loss", items.get("logloss", math.nan)) for items in values.values()]
             means["loss"] = sum(losses) / len(losses)
-        return means | {f"{name}/{key}": v for name, found in values.items() for key, v in found.items()}
+        return means | {f"{name}/{key}": v for name, items in values.items() for key, v in items.items()}
 
     def state(self) -> dict[str, Array]:
-        """Return everything as plain arrays, for another process or a checkpoint."""
-        own = self._own.state() if self._own else {}
+        """Return the state as plain arrays, for another process or a checkpoint."""
+        user = self._own.state() if self._own else {}
         return {
             key if isinstance(part, BinaryMetrics) else f"{name}/{key}": array
             for name, part in self._parts.items()
             for key, array in part.state().items()
-        } | {f"{OWN}{key}": array for key, array in own.items()}
+        } | {f"{OWN}{key}": array for key, array in user.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Replace everything by a `state` of metrics of the same labels."""
+        """Replace the state by a `state` of metrics of the same labels."""
         for name, part in self._parts.items():
             inner = state if isinstance(part, BinaryMetrics) else {"totals": state[f"{name}/totals"]}
             part.restore(inner)
         if self._own is not None:
-            own = {k.removeprefix(OWN): array for k, array in state.items() if k.startswith(OWN)}
-            self._own.restore(own)
+            user = {k.removeprefix(OWN): array for k, array in state.items() if k.startswith(OWN)}
+            self._own.restore(user)
 
 
 @checked()
 def criterion(labels: Sequence[Label]) -> str:
-    """Return the metric that tells which of two models is better: "auc", or one that is better when lower."""
+    """Return the metric that ranks models: "auc", or a loss (lower is better)."""
     if all(label.kind == "binary" for label in labels):
         return "auc"
     return "logloss" if [label.kind for label in labels] == ["multiclass"] else "loss"

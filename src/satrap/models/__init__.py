@@ -84,10 +84,10 @@ def names() -> tuple[str, ...]:
 
 @checked()
 def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
-    """Return the arguments of a model besides the schema, with their defaults or what a preset says.
+    """Return the arguments of a model other than the schema, with the values of a preset or their defaults.
 
     Raises:
-        ConfigError: unknown name or preset; the message gives the nearest one.
+        ConfigError: unknown name or preset; the message suggests the nearest one.
     """
     parameters = inspect.signature(_find(name)).parameters
     defaults = {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
@@ -101,12 +101,12 @@ def create(name: str, schema: Schema, *, preset: str | None = None, **options: A
     Args:
         name: one of `names()`.
         schema: labels and features.
-        preset: a name for arguments, see `satrap.models.presets`: "tiny" or "published"; default None.
-        options: arguments of that model, see `arguments(name)`, which come before those of the preset.
+        preset: a named set of arguments, see `satrap.models.presets`: "tiny" or "published"; default None.
+        options: arguments of the model, see `arguments(name)`; they override the preset.
 
     Raises:
-        ConfigError: unknown name, argument or preset (the message gives the nearest one), or the model
-            refuses the schema or a value.
+        ConfigError: unknown name, argument or preset (the message suggests the nearest one), or the model
+            rejects the schema or a value.
     """
     allowed = arguments(name)
     for key in options:
@@ -126,17 +126,17 @@ def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
         options: its other arguments.
 
     Raises:
-        ConfigError: there is no such class, it takes other arguments (the message gives the nearest one), or
-            its constructor failed.
+        ConfigError: the class does not exist, takes other arguments (the message suggests the nearest one),
+            or its constructor failed.
     """
     kind = own_code.find(reference)
     name = own_code.parts(reference)[1]
     if not isinstance(kind, type) or not issubclass(kind, nn.Module):
         raise ConfigError(
-            f"{name} is no model", where=reference, fix="name a class that derives from torch.nn.Module"
+            f"{name} is not a model class", where=reference, fix="name a class derived from torch.nn.Module"
         )
     own_code.check_arguments(kind, name, options, first=1)
-    with own_code.blaming(f"{name} cannot be made", ConfigError, reference):
+    with own_code.blaming(f"{name} cannot be constructed", ConfigError, reference):
         model = kind(schema, **options)
     model.__dict__[_OPTIONS] = options
     return model
@@ -144,9 +144,9 @@ def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
 
 @checked()
 def describe(model: nn.Module) -> dict[str, Any] | None:
-    """Return `{"name": ..., "arguments": {...}}` that `create` takes, or None for a model from elsewhere.
+    """Return `{"name": ..., "arguments": {...}}` as `create` takes it, or None for any other model.
 
-    For a model of `create_own`, it is `{"class": ..., "arguments": {...}}`.
+    For a model from `create_own`, returns `{"class": ..., "arguments": {...}}`.
     """
     for name, kind in _MODELS.items():
         if type(model) is kind:
@@ -158,7 +158,7 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
 
 def _find(name: str) -> type[nn.Module]:
     if name not in _MODELS:
-        raise ConfigError(f"unknown model {name!r}", fix=_suggest(name, _MODELS))
+        raise ConfigError(f"model {name!r} is unknown", fix=_suggest(name, _MODELS))
     return _MODELS[name]
 
 
@@ -167,14 +167,14 @@ def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
     if preset is None:
         return {}
     if preset not in presets:
-        fix = _suggest(str(preset), presets) if presets else "remove it: this model has no presets"
+        fix = _suggest(str(preset), presets) if presets else "remove preset: this model has no presets"
         raise ConfigError(f"model {name} has no preset {preset!r}", fix=fix)
     return presets[preset]
 
 
 def _suggest(word: str, allowed: Mapping[str, Any]) -> str:
     if not allowed:
-        return "remove it: this model takes no arguments"
+        return "remove the argument: this model takes no arguments"
     return f"{did_you_mean(word, allowed, cutoff=0.5)}allowed: {', '.join(allowed)}"
 
 

@@ -1,4 +1,4 @@
-"""Attention over sequences of different lengths, without padding them all to the longest: HSTU's."""
+"""HSTU's attention over sequences of different lengths, without padding all to the longest."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from satrap.models.layers import check_whole, xavier
 Whole = npt.NDArray[np.int64]
 
 SPREAD = 1.25
-"""The longest piece of a tile is about so many times as long as its shortest: what padding may cost."""
+"""Largest ratio of the longest to the shortest piece of a tile, which bounds the cost of padding."""
 CELLS = 1 << 18
-"""Pairs of a query and a key in a tile, if it has more than one piece: so many are in cache together."""
+"""Most query-key pairs in a tile of several pieces, so that they fit in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Pieces of sequences that are computed together, padded to the longest of them.
+    """Pieces of sequences that are computed together, padded to the longest piece.
 
     Args:
-        queries: int64[pieces, a], which tokens ask.
-        keys: int64[pieces, b], which tokens each piece may see.
-        distance: int64[pieces or 1, a, b], how far before a query a key stands, at least 0.
-        hidden: bool[pieces or 1, 1, a, b], which keys a query does not see.
+        queries: int64[pieces, a], tokens of the queries.
+        keys: int64[pieces, b], tokens of the keys.
+        distance: int64[pieces or 1, a, b], number of tokens from a key to its query, at least 0.
+        hidden: bool[pieces or 1, 1, a, b], True for keys that a query does not attend to.
     """
 
     queries: Tensor
@@ -42,13 +42,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which token sees which.
+    """The tokens that each token attends to.
 
     Args:
-        tiles: all queries, some in two of them that have different keys.
-        places: int64[1 or 2, queries], where the results of each are among a row of zeros and those of the
-            tiles, one after another.
-        rows: int64[queries], which token each is; None: all tokens, in their order.
+        tiles: all queries; some are in two tiles with different keys.
+        places: int64[1 or 2, queries], positions of each query's results in the concatenation of a row of
+            zeros and the results of the tiles.
+        rows: int64[queries], the token of each query; None: all tokens in order.
     """
 
     tiles: list[Tile]
@@ -64,14 +64,14 @@ def layout(
     global_tokens: int = 0,
     last: bool = False,
 ) -> Layout:
-    """Return the layout of causal attention: a token sees itself and those before it in its sequence.
+    """Return the layout of causal attention: a token attends to itself and earlier tokens of its sequence.
 
     Args:
-        lengths: int64[sequences], tokens of each, at least 1. Sequences follow one another.
-        device: where the tensors are to be.
-        window: a token sees only so many, itself and the ones just before; default: all.
-        global_tokens: so many first ones of its sequence it sees from everywhere.
-        last: only the last token of each sequence asks.
+        lengths: int64[sequences], tokens of each sequence, at least 1. Sequences are contiguous.
+        device: device of the tensors.
+        window: number of tokens that a token attends to, itself and those just before it; default: all.
+        global_tokens: number of first tokens of the sequence that every token also attends to.
+        last: compute only the last token of each sequence.
     """
     ends = np.cumsum(lengths)
     sets = [_pieces(ends - lengths, ends, window, last)]
@@ -98,41 +98,41 @@ def layout(
             else:
                 hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
                 hidden = hidden if before == 0 else hidden | (keys < start)[:, None]
-            last_token = int(ends[-1]) - 1  # padding reads any token, and nobody reads what it becomes
+            last_token = int(ends[-1]) - 1  # padding may read any token, since its results are not used
             padded = ((query + steps).clip(0, last_token), keys.clip(0, last_token))
-            found = (*padded, distance.clip(0), hidden[:, None])
-            tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in found)))
+            arrays = (*padded, distance.clip(0), hidden[:, None])
+            tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in arrays)))
     rows = torch.from_numpy(ends - 1).to(device) if last else None
     return Layout(tiles, torch.from_numpy(places).to(device), rows)
 
 
 def sight(window: int | None, global_tokens: int | None) -> dict[str, int]:
-    """Return what `layout` takes of these; raise `ConfigError` if they cannot be."""
-    seen = {"window": window, "global_tokens": global_tokens}
-    given = {name: count for name, count in seen.items() if count is not None}
-    for name, count in given.items():
+    """Return the arguments of `layout`; raise `ConfigError` if they are invalid."""
+    limits = {"window": window, "global_tokens": global_tokens}
+    arguments = {name: count for name, count in limits.items() if count is not None}
+    for name, count in arguments.items():
         check_whole(name, count)
-    if list(given) == ["global_tokens"]:
+    if list(arguments) == ["global_tokens"]:
         raise ConfigError(
             "global_tokens needs window",
-            why="without a window, every token sees all before it",
+            why="without a window, every token attends to all tokens before it",
             fix="add window: 128, or remove global_tokens",
         )
-    return given
+    return arguments
 
 
 def with_last(bounds: Whole) -> Whole:
-    """Return the order in which tokens and then one more for each sequence become sequences that end in it.
+    """Return the order that appends one more token, given after all others, to the end of each sequence.
 
     Args:
-        bounds: int64[sequences + 1], of the tokens.
+        bounds: int64[sequences + 1], bounds of the sequences without the appended tokens.
     """
-    found: Whole = np.insert(np.arange(bounds[-1]), bounds[1:], bounds[-1] + np.arange(len(bounds) - 1))
-    return found
+    order: Whole = np.insert(np.arange(bounds[-1]), bounds[1:], bounds[-1] + np.arange(len(bounds) - 1))
+    return order
 
 
 def _pieces(starts: Whole, ends: Whole, window: int | None, last: bool) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return of each piece: the start of its sequence, its first query, its queries, its keys."""
+    """Return each piece's start of its sequence, first query, number of queries, and number of keys."""
     if last:
         keys = ends - starts
         return starts, ends - 1, np.ones_like(ends), keys if window is None else keys.clip(max=window)
@@ -148,7 +148,7 @@ def _pieces(starts: Whole, ends: Whole, window: int | None, last: bool) -> tuple
 def _far(
     starts: Whole, ends: Whole, window: int, global_tokens: int, last: bool
 ) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return the same of the queries whose window does not reach the first token; its keys are the first."""
+    """Do what `_pieces` does for queries whose window lacks the first token; keys are the global tokens."""
     long = ends - starts > window
     starts, ends = starts[long], ends[long]
     query = ends - 1 if last else starts + window
@@ -156,19 +156,19 @@ def _far(
 
 
 def _together(queries: Whole, keys: Whole) -> Iterator[Whole]:
-    """Yield numbers of pieces of similar sizes: what they pad one another with is little."""
+    """Yield the numbers of pieces of similar sizes, which need little padding."""
     order = np.lexsort((keys, queries))
     cuts, shape = [0], (0, 0)
     for number, piece in enumerate(order):
-        own = int(queries[piece]), int(keys[piece])
+        sizes = int(queries[piece]), int(keys[piece])
         if number == cuts[-1]:
-            shape = least = own
-        widest = own[0], max(shape[1], own[1])
-        far = own[0] > SPREAD * least[0] + 1 or widest[1] > SPREAD * least[1] + 1
+            shape = least = sizes
+        widest = sizes[0], max(shape[1], sizes[1])
+        far = sizes[0] > SPREAD * least[0] + 1 or widest[1] > SPREAD * least[1] + 1
         if far or (number + 1 - cuts[-1]) * widest[0] * widest[1] > CELLS:
             if number > cuts[-1]:
                 cuts.append(number)
-            shape = least = own
+            shape = least = sizes
         else:
             shape = widest
     for start, stop in pairwise([*cuts, len(order)] if len(order) else ()):
@@ -176,30 +176,30 @@ def _together(queries: Whole, keys: Whole) -> Iterator[Whole]:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: Layout) -> Tensor:
-    """Return `sum over keys of silu(q k / sqrt(dim) + bias[distance]) v / n`, of each query.
+    """Return `sum over keys of silu(q k / sqrt(dim) + bias[distance]) v / n` for each query.
 
-    It does not depend on which pieces are in a tile: there is no softmax, and n is that of `bias`.
+    The result does not depend on how pieces are tiled: it has no softmax, and n is the size of `bias`.
 
     Args:
         q, k, v: float[tokens, heads, dim].
-        bias: float[heads, n], by distance; larger distances have the last.
-        layout: which token sees which.
+        bias: float[heads, n], by distance; larger distances use the last.
+        layout: the tokens that each token attends to.
 
     Returns:
         float[queries, heads, dim].
     """
     scale, n = q.shape[2] ** -0.5, bias.shape[1]
-    found = [v.new_zeros(1, *v.shape[1:])]
+    parts = [v.new_zeros(1, *v.shape[1:])]
     for tile in layout.tiles:
-        asked, seen, given = (
+        queries, keys, values = (
             torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
             for x, at in ((q, tile.queries), (k, tile.keys), (v, tile.keys))
         )
         by_distance = bias[:, tile.distance.clamp(max=n - 1)].transpose(0, 1)
-        scores = asked @ seen.transpose(2, 3) * scale + by_distance
+        scores = queries @ keys.transpose(2, 3) * scale + by_distance
         weights = F.silu(scores).masked_fill(tile.hidden, 0.0) / n
-        found.append((weights.to(given.dtype) @ given).transpose(1, 2).flatten(0, 1))
-    results = torch.cat(found).index_select(0, layout.places.flatten())
+        parts.append((weights.to(values.dtype) @ values).transpose(1, 2).flatten(0, 1))
+    results = torch.cat(parts).index_select(0, layout.places.flatten())
     return torch.unflatten(results, 0, layout.places.shape).sum(0)
 
 
@@ -207,13 +207,13 @@ class HSTUBlock(nn.Module):
     """`x + W2 (LN(A V) * U)` with `U, V, Q, K = split(silu(W1 LN(x)))` and A as in `attend`.
 
     Zhai et al., "Actions Speak Louder than Words", ICML 2024, arXiv 2402.17152, eq. 1 to 3, with a bias by
-    position only. Scores are divided by the root of dim, as in the ranker of
+    position only. Scores are divided by the square root of dim, as in the ranker of
     github.com/meta-recsys/generative-recommenders.
 
     Args:
-        width: of a token, a multiple of `heads`.
+        width: width of a token, a multiple of `heads`.
         heads: number of heads.
-        n: tokens of the longest sequence.
+        n: number of tokens of the longest sequence.
     """
 
     def __init__(self, width: int, heads: int, n: int) -> None:
@@ -232,5 +232,5 @@ class HSTUBlock(nn.Module):
         attended = attend(q, k, v, self.bias, layout).flatten(1)
         if layout.rows is not None:
             x, u = x.index_select(0, layout.rows), u.index_select(0, layout.rows)
-        found: Tensor = x + self.out(self.scale(attended) * u)
-        return found
+        outputs: Tensor = x + self.out(self.scale(attended) * u)
+        return outputs

@@ -1,4 +1,4 @@
-"""Blocks that large networks stack: a Wukong layer, a RankMixer block."""
+"""Building blocks of large networks: a Wukong layer, a RankMixer block."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from satrap.models.layers import mlp, xavier
 
 
 class WukongLayer(nn.Module):
-    """`LN([FMB(X), LCB(X)] + R X)`: new vectors from products of pairs, and linear mixtures of the old ones.
+    """`LN([FMB(X), LCB(X)] + R X)`: vectors from pairwise products, and linear mixtures of the input vectors.
 
     FMB: `MLP(LN(flat(X (X^T Y))))`, where the learned Y mixes the fields to `rank` vectors. LCB and R are
-    matrices over the fields; without R the input is added as it is, if the shapes allow it.
+    matrices over the fields; if the shapes match, the input is added without R.
     """
 
     def __init__(self, fields: int, dim: int, fmb: int, lcb: int, rank: int, hidden: Sequence[int]) -> None:
@@ -33,8 +33,8 @@ class WukongLayer(nn.Module):
         pairs = torch.bmm(x, self.mix(turned)).flatten(1)
         made = torch.unflatten(self.fmb(pairs), 1, (-1, x.shape[2]))
         mixed = torch.cat([made, self.lcb(turned).transpose(1, 2)], dim=1)
-        kept = x if self.residual is None else self.residual(turned).transpose(1, 2)
-        normed: Tensor = self.norm(mixed + kept)
+        residual = x if self.residual is None else self.residual(turned).transpose(1, 2)
+        normed: Tensor = self.norm(mixed + residual)
         return normed
 
 
@@ -60,7 +60,7 @@ class TokenNetworks(nn.Module):
 class MixerBlock(nn.Module):
     """`S = LN(mix(X) + X)`, then `LN(networks(S) + S)`.
 
-    `mix` cuts each token in as many parts as there are tokens; the new token h has part h of each.
+    `mix` cuts each token into one part per token; the new token h has part h of every token.
     """
 
     def __init__(self, tokens: int, width: int, expansion: int) -> None:

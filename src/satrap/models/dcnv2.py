@@ -18,14 +18,14 @@ from satrap.schema import Schema
 
 
 class DCNv2(Ranker):
-    """Cross layers, which multiply features explicitly up to degree `cross_layers + 1`, beside an MLP.
+    """Cross layers, which multiply features explicitly up to degree `cross_layers + 1`, and an MLP.
 
     Reference: Wang et al., "DCN V2: Improved Deep & Cross Network", WWW 2021. Structure "stacked" with
     `bottom` and `rank` is DLRM-DCNv2 of MLPerf Training: github.com/mlcommons/training,
     recommendation_v2/torchrec_dlrm.
 
-    If all labels start at their means (`Label.mean`, `start_at_mean`), cross layers start at 0: with
-    structure "parallel", the network learns a linear model of its input first.
+    If all labels start at their means (`Label.mean`, `start_at_mean`), cross layers start at 0. With
+    structure "parallel", the network then first learns a linear model of its input.
 
     Args:
         schema: labels and features; dims may differ.
@@ -33,13 +33,14 @@ class DCNv2(Ranker):
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
         cross_layers: number of cross layers, default 3.
-        rank: rank of the cross matrices; default None, full rank. A quarter of the input width costs half.
-        bottom: widths of a ReLU MLP through which the numbers go first; its output takes their place.
-            Default: none. The last width of MLPerf is the dim of the features.
+        rank: rank of the cross matrices; default None, full rank. A quarter of the input width halves the
+            cost.
+        bottom: widths of a ReLU MLP on the numbers, whose output replaces them. Default: none. MLPerf's last
+            width is the dim of the features.
         structure: "parallel" (default; cross and MLP read the input) or "stacked" (the MLP reads the cross).
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()
@@ -79,7 +80,7 @@ class DCNv2(Ranker):
         return [(self._twice, self.bottom), *cross, lambda x0, x: x, *self.deep, self.head]
 
     def _twice(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
-        """Return the input of the first cross layer, which is also that of all others."""
+        """Return the input x0 of all cross layers, twice: also as the x of the first."""
         if len(self.bottom):
             batch = replace(batch, numeric=self.bottom(batch.numeric), beside=None)
         x0 = batch.flat()

@@ -18,7 +18,7 @@ class DeepFM(FM):
     """A factorization machine and an MLP that share the feature vectors, summed.
 
     Rows are `[vector | first-order weight per output]` (`embedding_dims`). Numbers enter the factorization
-    machine with a learned vector times their value and the MLP as they are; scale them.
+    machine as a learned vector times their value, and the MLP unchanged; scale them.
 
     Reference: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
     IJCAI 2017.
@@ -31,7 +31,7 @@ class DeepFM(FM):
 
     Raises:
         ConfigError: no labels, unequal dims, no categorical feature, one with pooling "none", or an
-            impossible argument.
+            invalid argument.
     """
 
     @checked()

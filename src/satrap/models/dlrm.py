@@ -17,10 +17,9 @@ from satrap.schema import Schema
 
 
 class DLRM(Ranker):
-    """The numbers become one more vector by a bottom MLP; all pairs of vectors are multiplied; a top MLP.
+    """A bottom MLP turns the numbers into a vector; a top MLP reads the dot products of all pairs of vectors.
 
-    The top MLP reads the pairwise dot products and the bottom MLP's output (without numbers, the products
-    alone).
+    The top MLP also reads the bottom MLP's output, if the schema has numbers.
 
     Reference: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation
     Systems", arXiv 1906.00091, 2019.
@@ -34,7 +33,7 @@ class DLRM(Ranker):
 
     Raises:
         ConfigError: no labels, fewer than two vectors, unequal dims, a feature with pooling "none", or an
-            impossible argument.
+            invalid argument.
     """
 
     @checked()
@@ -51,7 +50,7 @@ class DLRM(Ranker):
         dim, numbers = equal_dim(schema, "DLRM"), schema.numeric_width
         fields = len(schema.categorical) + (numbers > 0)
         if fields < 2:
-            raise ConfigError("DLRM needs two vectors to multiply", fix="add a feature, or use dnn")
+            raise ConfigError("DLRM needs at least two vectors to multiply", fix="add a feature, or use dnn")
         self.bottom = mlp(numbers, [*bottom, dim], batch_norm=batch_norm)[0] if numbers else None
         self.interaction = DotInteraction(fields)
         width = fields * (fields - 1) // 2 + (dim if numbers else 0)

@@ -14,7 +14,7 @@ from satrap.schema import Schema
 
 
 class DNN(Ranker):
-    """Embeddings and numbers side by side through one MLP; several labels share it up to the last layer.
+    """One MLP over concatenated embeddings and numbers; labels share all layers but the last.
 
     Reference: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016.
 
@@ -25,7 +25,7 @@ class DNN(Ranker):
         batch_norm: normalise before each ReLU, default off.
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()

@@ -1,4 +1,4 @@
-"""Parts of multi-task models: several experts, gates that mix them, levels, a tower per label."""
+"""Parts of multi-task models: experts, gates that mix them, levels, and a tower per label."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from satrap.schema import Label
 class Experts(nn.Module):
     """MLPs of the same shape that read the same input.
 
-    With `mesh.tensor`, each process has some of the experts, and all get the outputs of all. Every expert
-    reads every sample, so samples need not be sent to experts.
+    With `mesh.tensor`, each process has some of the experts, and all processes get the outputs of all
+    experts. Every expert reads every sample, so samples are not routed to experts.
 
     Args:
         count: number of experts, at least 1.
         width: columns of the input.
-        hidden: widths of the layers of each.
+        hidden: widths of the layers of each expert.
         dropout, batch_norm: as in `satrap.models.layers.mlp`.
     """
 
@@ -39,7 +39,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return float32[size, count, last of hidden] from float32[size, width].
 
-        A process that has some of the experts returns their outputs.
+        A process with some of the experts returns their outputs.
         """
         if self.count == 1 or not len(self.layers):
             only: Tensor = self.layers(x)
@@ -48,7 +48,7 @@ class Experts(nn.Module):
 
 
 class _Each(nn.Module):
-    """A module without weights that treats several tensors alike."""
+    """A module without weights that is applied to each of several tensors."""
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [super(_Each, self).forward(x) for x in inputs]
@@ -66,7 +66,7 @@ class _BatchNorms(nn.ModuleList):
 
 
 def _for_each(same: Sequence[nn.Module]) -> nn.Module:
-    """Return a layer of all experts, for a list of their inputs."""
+    """Return one layer for all experts, which takes a list of their inputs."""
     linears = [layer for layer in same if isinstance(layer, nn.Linear)]
     if linears:
         return GroupedLinear(linears)
@@ -82,7 +82,7 @@ class Gate(nn.Module):
     """A mixture of experts: `sum over i of softmax(G x)_i E_i`, one learned matrix G and no bias.
 
     Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD
-    2018, eq. 6 and 7. One expert needs no gate: its output passes.
+    2018, eq. 6 and 7. A single expert needs no gate: its output is returned.
     """
 
     def __init__(self, width: int, experts: int) -> None:
@@ -98,39 +98,39 @@ class Gate(nn.Module):
 
 
 class Level(nn.Module):
-    """One level of PLE: experts of each label and shared ones; each stream mixes those that it may see.
+    """One level of PLE: experts of each label and shared experts, and a gate per stream that mixes them.
 
-    A label's gate mixes its own experts and the shared ones. The gate of the shared stream mixes all; the
-    last level has none, since no expert reads its output.
+    A label's gate mixes its own experts and the shared experts. The gate of the shared stream mixes all
+    experts; the last level has no shared gate, since no expert reads its output.
 
     Args:
-        experts: those of each label, then the shared ones.
+        experts: the experts of each label, then the shared experts.
         width: columns of each stream.
-        last: whether it is the last level.
+        last: whether this is the last level.
     """
 
     def __init__(self, experts: Sequence[Experts], width: int, *, last: bool) -> None:
         super().__init__()
         self.experts = nn.ModuleList(experts)
-        *own, shared = (some.count for some in experts)
-        self.gates = nn.ModuleList(Gate(width, count + shared) for count in own)
-        self.shared = None if last else Gate(width, sum(own) + shared)
+        *counts, shared = (some.count for some in experts)
+        self.gates = nn.ModuleList(Gate(width, count + shared) for count in counts)
+        self.shared = None if last else Gate(width, sum(counts) + shared)
 
     def forward(self, streams: Sequence[Tensor]) -> list[Tensor]:
-        """Return float32[size, w] per label, and unless `last` the shared stream; the input has all."""
+        """Return float32[size, w] per label, then the shared stream unless `last`, from all streams."""
         outputs = [experts(x) for experts, x in zip(self.experts, streams, strict=True)]
         mixed = [
-            gate(x, torch.cat([own, outputs[-1]], dim=1))
-            for gate, x, own in zip(self.gates, streams[:-1], outputs[:-1], strict=True)
+            gate(x, torch.cat([output, outputs[-1]], dim=1))
+            for gate, x, output in zip(self.gates, streams[:-1], outputs[:-1], strict=True)
         ]
         return mixed if self.shared is None else [*mixed, self.shared(streams[-1], torch.cat(outputs, dim=1))]
 
 
 class Towers(nn.Module):
-    """An MLP for each label, each with an input of its own.
+    """An MLP for each label, each with its own input.
 
     Args:
-        labels: of the schema; a tower has as many outputs as its label.
+        labels: of the schema; a tower has the outputs of its label.
         width: columns of each input.
         hidden: widths of the hidden layers of each tower.
         dropout, batch_norm: as in `satrap.models.layers.mlp`.

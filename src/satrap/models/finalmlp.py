@@ -17,8 +17,8 @@ from satrap.schema import Schema
 class FinalMLP(Ranker):
     """Two MLPs over the same input, fused by a bilinear form in `heads` subspaces.
 
-    `b + w1 o1 + w2 o2 + sum over heads of o1_h W_h o2_h`. With `context1` or `context2`, a gate made from the
-    named features re-weighs each stream's input, so that the streams differ (often user against item).
+    `b + w1 o1 + w2 o2 + sum over heads of o1_h W_h o2_h`. With `context1` or `context2`, a gate computed from
+    the named features reweights each stream's input, so that the streams differ (often user against item).
 
     Reference: Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023.
 
@@ -29,11 +29,11 @@ class FinalMLP(Ranker):
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
         heads: subspaces of the fusion; must divide both output widths. Default 1.
-        context1, context2: categorical features that gate a stream; default none. If only one is given,
-            the other stream's gate is a learned constant.
+        context1, context2: categorical features that gate a stream; default none. If only one is given, the
+            gate of the other stream is a learned constant.
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()

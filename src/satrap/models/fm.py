@@ -14,8 +14,8 @@ class FM(Ranker):
     """Factorization machine: logistic regression plus the dot product of every pair of feature vectors.
 
     Rows are `[vector | first-order weight per output]`, so they are wider than the schema's dim by the
-    number of outputs (`embedding_dims`). Numbers take part with a learned vector times their value; scale
-    them (log1p, standardize). It has no hidden layers and takes no arguments but the schema.
+    number of outputs (`embedding_dims`). Numbers contribute a learned vector times their value; scale them
+    (log1p, standardize). The model has no hidden layers and takes no arguments but the schema.
 
     Reference: Rendle, "Factorization Machines", ICDM 2010.
 

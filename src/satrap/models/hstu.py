@@ -1,4 +1,4 @@
-"""HSTU: attention over a history, asked by the item to be ranked."""
+"""HSTU: attention over a history, with the item to rank as the query."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from satrap.schema import Schema
 
 
 class HSTU(Ranker):
-    """Events of a history are tokens, and the sample's other features are the last one, the target.
+    """Attention over a history: its events are tokens, and the sample's other features the last token.
 
-    A token is the sum of its features' rows and numbers, each through a matrix; features of one table share
-    theirs, so the items of a history and the item to be ranked should. Blocks let each token see those before
-    it. An MLP makes the logits of the target's output and the other features. Histories may be empty.
+    A token is the sum of its features' rows and numbers, each multiplied by a matrix. Features of one table
+    share the matrix, so the items of a history and the item to rank should share a table. In a block, each
+    token attends to the tokens before it. An MLP computes the logits from the output of the last token, the
+    target, and the other features. Histories may be empty.
 
     Reference: `satrap.models.attention.HSTUBlock`. A block has about `5 * width^2` weights. Published size
-    (the ranker DLRMv3 of MLPerf Inference): 5 layers of width 512 with 4 heads; the default is for a CPU. Its
-    time grows with the square of the history's length, with `window` in proportion to it.
+    (the ranker DLRMv3 of MLPerf Inference): 5 layers of width 512 with 4 heads; the default is for a CPU. The
+    time grows quadratically with the history's length, linearly with `window`.
 
     Args:
         schema: labels and features; one sequence, with `max_values`.
         layers: number of blocks, default 2.
         width: width of a token, a multiple of `heads`, default 64.
         heads: heads of each block, default 2.
-        window: how many tokens one sees, itself and the ones just before; default: all before.
-        global_tokens: with `window`, how many first events of its history a token sees besides; default 0.
+        window: number of tokens that a token attends to, itself and those just before it; default: all.
+        global_tokens: with `window`, number of first events of the history that every token also attends to;
+            default 0.
         hidden: widths of the MLP's hidden layers, default 128.
         dropout: probability of zeroing a hidden activation of the MLP in training, default 0.
 
     Raises:
-        ConfigError: no labels, no sequence or several, no `max_values`, another feature with pooling "none",
-            or an impossible argument.
+        ConfigError: no labels, not exactly one sequence, no `max_values`, another feature with pooling
+            "none", or an invalid argument.
     """
 
     @checked()
@@ -60,13 +62,13 @@ class HSTU(Ranker):
         for name, value in {"layers": layers, "width": width, "heads": heads}.items():
             check_whole(name, value)
         if width % heads:
-            raise ConfigError(f"HSTU cannot divide a width of {width} among {heads} heads")
+            raise ConfigError(f"HSTU: width {width} must be a multiple of heads {heads}")
         group, length = history_of(schema, "HSTU")
         self.events, self.numbers = group.ids, group.numbers
         dims = {schema.table_of(name): feature.dim for name, feature in schema.categorical.items()}
         self.tables = {name: list(dims).index(schema.table_of(name)) for name in schema.categorical}
         self.project = nn.ModuleList(xavier(nn.Linear(dim, width, bias=False)) for dim in dims.values())
-        self.kinds = nn.Parameter(torch.zeros(2, width))  # what all events, and all targets, have in common
+        self.kinds = nn.Parameter(torch.zeros(2, width))  # one vector of all events, one of all targets
         counts = {"0": len(group.numbers), "1": schema.numeric_width}
         self.scales = nn.ModuleDict(
             {k: xavier(nn.Linear(n, width, bias=False)) for k, n in counts.items() if n}
@@ -79,7 +81,7 @@ class HSTU(Ranker):
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
         history = {name: batch.embeddings[name] for name in self.events}
-        rows = {name: found.values for name, found in history.items() if isinstance(found, JaggedRows)}
+        rows = {name: jagged.values for name, jagged in history.items() if isinstance(jagged, JaggedRows)}
         bounds = history[self.events[0]].bounds()  # type: ignore[union-attr]
         numbers = [batch.events[name].values for name in self.numbers]
         events = self._tokens(0, int(bounds[-1]), rows, numbers)
@@ -88,7 +90,7 @@ class HSTU(Ranker):
         order = torch.from_numpy(with_last(bounds)).to(device)
         x = torch.cat([events, target]).index_select(0, order)
         every, only = (layout(lengths, device, last=last, **self.seen) for last in (False, True))
-        for number, block in enumerate(self.blocks, 1):  # of the last one, only the target is used
+        for number, block in enumerate(self.blocks, 1):  # only the target of the last block is used
             x = block(x, only if number == len(self.blocks) else every)
         logits: Tensor = self.head(self.deep(torch.cat([x, batch.flat()], dim=1)))
         return logits

@@ -22,7 +22,7 @@ class DotInteraction(nn.Module):
         super().__init__()
         row, column = torch.tril_indices(fields, fields, -1)
         count = len(row)
-        pairs = torch.full((fields, fields), count)  # no product: the diagonal
+        pairs = torch.full((fields, fields), count)  # the diagonal has no product
         pairs[row, column] = pairs[column, row] = torch.arange(count)
         self.register_buffer("lower", row * fields + column, persistent=False)
         self.register_buffer("pairs", pairs.flatten(), persistent=False)
@@ -33,17 +33,17 @@ class DotInteraction(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    """Picks with `gather`, which was measured fastest of the ways to index.
+    """Selects the products with `gather`, the fastest way to index as measured.
 
-    A product's gradient g belongs to two vectors, as g times the other one. With each g at both of its places
-    in a matrix, one product gives all gradients; autograd would take one for each of the two factors.
+    The gradient g of a product goes to both vectors, as g times the other vector. With each g at both
+    positions in a matrix, one matrix product gives all gradients; autograd would take one per factor.
     """
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, lower: Tensor, pairs: Tensor) -> Tensor:
         device = vectors.device.type
         if torch.is_autocast_enabled(device) and vectors.dtype == torch.float32:
-            vectors = vectors.to(torch.get_autocast_dtype(device))  # once: `bmm` would round each factor
+            vectors = vectors.to(torch.get_autocast_dtype(device))  # once, instead of both factors in `bmm`
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         ctx.save_for_backward(vectors, pairs)
         return _gathered(products, lower)
@@ -60,8 +60,8 @@ class _Products(torch.autograd.Function):
 def _gathered(rows: Tensor, columns: Tensor) -> Tensor:
     """Return columns of every row.
 
-    Numbers of 16 bits go as integers, unless somebody differentiates it: PyTorch's CPU would copy them to 32
-    bits first, and back.
+    16-bit numbers are gathered as integers, unless gradients are enabled, because PyTorch on the CPU would
+    copy them to 32 bits and back.
     """
     everywhere = columns.expand(rows.shape[0], -1)  # `len` would fix the batch of an exported network
     if rows.element_size() == 2 and not torch.is_grad_enabled():

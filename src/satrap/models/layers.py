@@ -1,4 +1,4 @@
-"""Parts that several models use: checks of the schema, the MLP, first-order, pairwise and cross terms."""
+"""Parts shared by several models: checks of the schema, the MLP, first-order, pairwise and cross terms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from satrap.sequences import SequenceGroup
 
 
 class Ranker(nn.Module):
-    """Base of the models here: keeps its constructor's arguments for checkpoints.
+    """Base of satrap's models: keeps the constructor's arguments for checkpoints.
 
-    `satrap.models.create` with `schema` and `arguments` makes the same model.
+    `satrap.models.create` with `schema` and `arguments` builds the same model.
     """
 
     schema: Schema
@@ -39,27 +39,28 @@ def num_outputs(schema: Schema) -> int:
 
 
 def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
-    """Raise `ConfigError` if a feature has pooling "none", `but` some: a model takes one vector of others."""
+    """Raise `ConfigError` if a feature, except those in `but`, has pooling "none" and so no single vector."""
     unpooled = [k for k, feature in schema.categorical.items() if feature.pooling == "none" and k not in but]
     if unpooled:
         raise ConfigError(
-            f"{model} takes one vector per feature, but {', '.join(unpooled)} has pooling none",
+            f"{model} takes one vector per feature, but pooling is none in {', '.join(unpooled)}",
             fix="set pooling to sum, mean, max or sqrtn, use hstu for a history, or write your own model",
         )
 
 
 def history_of(schema: Schema, model: str) -> tuple[SequenceGroup, int]:
-    """Return the one sequence of a schema, and how many events it has at most.
+    """Return the only sequence of a schema, and its largest number of events.
 
-    Raises `ConfigError` if there are none or several, it has no limit, or another feature has pooling "none".
+    Raises `ConfigError` unless the schema has exactly one sequence with a limit, or if another feature has
+    pooling "none".
     """
     groups = list(schema.sequences.values())
     limits = [group.max_values for group in groups if group.max_values is not None]
     if len(groups) != 1 or not limits:
         raise ConfigError(
-            f"{model} needs one sequence of features, with max_values",
-            why="it learns from the events of a history, and their number must have a limit",
-            fix="give the columns of the history sequence: history, and one of them max_values: 50",
+            f"{model} needs exactly one sequence of features, with max_values",
+            why="the model learns from the events of one history, whose number must be limited",
+            fix="set sequence: history in the columns of the history, and max_values: 50 in one of them",
         )
     check_pooled(schema, model, but=groups[0].ids)
     return groups[0], limits[0]
@@ -72,21 +73,21 @@ def check_whole(what: str, value: int) -> None:
 
 
 def check_categorical(schema: Schema, model: str) -> None:
-    """Raise `ConfigError` if there is no categorical feature."""
+    """Raise `ConfigError` if the schema has no categorical feature."""
     if not schema.categorical:
         raise ConfigError(f"{model} needs at least one categorical feature", fix="use lr or dnn")
 
 
 def input_width(schema: Schema, model: str) -> int:
-    """Return the columns of `batch.flat()`: all dims, then numbers; `ConfigError` as `check_pooled`."""
+    """Return the number of columns of `batch.flat()`: all dims, then numbers; raises as `check_pooled`."""
     check_pooled(schema, model)
     return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
 
 
 def equal_dim(schema: Schema, model: str) -> int:
-    """Return the one dim of all categorical features.
+    """Return the common dim of all categorical features.
 
-    Raises `ConfigError` if dims differ, there is no categorical feature, or one has pooling "none".
+    Raises `ConfigError` if dims differ, the schema has no categorical feature, or one has pooling "none".
     """
     check_pooled(schema, model)
     check_categorical(schema, model)
@@ -95,9 +96,9 @@ def equal_dim(schema: Schema, model: str) -> int:
     odd = [f"{name} has {other}" for name, other in dims.items() if other != dim]
     if odd:
         raise ConfigError(
-            f"{model} needs features of one dim: most have {dim}, but {', '.join(odd)}",
-            why="it multiplies the vectors of any two features",
-            fix=f"set dim: {dim} everywhere, or use dnn, wide_deep, dcnv2 or finalmlp",
+            f"{model} needs the same dim in all features: most have {dim}, but {', '.join(odd)}",
+            why="the model multiplies the vectors of any two features",
+            fix=f"set dim: {dim} in all features, or use dnn, wide_deep, dcnv2 or finalmlp",
         )
     return dim
 
@@ -112,15 +113,15 @@ def mlp(
 ) -> tuple[nn.Sequential, int]:
     """Return layers of Linear, [BatchNorm], ReLU, [Dropout] on `width` columns, and their output width.
 
-    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases 0. Without hidden layers the input
-    is passed on. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
+    result is the identity. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
     """
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
         raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
     for size in hidden:
         check_whole("the width of a hidden layer", size)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ConfigError(f"dropout must be at least 0 and below 1, got {dropout!r}")
+        raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
     layers: list[nn.Module] = []
     for size in hidden:
         layers.append(xavier(Linear(width, size)))
@@ -142,34 +143,36 @@ def xavier(linear: nn.Linear) -> nn.Linear:
 def output_layer(width: int, labels: Sequence[Label], *, bias: bool = True) -> nn.Linear:
     """Return a model's last layer, from `width` columns to the outputs of labels; Xavier-uniform, zero bias.
 
-    For a binary label whose mean is known, weights start at 0 and the bias at its log odds. So the model
-    begins with the mean for every sample: no step is spent on getting there, and few rows need not correct
-    what random weights make of their inputs.
+    For a binary label with a known mean, weights start at 0 and the bias at the log odds. So the model
+    initially predicts the mean for every sample: no steps are spent on learning it, and a small data set need
+    not correct the output of random weights.
     """
-    start, known = first_logits(labels)
+    start, at_mean = first_logits(labels)
     layer = xavier(nn.Linear(width, len(start), bias=bias))
     with torch.no_grad():
-        layer.weight[known] = 0
+        layer.weight[at_mean] = 0
         if bias:
             layer.bias.copy_(start)
     return layer
 
 
 def first_logits(labels: Sequence[Label]) -> tuple[Tensor, Tensor]:
-    """Return the outputs that a model starts with, float32[outputs], and which are known, bool[outputs].
+    """Return a model's initial outputs, float32[outputs], and whether each is known, bool[outputs].
 
     Raises `ConfigError` if there are no labels.
     """
     if not labels:
-        raise ConfigError("the schema has no labels", why="a model's outputs are those of its labels")
-    found = [odds for label in labels for odds in [label.first_output] * label.outputs]
-    return torch.tensor([odds or 0.0 for odds in found]), torch.tensor([odds is not None for odds in found])
+        raise ConfigError("the schema has no labels", why="a model has one output per label or class")
+    outputs = [odds for label in labels for odds in [label.first_output] * label.outputs]
+    known = torch.tensor([odds is not None for odds in outputs])
+    return torch.tensor([odds or 0.0 for odds in outputs]), known
 
 
 class FirstOrder(nn.Module):
     """`bias + sum of the rows' first-order weights + numbers @ w`: logistic regression's logit.
 
-    The bias starts at the log odds of known means, all else at 0: the first logit comes from the rows alone.
+    The bias starts at the log odds of known means, the weights at 0, so the first logit depends only on the
+    rows and the bias.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -188,7 +191,7 @@ class SecondOrder(nn.Module):
     """Sum of the dot products of all pairs of fields, in O(fields): `((sum v)^2 - sum v^2) / 2`.
 
     Rendle, "Factorization Machines", ICDM 2010, eq. 5. A numeric field's vector is a learned vector times
-    its value. With several outputs, each weighs the `dim` factors by itself; these weights start at 1.
+    its value. With several outputs, each has its own weights of the `dim` factors, which start at 1.
     """
 
     def __init__(self, schema: Schema, dim: int) -> None:
@@ -210,7 +213,7 @@ class SecondOrder(nn.Module):
 class CrossLayer(nn.Module):
     """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
 
-    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2. With `zero`, W starts at 0: x is passed on.
+    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2. With `zero`, W starts at 0, so the layer starts as identity.
     """
 
     def __init__(self, width: int, rank: int | None, *, zero: bool = False) -> None:
@@ -222,16 +225,16 @@ class CrossLayer(nn.Module):
         self.project = nn.Sequential(*down, last)
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:
-        """Return float32[size, width] from the input of the first and of this layer, both that shape."""
+        """Return float32[size, width] from the inputs of the first layer and of this layer, of that shape."""
         return torch.addcmul(x, x0, self.project(x))
 
 
 class FeatureGate(nn.Module):
-    """Weights in (0, 2) for the columns of a network's input, made from chosen features.
+    """Weights in (0, 2) for the columns of a network's input, computed from chosen features.
 
     `2 * sigmoid(MLP(features))`, one hidden layer; without features `2 * sigmoid(c)` with a learned c that
-    starts at 0, so a gate of 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2. Raises `ConfigError` if a
-    name is not a categorical feature.
+    starts at 0, so the gate starts at 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2. Raises `ConfigError`
+    if a name is not a categorical feature.
     """
 
     def __init__(self, schema: Schema, features: Sequence[str]) -> None:
@@ -240,7 +243,7 @@ class FeatureGate(nn.Module):
         if unknown:
             raise ConfigError(
                 f"context feature {unknown[0]!r} is not a categorical feature",
-                fix=f"choose from {', '.join(schema.categorical) or 'no others: there is none'}",
+                fix=f"categorical features: {', '.join(schema.categorical) or 'none'}",
             )
         self.features = tuple(features)
         width = sum(schema.categorical[name].dim for name in features)

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from satrap.batch import shared_of
 
 _SMALLEST = 1 << 20
-"""From so many multiplications on, oneDNN's larger cost per call pays."""
+"""Fewest multiplications for which oneDNN's larger cost per call is worthwhile."""
 
 _ROWS = 256
-"""Samples for which weights are put in order; other numbers of them are computed as well."""
+"""Number of samples for which weights are reordered; other numbers also work."""
 _SPLITS = 2
-"""Most sets of shared columns that the weights of a layer are split by."""
+"""Most sets of shared columns for which a layer's weights are split."""
 
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _reorder: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None) if _onednn else None
@@ -42,7 +42,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         [gradient] = gradients
-        if torch.is_grad_enabled():  # for a second gradient, which only PyTorch's operations have
+        if torch.is_grad_enabled():  # only PyTorch's operations support second gradients
             return gradient @ weight, gradient.T @ x, gradient.sum(0)
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
@@ -53,15 +53,15 @@ class _Linear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, on CPUs by oneDNN instead of the BLAS library PyTorch was built with.
+    """`torch.nn.Linear` that uses oneDNN on CPUs, instead of the BLAS library PyTorch was built with.
 
     Same parameters, same result up to rounding. PyTorch's CPU builds multiply float32 matrices with MKL,
-    which uses AVX-512 only on Intel's processors; elsewhere oneDNN was measured 2 to 4 times faster. Other
-    types and devices, autocast and compilation use PyTorch's own operation.
+    which uses AVX-512 only on Intel's processors; on others oneDNN was measured 2 to 4 times faster. Other
+    types and devices, autocast and compilation use PyTorch's operation.
     """
 
     packed: Packed | None = None
-    """The weights as products without gradients read them fastest, see `pack`."""
+    """The weights in the fastest layout for products without gradients, see `pack`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return float32[size, out_features] from float32[size, in_features]."""
@@ -71,24 +71,24 @@ class Linear(nn.Linear):
 
 
 def pack(network: nn.Module, like: nn.Module | None = None) -> None:
-    """Prepare the linear layers of a network for many products without gradients, also plain `nn.Linear`.
+    """Prepare the linear layers of a network, also plain `nn.Linear`, for many products without gradients.
 
-    They keep a second copy of their weights, in oneDNN's own order, and multiply columns that many samples
-    share once, see `satrap.batch.Shared`. Results are the same up to rounding. Once weights change, layers
-    compute as before, until this is called again. A copy of the network is not prepared.
+    The layers keep a second copy of their weights, in oneDNN's order, and multiply columns shared by many
+    samples only once, see `satrap.batch.Shared`. Results are the same up to rounding. After a change of their
+    weights, layers compute as before until `pack` is called again. A copy of the network is not prepared.
 
     Args:
-        network: whose layers.
-        like: a network of the same layers: columns that were shared there are expected here, too.
+        network: the network.
+        like: a network of the same layers; columns that were shared there are also expected here.
     """
     if _reorder is None:
         return
-    known = {} if like is None else dict(like.named_modules())
+    layers = {} if like is None else dict(like.named_modules())
     for name, layer in network.named_modules():
         if type(layer) is nn.Linear:
             layer.__class__ = Linear  # the same parameters
         if isinstance(layer, Linear) and layer.weight.dtype in (torch.float32, torch.bfloat16):
-            before = getattr(known.get(name), "packed", None)  # another thread may compute with it
+            before = getattr(layers.get(name), "packed", None)  # another thread may compute with it
             layer.packed = Packed(layer.weight, list(before.splits) if before is not None else ())
 
 
@@ -97,7 +97,7 @@ class Packed:
 
     Args:
         weight: [out_features, in_features], float32, or bfloat16 for use under autocast.
-        splits: columns that are expected to be shared.
+        splits: sets of columns that are expected to be shared.
     """
 
     def __init__(self, weight: Tensor, splits: Iterable[bytes] = ()) -> None:
@@ -109,10 +109,10 @@ class Packed:
             self._prepare(columns)
 
     def __deepcopy__(self, _: object) -> None:
-        """Return nothing: the copy of a layer has weights of its own."""
+        """Return None, because the copy of a layer has other weights."""
 
     def suits(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether this is for the weights of a layer, and faster for an input."""
+        """Return whether the packed weights match a layer's weights and are faster for an input."""
         mixed = weight.dtype == torch.bfloat16
         return (
             weight is self._of
@@ -127,35 +127,35 @@ class Packed:
         )
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return what the layer makes of [size, in_features]."""
+        """Return the layer's output for [size, in_features]."""
         shared = shared_of(x)
         split = None if shared is None else self._split(shared.columns.tobytes())
         if shared is None or split is None:
             return _packed_product(x.to(self._of.dtype), self._whole, bias)
-        own, common = split
+        unshared, common = split
         runs = F.linear(shared.runs.to(common.dtype), common, bias)
         x = shared.own.to(common.dtype)
         if len(runs) == 1:
-            return _packed_product(x, own, runs[0])
-        result: Tensor = _onednn.binary(x, runs.index_select(0, shared.run), own, None, "add")
+            return _packed_product(x, unshared, runs[0])
+        result: Tensor = _onednn.binary(x, runs.index_select(0, shared.run), unshared, None, "add")
         return result
 
     def _split(self, columns: bytes) -> tuple[Tensor, Tensor] | None:
-        """Return the weights of the columns that are not shared, and of those that are.
+        """Return the weights of the columns that are not shared, and of the shared columns.
 
-        Nothing for the first product of these columns: whoever asks decides which they are, and weights that
-        are used once are not worth the time.
+        Return None for the first product with these columns: clients choose the shared columns, and splitting
+        weights for a single use is not worthwhile.
         """
-        found, again = self.splits.get(columns), columns == self._last
+        split, again = self.splits.get(columns), columns == self._last
         self._last = columns
-        return self._prepare(columns) if found is None and again else found
+        return self._prepare(columns) if split is None and again else split
 
     def _prepare(self, columns: bytes) -> tuple[Tensor, Tensor]:
         if len(self.splits) == _SPLITS:
             self.splits.pop(next(iter(self.splits)))
         weight, shared = self._of.detach(), torch.from_numpy(np.frombuffer(columns, np.bool_).copy())
-        found = self.splits[columns] = _in_order(weight[:, ~shared]), weight[:, shared].contiguous()
-        return found
+        split = self.splits[columns] = _in_order(weight[:, ~shared]), weight[:, shared].contiguous()
+        return split
 
 
 def _in_order(weight: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def _packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class GroupedLinear(nn.Module):
-    """Several linear layers of the same shape, each with an input of its own.
+    """Several linear layers of the same shape, each with its own input.
 
     Args:
         layers: at least one.
@@ -187,9 +187,9 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return float32[size, out_features] of each layer; one input alone is that of all.
+        """Return float32[size, out_features] of each layer; a single input is used for all layers.
 
-        A process that has some of the layers takes the inputs of these, and returns their outputs.
+        A process with some of the layers takes the inputs of these layers, and returns their outputs.
         """
         weights, biases = (torch.split(_own(p), self.out_features) for p in (self.weight, self.bias))
         inputs = inputs if len(inputs) > 1 else [*inputs] * len(biases)
@@ -217,6 +217,6 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def _own(parameter: Tensor) -> Tensor:
-    """Return the part of a parameter that this process has."""
-    own: Tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return own
+    """Return this process's shard of a parameter."""
+    local: Tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return local

@@ -13,8 +13,8 @@ from satrap.schema import Schema
 class LR(Ranker):
     """Logistic regression: one weight per id and output, one per number, a bias.
 
-    The floor any deeper model must beat. Rows have one column per output, whatever dims the schema gives
-    (`embedding_dims`). It has no hidden layers and takes no arguments but the schema.
+    The baseline for deeper models. Rows have one column per output, regardless of the schema's dims
+    (`embedding_dims`). The model has no hidden layers and takes no arguments but the schema.
 
     Reference: Richardson et al., "Predicting Clicks", WWW 2007.
 

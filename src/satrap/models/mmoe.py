@@ -14,9 +14,9 @@ from satrap.schema import Schema
 
 
 class MMoE(Ranker):
-    """Several labels share experts; each label mixes them by a gate of its own and has its own tower.
+    """Experts shared by all labels; each label has its own gate, which mixes the experts, and its own tower.
 
-    `y_k = tower_k(sum over i of softmax(G_k x)_i E_i(x))`. With `experts=1` it is the shared-bottom model.
+    `y_k = tower_k(sum over i of softmax(G_k x)_i E_i(x))`. With `experts=1`, this is the shared-bottom model.
 
     Reference: Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
     Mixture-of-Experts", KDD 2018.
@@ -30,7 +30,7 @@ class MMoE(Ranker):
         batch_norm: normalise before each ReLU, default off.
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()

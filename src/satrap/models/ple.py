@@ -14,7 +14,7 @@ from satrap.schema import Schema
 
 
 class PLE(Ranker):
-    """Labels have experts of their own beside shared ones, so labels that conflict disturb each other less.
+    """Shared experts and separate experts per label, so that conflicting labels interfere less.
 
     Reference: Tang et al., "Progressive Layered Extraction (PLE): A Novel Multi-Task Learning (MTL) Model for
     Personalized Recommendations", RecSys 2020.
@@ -22,14 +22,14 @@ class PLE(Ranker):
     Args:
         schema: labels and features; dims may differ.
         levels: levels of experts, default 2.
-        own_experts, shared_experts: experts per level, for each label and for all together, default 2 each.
+        own_experts, shared_experts: experts per level, for each label and shared by all, default 2 each.
         expert_hidden: widths of each expert's layers, default 256 and 128.
         hidden: widths of the hidden layers of each label's tower, default 64.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()

@@ -1,4 +1,4 @@
-"""Names for sets of arguments of models: sizes for a CPU, and those of publications."""
+"""Named sets of model arguments: sizes for a CPU, and published sizes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
 }
-"""Model -> preset -> arguments; the others are the defaults, which are "tiny".
+"""Model -> preset -> arguments; other arguments have their defaults, which are the preset "tiny".
 
-wukong and ple: the sizes with which FuxiCTR publishes results. rankmixer: Zhu et al., arXiv 2507.15551, 2025,
-a hundred million weights or more, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a
-ranker of MLPerf Inference.
+wukong and ple: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551, 2025, over
+a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a ranker of
+MLPerf Inference.
 """

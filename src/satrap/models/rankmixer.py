@@ -1,4 +1,4 @@
-"""RankMixer: tokens of features that exchange parts, and a network for each token."""
+"""RankMixer: feature tokens that exchange parts, and a network for each token."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from satrap.schema import Schema
 
 
 class RankMixer(Ranker):
-    """Features become tokens; blocks mix the tokens without weights, then each goes through its own network.
+    """Blocks over feature tokens: each mixes the tokens without weights, then applies a network per token.
 
-    All work is in large matrix products. The features, in the order of the schema, and then the numbers are
-    cut into `tokens` pieces of nearly the same width, so put features that belong together side by side.
+    Nearly all time is spent in large matrix products. The features, in schema order, and then the numbers are
+    cut into `tokens` pieces of nearly equal width, so place related features next to each other.
 
     Reference: Zhu et al., "RankMixer: Scaling Up Ranking Models in Industrial Recommenders", arXiv
     2507.15551, 2025, without its sparse mixture of experts. The blocks have about `2 * expansion * layers *
@@ -38,7 +38,7 @@ class RankMixer(Ranker):
         dropout: probability of zeroing a hidden activation of that MLP in training, default 0.
 
     Raises:
-        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+        ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
     @checked()
@@ -61,7 +61,7 @@ class RankMixer(Ranker):
         if tokens > columns or width % tokens:
             raise ConfigError(
                 f"RankMixer cannot make {tokens} tokens of width {width} from {columns} columns of features",
-                fix=f"choose at most {columns} tokens, and a width that is a multiple of their number",
+                fix=f"set tokens to at most {columns}, and width to a multiple of tokens",
             )
         pieces = [len(piece) for piece in torch.tensor_split(torch.arange(columns), tokens)]
         self.project = nn.ModuleList(xavier(nn.Linear(piece, width)) for piece in pieces)

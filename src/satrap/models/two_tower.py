@@ -15,10 +15,10 @@ from satrap.schema import Schema
 
 
 class TwoTower(Ranker):
-    """An MLP of the user's features, an MLP of the item's, and the dot product of their outputs.
+    """An MLP of the user's features, an MLP of the item's features, and the dot product of their outputs.
 
-    The score of an item grows with the dot product alone, so an index of item vectors, which `satrap export
-    items` writes, finds the best of millions for a user's vector. All other features are the user's.
+    The score depends only on the dot product, so an index of item vectors, as `satrap export items` writes,
+    finds the best of millions of items for a user's vector. All other features belong to the user.
 
     Reference: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016; Yi et al.,
     "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019.
@@ -27,7 +27,7 @@ class TwoTower(Ranker):
         schema: one label with one output, and features; dims may differ.
         item: the features of the item, at least one and not all.
         hidden: widths of the hidden layers of each tower, default 128.
-        width: of the vectors, default 32.
+        width: width of the vectors, default 32.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
 
@@ -35,8 +35,8 @@ class TwoTower(Ranker):
         tower_features: the features that each tower reads, in the schema's order: "user" and "item".
 
     Raises:
-        ConfigError: no label or several outputs, a feature with pooling "none", no features of the item or
-            none of the user, or an impossible argument.
+        ConfigError: no label or several outputs, a feature with pooling "none", an item or user without
+            features, or an invalid argument.
     """
 
     @checked()
@@ -57,7 +57,7 @@ class TwoTower(Ranker):
         bias, _ = first_logits(schema.labels)
         if len(bias) != 1:
             raise ConfigError(
-                f"TwoTower has one output, and the labels need {len(bias)}",
+                f"TwoTower has one output, but the labels need {len(bias)}",
                 fix="keep one label of one output, or use dnn, mmoe or ple",
             )
         self.numbers = {
@@ -78,7 +78,7 @@ class TwoTower(Ranker):
         return (user * item).sum(1, keepdim=True) + self.bias
 
     def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
-        """Return the vectors float32[size, width] of "user" or "item"; the batch has its features alone."""
+        """Return the vectors float32[size, width] of "user" or "item"; the batch has only its features."""
         vectors: Tensor = self.towers[tower](batch.flat())
         return vectors
 
@@ -93,13 +93,13 @@ def _divided(schema: Schema, item: Sequence[str]) -> Mapping[str, tuple[str, ...
     for name in item:
         if name not in schema.features:
             raise ConfigError(
-                f"item names {name!r}, which is no feature",
+                f"item names {name!r}, which is not a feature",
                 fix=f"{did_you_mean(name, schema.features)}features: {', '.join(schema.features)}",
             )
     user = tuple(name for name in schema.features if name not in item)
     if not item or not user:
         raise ConfigError(
             f"TwoTower has no features of the {'user' if item else 'item'}",
-            fix="name the features of the item, such as item: [movie, genres]; all others are the user's",
+            fix="name the item's features, such as item: [movie, genres]; all others belong to the user",
         )
     return {"user": user, "item": tuple(name for name in schema.features if name in item)}

@@ -37,7 +37,7 @@ class WideDeep(Ranker):
         batch_norm: normalise before each ReLU, default off.
 
     Raises:
-        ConfigError: no labels, no categorical feature, one with pooling "none", or an impossible argument.
+        ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
     """
 
     @checked()

@@ -17,10 +17,10 @@ from satrap.schema import Schema
 
 
 class Wukong(Ranker):
-    """Layers of factorization machines, each of which doubles the order of the products; then an MLP.
+    """Layers of factorization machines, each of which doubles the order of the products, then an MLP.
 
-    It grows in width (`fmb`, `lcb`, `fmb_hidden`) and depth (`layers`); it was made to be scaled. The numbers
-    become one more vector by a bottom MLP, as in DLRM.
+    The model is designed to scale in width (`fmb`, `lcb`, `fmb_hidden`) and depth (`layers`). A bottom MLP
+    turns the numbers into a vector, as in DLRM.
 
     Reference: Zhang et al., "Wukong: Towards a Scaling Law for Large-Scale Recommendation", arXiv 2403.02545,
     2024, with a learned mixture of fields in each factorization machine.
@@ -28,8 +28,8 @@ class Wukong(Ranker):
     Args:
         schema: labels and features, all categorical ones of one dim.
         layers: number of layers, default 3.
-        fmb, lcb: vectors that each layer makes of products and of mixtures, default 16 each.
-        rank: vectors to which a factorization machine mixes its fields, default 8.
+        fmb, lcb: output vectors of each layer from products and from mixtures, default 16 each.
+        rank: number of vectors to which a factorization machine mixes its fields, default 8.
         fmb_hidden: widths of the hidden layers in each layer, default 64.
         bottom: widths of the bottom MLP's hidden layers, default 64; one of width dim follows.
         hidden: widths of the last MLP's hidden layers, default 256 and 128.
@@ -37,7 +37,7 @@ class Wukong(Ranker):
 
     Raises:
         ConfigError: no labels, no categorical feature, unequal dims, a feature with pooling "none", or an
-            impossible argument.
+            invalid argument.
     """
 
     @checked()

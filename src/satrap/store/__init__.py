@@ -1,8 +1,8 @@
-"""Where embedding rows live in one process, and the batch operations around them.
+"""The embedding rows of one process, and the batch operations around them.
 
 `Shard` holds the rows of many tables: it creates, reads and trains them. `distinct`, `segment_sum`,
-`pool` and `gather_features` (with their backward forms) turn the ids of a batch into requests for distinct
-rows, and turn the rows into what a model reads.
+`pool` and `gather_features` (with their backward forms) turn the ids of a batch into requests for unique
+rows, and turn the rows into a model's input.
 """
 
 from satrap.retention import Admission, Eviction

@@ -1,4 +1,4 @@
-"""The admission of a table group in operation."""
+"""Applies the admission of a table group at run time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LINES = 4
 
 
 class Gate:
-    """The admission of one table group in operation; `seed`: of the coins.
+    """Decides which new ids of one table group get a row; `seed` is the seed of the coin tosses.
 
     Attributes:
-        requests: number of lookup requests so far; the coins are a function of it.
+        requests: number of lookup requests so far; the coin tosses are a function of it.
         bytes: memory used by the counts.
     """
 
@@ -43,7 +43,7 @@ class Gate:
         return {"counts": np.array([self.requests, self._counted], np.int64), "cells": self._cells.copy()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
         self.requests, self._counted = (int(count) for count in state["counts"])
         self._cells = np.array(state["cells"], np.uint8)
 
@@ -55,7 +55,7 @@ class Gate:
     def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:
         """Count one use of each missing id; return which of them get a row, bool[m].
 
-        Ids are distinct inside each table; `missing` are positions int64[m] of ids without a row, ascending.
+        Ids are unique in each table; `missing` are the positions, int64[m] ascending, of ids without a row.
         """
         admitted = np.empty(len(missing), np.bool_)
         coin = np.uint64((self._coin + self.requests * 0x9E3779B97F4A7C15) % 2**64)
@@ -70,7 +70,7 @@ class Gate:
 
 
 class ClosedGate(Gate):
-    """Admits no id: the rows of frozen tables are those that were loaded."""
+    """Admits no id: frozen tables only have the rows that were loaded."""
 
     def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:
         """Return False for each missing id, bool[m]."""

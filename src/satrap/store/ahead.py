@@ -1,4 +1,4 @@
-"""Reading rows of the tier in a thread before they are looked up."""
+"""Prefetches rows of the tier in a thread before they are looked up."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from satrap.store.group import Group
 from satrap.store.types import Ids, Offsets, check_splits, plain
 
 MOST = 16
-"""Most requests that may wait; later ones are skipped, since they would be read too late."""
+"""Most waiting requests; later requests are skipped, since their rows would arrive too late."""
 MOST_IDS = 1 << 22
-"""Most ids that all waiting requests may have together."""
+"""Most ids in all waiting requests together."""
 PIECE = 1 << 14
-"""Ids searched at a time: a lookup waits for at most one such piece."""
+"""Ids searched at a time: a lookup waits for at most one search of this size."""
 
 
 class Ahead:
-    """Has the system read rows that will be looked up soon: `Shard.ahead`. It neither changes nor moves rows.
+    """Prefetches rows that will be looked up soon: `Shard.ahead`. Neither changes nor moves rows.
 
     ```python
     shard.ahead.prefetch(0, ids, splits)     # returns at once
@@ -55,11 +55,11 @@ class Ahead:
         if thread is None:
             return
         if not 0 <= group < len(groups):
-            raise StoreError(f"there is no group {group}: there are {len(groups)}")
+            raise StoreError(f"group {group} does not exist (number of groups: {len(groups)})")
         g, ids = groups[group], plain(ids, np.uint64, 1, "ids")
         splits = check_splits(splits, len(g.tables), len(ids))
         if self._enter(len(ids)):
-            with contextlib.suppress(RuntimeError):  # closed at this moment by another thread
+            with contextlib.suppress(RuntimeError):  # another thread has just closed the store
                 job = thread.submit(self._work, g.backend, ids, splits)
                 job.add_done_callback(lambda _: self._leave(len(ids)))
 
@@ -80,15 +80,15 @@ class Ahead:
             with self._lock:
                 read = backend.expect(part, np.clip(splits - first, 0, len(part)))
             if read is not None:
-                read()  # the system may let this wait, so the lock is free
+                read()  # may block on the system, so the lock is not held
 
     def settle(self) -> None:
-        """Wait until the system has been asked for everything that `prefetch` was given."""
+        """Wait until all requests given to `prefetch` have been issued to the system."""
         if self._thread is not None:
             self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Finish the current work and end the thread; nothing is prefetched after that."""
+        """Finish the current prefetch and end the thread; later requests are ignored."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
             self._thread, self._groups = None, ()

@@ -1,4 +1,4 @@
-"""Rows copied before they changed, until a cut has read them."""
+"""Copies of rows, made before the rows change and kept until a cut has read them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from satrap.store.memory import Reserved
 from satrap.store.types import Floats, Ids, Inverse
 
 SMALLEST = 256 << 20
-"""Bytes of copies that every cut may use."""
+"""Bytes of copies that every cut may hold."""
 SHARE = 4
-"""A cut with many rows may copy one in this many."""
+"""A cut of many rows may hold copies of one in this many."""
 
 
 class Aside:
-    """Copies of rows of one cut, by table and fixed bucket; freed places are reused.
+    """Copies of rows of one cut, by table and fixed bucket; freed positions are reused.
 
     A row has `dim` float32 of weights and `width` of state. Each of the `rows` rows is copied at most once.
 
@@ -51,7 +51,7 @@ class Aside:
         return int(self._copies.counts[aside.USED] - self._copies.counts[aside.FREE])
 
     def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> bool:
-        """Keep copies of rows; return False and keep none if there would be more than `limit`."""
+        """Store copies of rows; return False and store none if they would exceed `limit`."""
         if self.count + len(ids) > self.limit:
             return False
         aside.put(self._copies, tables, ids, weights, state)
@@ -66,23 +66,23 @@ class Aside:
 
     def read(self, t: int, ids: Ids, buckets: Inverse) -> tuple[Floats, Floats]:
         """Return (weights, state) of copied ids of table t, given their buckets."""
-        kept, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
-        order = np.argsort(kept)
-        rows = self._copies.rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
+        copied, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
+        order = np.argsort(copied)
+        rows = self._copies.rows[places[order[np.searchsorted(copied, ids, sorter=order)]]]
         return rows[:, : self._dim], rows[:, self._dim :]
 
     def take(self) -> tuple[Inverse, Ids, Floats, Floats]:
-        """Return (tables int32[n], ids, weights, state) of all copies, in any order, and forget them."""
-        found = [self.find(t, 0, hashes.BUCKETS - 1)[1] for t in range(len(self._copies.salts))]
-        places = np.concatenate(found)
-        tables = np.repeat(np.arange(len(found), dtype=np.int32), [len(part) for part in found])
+        """Return (tables int32[n], ids, weights, state) of all copies, in any order, and free them."""
+        parts = [self.find(t, 0, hashes.BUCKETS - 1)[1] for t in range(len(self._copies.salts))]
+        places = np.concatenate(parts)
+        tables = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
         ids, rows = self._copies.ids[places], self._copies.rows[places]
         self._free(places)
         self._copies.heads[:] = 0
         return tables, ids, rows[:, : self._dim], rows[:, self._dim :]
 
     def let_go(self, t: int, buckets: int) -> None:
-        """Forget table t's copies in buckets below `buckets`; they are no longer needed."""
+        """Free table t's copies in buckets below `buckets`, which the cut has read."""
         copies, base = self._copies, t * hashes.BUCKETS
         first = int(copies.done[t])
         self._free(self.find(t, first, buckets - 1)[1])

@@ -1,8 +1,8 @@
-"""The interface of backends, which hold the rows of a table group, and of observers of the rows.
+"""The interfaces of backends, which hold the rows of a table group, and of observers of the rows.
 
-To keep rows elsewhere, such as in GPU memory, write a class that implements `RowBackend`, add it to the
-backends in `tests/store/test_backend.py`, and have `Group` open it. `Ram` is the shortest example.
-`Tiered` wraps another backend and adds slower memory to it.
+To keep rows elsewhere, such as in GPU memory, implement `RowBackend` in a class, add it to the backends in
+`tests/store/test_backend.py`, and let `Group` open it. `Ram` is the shortest example. `Tiered` wraps another
+backend and adds slower memory to it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from satrap.store.statistics import TierStatistics
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
 
 Block = Any
-"""float32[n, dim] in the backend's own form: a host array, or a tensor on its device."""
+"""float32[n, dim] in the backend's form: a host array, or a tensor on its device."""
 Features = tuple[Inverse, int] | None
 """(int32[features * batch], feature after feature: the position of each id in a request; features)."""
 FAST = 0
-"""The part of a backend where all rows are created and trained if there is room."""
+"""Index of the fast part of a backend, where rows are created and trained while there is room."""
 
 
 class Part(NamedTuple):
@@ -35,8 +35,8 @@ class Part(NamedTuple):
     Args:
         directory: the slot of each id in this part.
         read: returns (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1.
-        live: one bit per slot: the row is here and in no faster part; None: true of all rows.
-        folder: of the file that holds the rows, in the order of their slots; None: they are in memory.
+        live: one bit per slot: the row is here and in no faster part; None: true for all rows.
+        folder: folder of the file that holds the rows, in slot order; None: the rows are in memory.
     """
 
     directory: Directory
@@ -49,10 +49,10 @@ class PartRows(NamedTuple):
     """Some rows of one part.
 
     Args:
-        part: its position in `RowBackend.parts`.
+        part: the part's position in `RowBackend.parts`.
         ids: uint64[n].
         splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to table t.
-        slots: int32[n], -1: no row.
+        slots: int32[n]; -1: no row.
     """
 
     part: int
@@ -67,10 +67,10 @@ class PartRows(NamedTuple):
 
 
 class RowEvents:
-    """What happens to rows. An observer overrides methods and joins the `observers` of a backend.
+    """Events of rows. An observer overrides methods and is added to the `observers` of a backend.
 
-    A method is called once per request or piece of a request, and only if there are observers. The methods
-    of this class pass the event on to the observers.
+    A method is called once per request or part of a request, and only if there are observers. The methods
+    of this class forward the event to the observers.
     """
 
     def __init__(self) -> None:
@@ -82,25 +82,25 @@ class RowEvents:
             observer.made(part, slots)
 
     def used(self, part: int, slots: Inverse) -> None:
-        """Rows were looked up, in a backend where uses decide which rows are evicted; -1 is no row."""
+        """Rows were looked up, in a backend where uses decide on eviction; slot -1 means no row."""
         for observer in self.observers:
             observer.used(part, slots)
 
     def changing(self, rows: PartRows) -> None:
         """Slots are about to be written; their contents can still be read.
 
-        A slot may hold an older state of a row that is coming back from a faster part.
+        A slot may hold an older state of a row that is returning from a faster part.
         """
         for observer in self.observers:
             observer.changing(rows)
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Rows now have slots `targets` of part `to`; they can still be read at their old place."""
+        """Rows now have slots `targets` of part `to`; they can still be read in their old slots."""
         for observer in self.observers:
             observer.moved(rows, to, targets)
 
     def gone(self, rows: PartRows) -> None:
-        """Rows are dropped; they can still be read."""
+        """Rows are being dropped; they can still be read."""
         for observer in self.observers:
             observer.gone(rows)
 
@@ -122,12 +122,12 @@ class Away:
 
 @dataclass(slots=True)
 class Places:
-    """Where the rows of a request are; made by `find`.
+    """Locations of a request's rows; returned by `find`.
 
     Args:
         slots: int32[n] in the fast part; -1: not there.
         missing: int64[m], the positions of -1, ascending.
-        away: the missing rows that are in a slower part; None: there is no such part, or nothing is missing.
+        away: the missing rows that are in a slower part; None: no slower part exists, or no row is missing.
     """
 
     slots: Inverse
@@ -145,12 +145,12 @@ class Places:
 class RowBackend(RowEvents, ABC):
     """The rows of one table group, and the memory that holds them.
 
-    Calls come one after another. `ids[splits[t]:splits[t + 1]]` belong to table t; an id may occur twice
-    unless stated otherwise. Ids, splits, positions are host arrays. Slots and rows may be on a device.
+    Calls are serialized. `ids[splits[t]:splits[t + 1]]` belong to table t; ids may repeat unless stated
+    otherwise. Ids, splits and positions are host arrays. Slots and rows may be on a device.
 
     Attributes:
-        directory: index of the fast part: which id has a row there, and which rows are evicted.
-        parts: its memories, the fast one first; a new tuple after `clear`.
+        directory: index of the fast part: maps ids to slots, and chooses the rows to evict.
+        parts: the parts of the backend, the fast one first; a new tuple after `clear`.
     """
 
     directory: Directory
@@ -158,27 +158,27 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
-        """Return where rows are, and read the rows that are in a slower part.
+        """Return the locations of rows, and read the rows that are in a slower part.
 
         Args:
             ids, splits: uint64[n], int64[tables + 1].
             use: this starts a request that uses the rows: it counts for eviction, and `create` may follow.
-            known: where they were; valid if nothing was cleared or restored since.
+            known: earlier slots of the rows; valid unless the store was cleared or restored since.
 
         Raises:
-            StoreError: a slower part cannot be read, or has no room for rows that `create` may move there;
+            StoreError: a slower part cannot be read, or lacks room for rows that `create` may move there;
                 nothing has changed.
         """
 
     @abstractmethod
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
-        """Create rows for ids without one, and move rows that are away to the fast part; updates `places`.
+        """Create rows for ids without one, and move rows to the fast part; updates `places`.
 
-        Where there is no room, an id stays without a row, or its row stays away.
+        If room runs out, an id stays without a row, or its row stays in the slower part.
 
         Args:
-            ids, splits, places: of the request, found with `use`.
-            new: int64[k], the positions of `places.absent` that get a row, ascending.
+            ids, splits, places: of the request, from `find` with `use`.
+            new: int64[k], the positions in `places.absent` that get a row, ascending.
         """
 
     @abstractmethod
@@ -191,13 +191,13 @@ class RowBackend(RowEvents, ABC):
         """
 
     def announce(self, ids: Ids, splits: Offsets, places: Places) -> None:
-        """Tell the observers that `step` is about to change the rows."""
+        """Notify the observers that `step` is about to change the rows."""
         if self.observers:
             self.changing(PartRows(FAST, ids, splits, places.slots))
 
     @abstractmethod
     def step(self, ids: Ids, places: Places, gradients: Block, lr_scale: float, noise: np.uint64) -> None:
-        """Take one optimizer step per id that has a row, in whichever part it is.
+        """Take one optimizer step per id that has a row, in any part.
 
         Args:
             ids, places: of the request.
@@ -208,7 +208,7 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def write(self, ids: Ids, splits: Offsets, weights: Block, state: Block) -> int:
-        """Insert or overwrite rows of distinct ids; return how many found no room.
+        """Insert or overwrite rows of unique ids; return how many did not fit.
 
         Args:
             ids, splits: uint64[n], int64[tables + 1].
@@ -219,19 +219,19 @@ class RowBackend(RowEvents, ABC):
         """Drop rows of table t, uint64[n] with their slots int32[n] in the fast part.
 
         Raises:
-            StoreError: the backend cannot; nothing has changed.
+            StoreError: the backend does not support it; nothing has changed.
         """
-        raise StoreError("rows of a store with a tier cannot be dropped one by one")
+        raise StoreError("a store with a tier cannot drop individual rows")
 
     @abstractmethod
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore the index from what `image.save` returned; its rows count as new until written.
+        """Restore the index from the result of `image.save`; its rows count as new until written.
 
         Args:
             image: empty if every row to restore will be written.
 
         Raises:
-            StoreError: there are other rows here, or the image belongs to another budget.
+            StoreError: the store holds other rows, or the image belongs to another budget.
         """
 
     @abstractmethod
@@ -239,7 +239,8 @@ class RowBackend(RowEvents, ABC):
         """Forget every row and free its memory; counters continue.
 
         Raises:
-            StoreError: there is no address space for empty memory besides the old; nothing has changed.
+            StoreError: the address space cannot hold new, empty memory in addition to the old; nothing has
+                changed.
         """
 
     def close(self) -> None:
@@ -250,12 +251,12 @@ class RowBackend(RowEvents, ABC):
         return self.directory.counters()
 
     def slower(self) -> TierStatistics | None:
-        """Return the counters of the slower part, None if there is none."""
+        """Return the counters of the slower part, None without a slower part."""
         return None
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object] | None:
         """Note that ids will be looked up soon; return a function that reads their rows, or None.
 
-        The function can be called at any time. None: nothing needs to be read.
+        The function can be called at any time. None: no row needs to be read.
         """
         return None

@@ -1,4 +1,4 @@
-"""Sets of fixed buckets: ascending numbers, as runs of neighbours or as a mask."""
+"""Sets of fixed buckets: ascending numbers, as runs of consecutive numbers or as a mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def runs_of(buckets: Sequence[int]) -> list[range]:
-    """Return the runs of neighbouring numbers in an ascending sequence, in order."""
+    """Return the runs of consecutive numbers in an ascending sequence, in order."""
     if isinstance(buckets, range):
         return [buckets] if len(buckets) else []
     numbers = np.asarray(buckets, np.int64)
@@ -26,7 +26,7 @@ def runs_of(buckets: Sequence[int]) -> list[range]:
 
 
 def mask_of(buckets: Sequence[int]) -> Mask:
-    """Return bool[4096]: which buckets are among these."""
+    """Return bool[4096]: True for these buckets."""
     mask = np.zeros(BUCKETS, np.bool_)
     mask[np.asarray(buckets, np.int64)] = True
     return mask

@@ -1,7 +1,7 @@
-"""Large arrays that are reused once nobody needs them.
+"""Large arrays whose memory is reused after their last reference is gone.
 
-Writing fresh memory costs a page fault per 4 KiB, which takes longer than filling it with rows. Arrays from
-here use 2 MiB pages that the process keeps.
+Writing fresh memory costs a page fault per 4 KiB, which takes longer than filling it with rows. These arrays
+use 2 MiB pages that the process keeps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from satrap.errors import StoreError
 from satrap.store.memory import HUGE, Reserved
 
 SMALLEST = 1 << 20
-"""Fewest bytes of an array worth keeping; the allocator keeps smaller ones itself."""
+"""Fewest bytes of an array worth keeping; the allocator already keeps smaller arrays."""
 KEPT = 8
-"""Most unused buffers; the one unused for longest is dropped first."""
+"""Most unused buffers; the least recently used buffer is dropped first."""
 
 
 class _Lease:
-    """Owns a buffer while an array, or a view of it, exists."""
+    """Owns a buffer while its array, or a view of the array, exists."""
 
     def __init__(self, memory: Reserved, free: deque[Reserved], shape: tuple[int, ...]) -> None:
         self._memory, self._free = memory, free
@@ -41,10 +41,10 @@ class _Lease:
 
 @checked()
 class Buffers:
-    """Hands out arrays and takes them back automatically; safe to use from several threads.
+    """Allocates arrays and reclaims their memory automatically; thread-safe.
 
     ```python
-    rows = Buffers().floats(50_000, 128)     # uninitialized; `del rows` and of all its views gives it back
+    rows = Buffers().floats(50_000, 128)     # uninitialized; reclaimed when `rows` and all its views are gone
     ```
     """
 
@@ -58,7 +58,7 @@ class Buffers:
             StoreError: the system does not grant the memory.
         """
         if min(shape, default=0) < 0:
-            raise StoreError(f"no array has the shape {shape}")
+            raise StoreError(f"an array cannot have the shape {shape}")
         size = 4 * math.prod(shape)
         if size < SMALLEST:
             return np.empty(shape, np.float32)
@@ -69,7 +69,7 @@ class Buffers:
         others: list[Reserved] = []
         while fitting is None:
             try:
-                memory = self._free.pop()  # the one used last: most of it may still be in the cache
+                memory = self._free.pop()  # the last used: much of it may still be in the cache
             except IndexError:
                 break
             if size <= memory.size <= 2 * size + HUGE:
@@ -84,7 +84,7 @@ class Buffers:
         size = -(-(size + size // 16) // HUGE) * HUGE
         try:
             return Reserved(size)
-        except StoreError:  # address space is scarce, and unused buffers hold some
+        except StoreError:  # unused buffers hold address space, so free them and retry
             self._free.clear()
             return Reserved(size)
 

@@ -1,4 +1,4 @@
-"""Which rows changed and which were removed since the last call: the contents of a delta."""
+"""Tracks the rows that changed or were removed since the last call: the contents of a delta."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `Tracker.take` returned: for each part, bits by slot; ids and splits of removed rows."""
+    """The result of `Tracker.take`: for each part, bits by slot; ids and splits of removed rows."""
 
     changed: list[Bytes]
     made: list[Bytes]
@@ -30,10 +30,10 @@ class Taken:
 
 
 class Tracker(RowEvents):
-    """Two bits per slot of each part of a backend: changed and made since the last `take`; and removed rows.
+    """Records changed, created and removed rows since the last `take`: two bits per slot of each part.
 
-    With `uses`, a row that is looked up changes where uses decide which rows are evicted. Raises `StoreError`
-    if there is no address space for the bits.
+    With `uses`, a lookup also counts as a change where uses decide on eviction. Raises `StoreError` if the
+    bits do not fit in the address space.
     """
 
     def __init__(self, parts: Sequence[Part], *, uses: bool) -> None:
@@ -46,33 +46,33 @@ class Tracker(RowEvents):
         self._gone: list[tuple[Ids, Offsets]] = []
 
     def made(self, part: int, slots: Inverse) -> None:
-        """Note that rows were created."""
+        """Record that rows were created."""
         mark(self._changed[part], slots)
         mark(self._made[part], slots)
 
     def used(self, part: int, slots: Inverse) -> None:
-        """Note that rows change: their last use changes."""
+        """Record that rows change, since their last use changes."""
         if self._uses:
             mark(self._changed[part], slots)
 
     def changing(self, rows: PartRows) -> None:
-        """Note that rows change."""
+        """Record that rows change."""
         mark(self._changed[rows.part], rows.slots)
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Note the same for rows at their new place."""
+        """Move the marks of rows to their new slots."""
         for marks in (self._changed, self._made):
             assign(marks[to], targets, marked(marks[rows.part], rows.slots))
             unmark(marks[rows.part], rows.slots)
 
     def gone(self, rows: PartRows) -> None:
-        """Note that rows were removed."""
+        """Record that rows were removed."""
         old = rows.where(~marked(self._made[rows.part], rows.slots))
-        if len(old.ids):  # a consumer that has the rows of the last `take` never saw the others
+        if len(old.ids):  # rows created since the last `take` are not in any delta
             self._gone.append((old.ids, old.splits))
 
     def take(self, parts: Sequence[Part]) -> Taken:
-        """Return what was noted about the used slots of these parts; start afresh."""
+        """Return the marks of the used slots of these parts, and reset them."""
         used = [part.directory.slots // 8 + 1 for part in parts]
         changed, made = (
             [bits[:n].copy() for bits, n in zip(marks, used, strict=True)]
@@ -84,7 +84,7 @@ class Tracker(RowEvents):
         return taken
 
     def put_back(self, taken: Taken) -> None:
-        """Note again the result of an earlier `take`."""
+        """Record the result of an earlier `take` again."""
         for mine, bits in zip(self._changed + self._made, taken.changed + taken.made, strict=True):
             mine[: len(bits)] |= bits
         self._gone += taken.gone
@@ -92,12 +92,12 @@ class Tracker(RowEvents):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a store has become since the previous `Changes.take`: delete `deleted`, then load `chunks`.
+    """The changes of a store since the previous `Changes.take`: delete `deleted`, then load `chunks`.
 
     Attributes:
-        full: True: `chunks` hold all rows, and nothing earlier is needed.
-        chunks: the new and changed rows, each table by (bucket, id), as they were when this was taken; can be
-            read once, while the store goes on.
+        full: True: `chunks` hold all rows, and no earlier delta is needed.
+        chunks: the new and changed rows, each table by (bucket, id), as of `take`; can be read once, while
+            the store continues to change.
         deleted: by table, uint64[n] ascending: ids that had a row at the previous `take` and have none now.
     """
 
@@ -108,10 +108,10 @@ class Delta:
 
 
 class Changes:
-    """Knows which rows of a store changed and which were removed. Off until first used.
+    """Tracks which rows of a store changed and which were removed. Off until first used.
 
-    A store has two, for two readers: `Shard.changes` for snapshots to resume from, `Shard.weight_changes`
-    for readers of weights only.
+    A store has two instances for two readers: `Shard.changes` for snapshots to resume from, and
+    `Shard.weight_changes` for readers of weights only.
 
     ```python
     base = shard.changes.take()            # the first is full: all rows
@@ -120,11 +120,11 @@ class Changes:
     ```
 
     After loading a chain of deltas into a new store, call `follow`: the store holds exactly their rows. A row
-    counts as changed when it was created, updated or loaded. With `uses`, a lookup also changes a row where
-    rows are evicted, since its last use helps decide which row is evicted next. Besides the budget it takes
-    2 bits per row, 12 bytes per removed row, 2 bits per row of a tier, and, while a delta is read, copies of
-    changed rows that change again. A lookup or update takes about 2 nanoseconds more per row. `take` itself
-    stops the store while it copies these bits.
+    counts as changed if it was created, updated or loaded. With `uses`, a lookup also counts as a change if
+    rows are evicted, since a row's last use affects which row is evicted next. In addition to the budget,
+    tracking takes 2 bits per row, 12 bytes per removed row, 2 bits per row of a tier and, while a delta is
+    read, copies of changed rows that change again. A lookup or update takes about 2 ns more per row. `take`
+    blocks the store while it copies the bits.
     """
 
     def __init__(self, groups: Sequence[Group], lock: threading.Condition, *, uses: bool) -> None:
@@ -133,16 +133,16 @@ class Changes:
 
     @property
     def following(self) -> bool:
-        """Whether the next `take` can be a delta: changes are noted since the last `take` or `follow`."""
+        """Whether the next `take` can be a delta: changes are tracked since the last `take` or `follow`."""
         pairs = zip(self._groups, self._trackers, strict=False)
         observed = [tracker in group.backend.observers for group, tracker in pairs]
         return len(observed) == len(self._groups) and all(observed)
 
     def follow(self) -> None:
-        """Note changes from now on, starting with none.
+        """Track changes from now on, starting with none.
 
         Raises:
-            StoreError: there is no address space for the marks; nothing has changed.
+            StoreError: the marks do not fit in the address space; nothing has changed.
         """
         with self._lock:
             trackers = [Tracker(group.backend.parts, uses=self._uses) for group in self._groups]
@@ -152,19 +152,19 @@ class Changes:
                 group.backend.observers.add(tracker)
 
     def stop(self) -> None:
-        """Stop noting changes; the next `take` is full."""
+        """Stop tracking changes; the next `take` is full."""
         with self._lock:
             for group, tracker in zip(self._groups, self._trackers, strict=False):
                 group.backend.observers.discard(tracker)
             self._trackers = []
 
     def take(self, *, full: bool = False, chunk_rows: int = 65536) -> Delta:
-        """Return what changed since the last `take`, and start afresh: one consistent cut of all tables.
+        """Return the changes since the last `take`, and reset: one consistent cut of all tables.
 
-        It is full the first time, after `Shard.clear`, and on request.
+        The delta is full the first time, after `Shard.clear`, and on request.
 
         Args:
-            full: return all rows, whatever changed.
+            full: return all rows, changed or not.
             chunk_rows: most rows per chunk.
 
         Raises:
@@ -190,7 +190,7 @@ class Changes:
                     for g, bits in zip(self._groups, unchanged, strict=True)
                 ]
             except BaseException:
-                self.stop()  # what was taken is nowhere now: the next one is full
+                self.stop()  # the marks that were taken are lost, so the next delta is full
                 raise
         chunks = (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock))
         return Delta(full, chunks, deleted, tuple(taken))
@@ -198,7 +198,7 @@ class Changes:
     def put_back(self, delta: Delta) -> None:
         """Include `delta` in the next `take`, because it could not be saved.
 
-        With a tier the next one is full: rows may have moved since, so their marks name other rows.
+        With a tier the next delta is full: rows may have moved since, so their marks name other rows.
         """
         with self._lock:
             if delta.full or any(len(group.backend.parts) > 1 for group in self._groups):
@@ -208,10 +208,10 @@ class Changes:
                 tracker.put_back(taken)
 
     def _deleted(self, taken: Sequence[Taken]) -> dict[str, Ids]:
-        found: dict[str, Ids] = {}
-        for group, one in zip(self._groups, taken, strict=True):
+        deleted: dict[str, Ids] = {}
+        for group, marks in zip(self._groups, taken, strict=True):
             for t, name in enumerate(group.tables):
-                parts = [ids[splits[t] : splits[t + 1]] for ids, splits in one.gone]
+                parts = [ids[splits[t] : splits[t + 1]] for ids, splits in marks.gone]
                 ids = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
-                found[name] = ids[~group.has(t, ids)]
-        return found
+                deleted[name] = ids[~group.has(t, ids)]
+        return deleted

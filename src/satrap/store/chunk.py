@@ -24,9 +24,9 @@ class Chunk:
 
     Args:
         table: name of the table.
-        ids: uint64[n], distinct; exports are ordered by (bucket, id).
-        weights: float32[n, dim]; 16-bit weights are widened exactly. A table of another format rounds the
-            values it cannot hold when it loads them.
+        ids: uint64[n], unique; exports are ordered by (bucket, id).
+        weights: float32[n, dim]; 16-bit weights are widened exactly. A table with another number format
+            rounds weights that it cannot represent when it loads them.
         state: float32[n, k] optimizer state: SGD k = 0, with momentum dim; Adagrad dim (accumulators);
             RowWiseAdagrad 1 (accumulator); Adam and AdamW 2 * dim + 1 (first moments, second moments, step);
             FTRL 2 * dim (z, n).
@@ -44,8 +44,8 @@ class Chunk:
     def only_weights(self, dtype: str) -> Chunk:
         """Return the rows without optimizer state.
 
-        `dtype`: "float32", or "float16", to which weights are rounded; beyond its range they are its largest.
-        Another one is a `StoreError`.
+        `dtype`: "float32", or "float16", to which weights are rounded and clamped. Any other value raises
+        `StoreError`.
         """
         if dtype not in FEED_FORMATS:
             raise StoreError(

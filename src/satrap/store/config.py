@@ -1,4 +1,4 @@
-"""The settings of a store besides its tables."""
+"""The settings of a store other than its tables."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from satrap.store.tier import Tier
 @checked()
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What differs in one table from what the others have; default: nothing.
+    """Settings of one table that differ from the store's; default: none.
 
     Args:
-        optimizer: how its rows learn.
+        optimizer: the optimizer of its rows.
         initial_scale: its rows start uniform in (-initial_scale, initial_scale).
         dtype: number format of its rows, see `Table`.
-        rows: file of the rows that it starts with, for example pretrained vectors: Parquet with columns id
-            and weights (lists), or NumPy's .npz with the arrays id [n] and weights [n, dim]. Ids are values
-            as in the data. A file that `satrap checkpoint export` wrote will do as well. `Trainer.fit` loads
-            it, unless it resumes.
-        frozen: the table has the rows of the file and no others, and they never change: see `Table`. Default
-            False: they are trained, like those of new ids.
-        memory, admission, eviction: its own budget, and which of its rows come and go in it, see `Table`.
+        rows: file of the table's initial rows, for example pretrained vectors: Parquet with columns id and
+            weights (lists), or NumPy's .npz with the arrays id [n] and weights [n, dim]. Ids are values as in
+            the data. Files written by `satrap checkpoint export` are also accepted. `Trainer.fit` loads the
+            file unless it resumes.
+        frozen: the table has only the rows of the file, which never change: see `Table`. Default False: the
+            rows are trained, like the rows of new ids.
+        memory, admission, eviction: the table's own budget, admission and eviction, see `Table`.
 
     Raises:
-        ConfigError: an impossible value, or a frozen table with what it has no use for.
+        ConfigError: a value is invalid, or a frozen table has a setting that does not apply to it.
     """
 
     optimizer: Optimizer | None = None
@@ -51,15 +51,15 @@ class TableSettings:
         for name in ("optimizer", "initial_scale", "admission"):
             if self.frozen and getattr(self, name) not in (None, "store"):
                 raise ConfigError(
-                    f"a frozen table has no {name}",
-                    why="its rows never change, and no others are created",
+                    f"settings of a table: frozen cannot be combined with {name}",
+                    why="a frozen table's rows never change, and no rows are created",
                     fix=f"remove {name}, or do not freeze the table",
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `of` reads back.
+        """Return plain data for `of`.
 
-        Without file, memory and eviction, as they do not belong to a trained model.
+        Omits file, memory and eviction, which are not part of a trained model.
         """
         optimizer = None if self.optimizer is None else self.optimizer.to_dict()
         plain: dict[str, Any] = {
@@ -75,7 +75,7 @@ class TableSettings:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
-        """Build it from `to_dict` data."""
+        """Build the settings from `to_dict` data."""
         optimizer, admission = plain["optimizer"], plain.get("admission", "store")
         return cls(
             **{
@@ -89,7 +89,7 @@ class TableSettings:
 @checked()
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """How rows start and how many are kept; the same in one process and in shard servers.
+    """Initial values, number format, budget and retention of rows, in one process or in shard servers.
 
     ```python
     store = satrap.store.StoreConfig(memory=4 << 30, eviction=satrap.store.Eviction("lru"))
@@ -101,12 +101,12 @@ class StoreConfig:
         memory: byte budget of all tables, default none.
         admission: which new ids get a row, default all.
         eviction: which rows are evicted once `memory` is used up; None: none, and new ids are refused.
-        tier: where evicted rows are kept so that they can come back, see `Tier`; None: nowhere.
+        tier: file that keeps evicted rows so that they can return, see `Tier`; None: evicted rows are lost.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
         dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
-        tables: name of a table -> what differs in it, see `TableSettings`; default none.
+        tables: name of a table -> its different settings, see `TableSettings`; default none.
 
-    The last three apply to the tables that a schema asks for. A `Table` has its own.
+    The last three apply to tables derived from a schema. A `Table` has its own.
     """
 
     seed: int = 1
@@ -119,7 +119,7 @@ class StoreConfig:
     tables: Mapping[str, TableSettings] = field(default_factory=dict)
 
     def part(self, shards: int) -> StoreConfig:
-        """Return the settings of one of several shards, whose memory and tier together have this size."""
+        """Return the settings of one of several shards, with its part of the memory and tier."""
         return replace(
             self,
             memory=None if self.memory is None else self.memory // shards,
@@ -127,18 +127,18 @@ class StoreConfig:
         )
 
     def limited(self, by: StoreConfig) -> StoreConfig:
-        """Return these settings with the memory, eviction and tier of others, those of tables included."""
-        own = {
+        """Return these settings with the memory, eviction and tier of others, also for each table."""
+        replaced = {
             name: replace(
                 self.tables.get(name, TableSettings()), memory=table.memory, eviction=table.eviction
             )
             for name, table in by.tables.items()
         }
-        tables = {**self.tables, **own}
+        tables = {**self.tables, **replaced}
         return replace(self, memory=by.memory, eviction=by.eviction, tier=by.tier, tables=tables)
 
     def bounds(self, tables: Sequence[Table]) -> dict[str, str]:
-        """Return the tables that do not keep every row -> why: "eviction", else "admission"."""
+        """Return the tables that do not keep every row -> the reason: "eviction", else "admission"."""
         evicted = {t.name: "eviction" for t in tables if t.eviction_or(self.eviction) is not None}
         chosen = {t.name: "admission" for t in tables if t.admission_or(self.admission) is not None}
         return chosen | evicted

@@ -1,4 +1,4 @@
-"""The rows at one moment, read while the store goes on: copy before write."""
+"""The rows at one moment, read while the store changes: copy on write."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 Row = tuple[Floats, Floats]
 
 PATIENCE = 10.0
-"""Seconds a request waits for a stalled reader before the cut is given up."""
+"""Seconds a request waits for a stalled reader before the cut is abandoned."""
 RANGE_CHUNKS = 4
-"""Find and sort the rows of about this many chunks at once, to share the cost per call."""
+"""Find and sort the rows of about this many chunks at once, to amortize the cost per call."""
 SMALL_FILE = 256 << 20
-"""Bytes of a part's file above which most of its rows are read in the order of the file."""
+"""Bytes of a part's file above which most of its rows are read in file order."""
 PAGE = 4096
-"""Bytes that the system reads from a file at least."""
+"""Fewest bytes that the system reads from a file."""
 SCANS = 16
-"""Times that the index is scanned for the ids of a part's slots: each time for this share of the slots."""
+"""Scans of the index for the ids of a part's slots; each scan covers this fraction of the slots."""
 LISTED = 1 << 20
-"""Rows of the index that are listed at once, with the store's lock held."""
+"""Rows of the index listed at once, with the store's lock held."""
 
 
 class _Places(NamedTuple):
-    """Where rows are: their ids, slots (-1: copied aside), fixed buckets, and the part that holds them."""
+    """Locations of rows: their ids, slots (-1: copied), fixed buckets, and the part that holds them."""
 
     ids: Ids
     slots: Inverse
@@ -47,7 +47,7 @@ class _Places(NamedTuple):
     parts: npt.NDArray[np.int8]
 
     def part(self, which: slice | Offsets | Found) -> _Places:
-        """Return some of them."""
+        """Return some of the rows."""
         return _Places(self.ids[which], self.slots[which], self.buckets[which], self.parts[which])
 
 
@@ -59,7 +59,7 @@ def _joined(places: list[_Places]) -> _Places:
 
 
 def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
-    """Wait, with the lock released, until each cut has room for this many copies, or is given up."""
+    """Wait, with the lock released, until each cut has room for this many copies or is abandoned."""
     for cut in list(cuts):
         while cut.waits(rows):
             if not lock.wait(PATIENCE):
@@ -67,20 +67,20 @@ def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
 
 
 class Cut(RowEvents):
-    """The rows that a backend had when this was made.
+    """The rows that a backend had when the cut was created.
 
-    Making it takes one bit per row. While it exists, it observes the rows: a row that has not been read yet
-    is copied once, before it changes or is removed. So it needs one bit per row, and memory for the rows that
-    change before they are read: at most a quarter of the rows, or 256 MiB of them. Before it would need more,
-    requests wait for the reader (`wait_for_room`). If the reader stalls for `PATIENCE` seconds, or one
-    request changes too many rows, the cut is given up: training goes on, and the reader gets an error.
+    While it exists, the cut observes the rows: a row that has not been read yet is copied once, before it
+    changes or is removed. So a cut needs one bit per row, and memory for the rows that change before they are
+    read: at most a quarter of the rows, or 256 MiB of them. Before that limit is exceeded, requests wait for
+    the reader (`wait_for_room`). If the reader stalls for `PATIENCE` seconds, or one request changes too many
+    rows, the cut is abandoned: training continues, and the reader gets an error.
 
-    A row that moves to slower memory is copied, too. A row that comes back from there keeps its old record
-    there until it moves there again.
+    A row that moves to slower memory is also copied. A row that returns from there keeps its old record there
+    until it moves there again.
 
     Args:
         backend, kind: of the rows.
-        tables: positions of the tables that will be read.
+        tables: positions of the tables to read.
         without: for each part uint8[slots // 8 + 1], one bit per slot: rows to leave out; default: none.
     """
 
@@ -99,37 +99,37 @@ class Cut(RowEvents):
 
     @property
     def given_up(self) -> bool:
-        """Whether copying has stopped, so that the rest cannot be read."""
+        """Whether the cut was abandoned, so that the remaining rows cannot be read."""
         return self._aside is None
 
     def waits(self, rows: int) -> bool:
-        """Return whether a request that may change this many rows must wait until more have been read.
+        """Return whether a request that may change this many rows must wait for the reader.
 
-        Half of the room is always enough: most rows it names may have been read already, or do not change.
+        It never waits for more than half of the room: many of its rows may be read already, or not change.
         """
         if self._aside is None or self._aside.limit >= self._most:
             return False
         return self._aside.count + min(rows, self._aside.limit // 2) > self._aside.limit
 
     def give_up(self) -> None:
-        """Stop copying and forget the copies; a reader that goes on gets an error."""
+        """Abandon the cut and free the copies; a reader that continues gets an error."""
         self._aside = None
 
     def changing(self, rows: PartRows) -> None:
-        """Copy rows that are about to change, or to lose their slot."""
+        """Copy rows that are about to change or to lose their slot."""
         if self._aside is None:
             return
         unread = self._unread[rows.part]
         won = unread.claim(rows.slots)
         tables = (np.searchsorted(rows.splits, won, side="right") - 1).astype(np.int32)
-        wanted = self._wanted[tables]
-        won, tables = won[wanted], tables[wanted]
+        selected = self._wanted[tables]
+        won, tables = won[selected], tables[selected]
         copies = unread.part.read(rows.slots[won]) if len(won) else None
         if copies is not None and not self._aside.put(tables, rows.ids[won], *copies):
             self.give_up()
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Copy rows that leave the fast part: their slots will be reused."""
+        """Copy rows that leave the fast part, since their slots will be reused."""
         if rows.part == FAST:
             self.changing(rows)
 
@@ -146,7 +146,7 @@ class Cut(RowEvents):
     ) -> Iterator[Chunk]:
         """Yield the rows of each table of the cut in some fixed buckets (default all), by bucket, then id.
 
-        Each chunk of a table but its last has exactly `chunk_rows` rows: equal rows make equal chunks.
+        Each chunk of a table except its last has exactly `chunk_rows` rows, so equal rows yield equal chunks.
         """
         wanted, tables = mask_of(buckets), np.flatnonzero(self._wanted).tolist()
         folder = self._parts[-1].folder
@@ -174,7 +174,7 @@ class Cut(RowEvents):
     def _sweep(
         self, unread: Unread, tables: list[int], spill: Spill, chunk_rows: int, lock: Condition
     ) -> None:
-        """Put the rows of a part that are still unread in the spill, in the order of their slots."""
+        """Write the unread rows of a part to the spill, in slot order."""
         share = max(LISTED, -(-unread.limit // SCANS))
         for first in range(0, unread.limit, share):
             ids, owners = self._names(unread, tables, first, min(share, unread.limit - first), lock)
@@ -207,7 +207,7 @@ class Cut(RowEvents):
         return ids, owners
 
     def _chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
-        """Yield the rows of table t in the wanted fixed buckets, bool[4096], each read at its place."""
+        """Yield the rows of table t in the wanted fixed buckets, bool[4096], each read in place."""
         rows = max(1, int(self._backend.counters()["rows"][t]))
         width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
         waiting: _Places | None = None
@@ -216,8 +216,8 @@ class Cut(RowEvents):
             last = min(first + width, hashes.BUCKETS) - 1
             some = np.flatnonzero(wanted[first : last + 1]) + first
             if len(some):
-                found = self._in_order(t, int(some[0]), int(some[-1]), wanted, lock)
-                waiting = found if waiting is None else _joined([waiting, found])
+                places = self._in_order(t, int(some[0]), int(some[-1]), wanted, lock)
+                waiting = places if waiting is None else _joined([waiting, places])
             if waiting is None:
                 continue
             ready = len(waiting.ids) // chunk_rows * chunk_rows
@@ -237,34 +237,34 @@ class Cut(RowEvents):
                 done = unread
 
     def _in_order(self, t: int, first: int, last: int, wanted: Found, lock: Condition) -> _Places:
-        """Return where the rows of the wanted buckets in first..last are, by bucket, then id."""
+        """Return the locations of the rows in the wanted buckets of first..last, by bucket, then id."""
         with lock:
-            found = self._collect(t, first, last)
-        order = hashes.canonical_order(found.ids, found.buckets)
+            places = self._collect(t, first, last)
+        order = hashes.canonical_order(places.ids, places.buckets)
         if not wanted[first : last + 1].all():
-            order = order[wanted[found.buckets[order]]]
-        return found.part(order)
+            order = order[wanted[places.buckets[order]]]
+        return places.part(order)
 
     def _collect(self, t: int, first: int, last: int) -> _Places:
-        """Return the rows not read or copied yet, in any order."""
+        """Return the locations of all unread rows, copied ones included, in any order."""
         aside = self._copies()
-        found: list[_Places] = []
+        places: list[_Places] = []
         for number, unread in enumerate(self._unread):
             ids, slots, buckets = unread.part.directory.collect(t, first, last)
             every = _Places(ids, slots, buckets, np.full(len(ids), number, np.int8))
             live = unread.among(slots)
-            found.append(every if live.all() else every.part(live))
+            places.append(every if live.all() else every.part(live))
         ids, _, buckets = aside.find(t, first, last)
         nowhere = np.full(len(ids), -1, np.int32)
-        return _joined([*found, _Places(ids, nowhere, buckets, np.zeros(len(ids), np.int8))])
+        return _joined([*places, _Places(ids, nowhere, buckets, np.zeros(len(ids), np.int8))])
 
     def _read(self, t: int, rows: _Places) -> Row:
         """Return (weights, state) of rows, read in place or from the copies."""
         aside = self._copies()
         here = np.full(len(rows.slots), -1, np.int8)
         for number, unread in enumerate(self._unread):
-            own = np.where(rows.parts == number, rows.slots, -1).astype(np.int32)
-            here[unread.claim(own)] = number
+            slots = np.where(rows.parts == number, rows.slots, -1).astype(np.int32)
+            here[unread.claim(slots)] = number
         weights, state = self._parts[FAST].read(np.where(here == FAST, rows.slots, -1).astype(np.int32))
         for number, part in enumerate(self._parts[1:], 1):
             at = np.flatnonzero(here == number)
@@ -275,13 +275,13 @@ class Cut(RowEvents):
         return weights, state
 
     def _copies(self) -> Aside:
-        """Return the copies; raise if the rest can no longer be read."""
+        """Return the copies; raise if the remaining rows can no longer be read."""
         if self._backend.parts is not self._parts:
             raise StoreError("the store was cleared or closed while it was being exported")
         if self._aside is None:
             raise StoreError(
-                "an export was given up: too many rows changed before they were read",
-                why="a changed row is copied until it has been read, and memory for that is bounded",
-                fix="save to a faster disk, or read on while rows change",
+                "an export was abandoned: too many rows changed before they were read",
+                why="changed rows are copied until they have been read, and the memory for copies is limited",
+                fix="save to a faster disk, or read the export without long pauses",
             )
         return self._aside

@@ -21,14 +21,14 @@ from satrap.store.workers import Workers
 
 MAX_SLOTS = 2**31 - 2
 INDEX_BYTES = 17
-"""Bytes of index per row under a budget, with buckets 75 % full. Without a budget it is 17 to 21."""
+"""Bytes of index per row under a budget, with buckets 75 % full. Without a budget: 17 to 21."""
 OVERHEAD = 24
-"""Bytes per row besides weights and state if rows are evicted: index, notes, eviction log, a mark."""
+"""Bytes per row in addition to weights and state if rows are evicted: index, notes, eviction log, a mark."""
 PLAIN_OVERHEAD = 19
-"""The same without notes."""
+"""Bytes per row in addition to weights and state if rows are not evicted: the same without notes."""
 LARGEST_LOG = 1 << 18
 _POLICIES = {"lru": layout.RECENT, "lfu": layout.FREQUENT, "ttl": layout.RECENT}
-"""What the kernels note in the index: steps or counts."""
+"""Policy -> the contents of the index's notes: steps or counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many rows fit in `memory` bytes, and how the memory is allocated.
+    """Number of rows that fit in a memory budget, and how the memory is allocated.
 
     Args:
         rows: most rows.
         index_bytes: most bytes of index.
-        huge_rows, huge_index: whether 2 MiB pages keep within the budget.
+        huge_rows, huge_index: whether 2 MiB pages stay within the budget.
     """
 
     rows: int
@@ -71,10 +71,10 @@ class Budget:
 
 
 def budget(memory: int | None, row_bytes: int, stride: int, tables: int, eviction: Eviction | None) -> Budget:
-    """Return the budget in which all rows, index, page rounding and bookkeeping stay within `memory`.
+    """Return the budget that keeps rows, index, page rounding and bookkeeping within `memory` bytes.
 
     Raises:
-        ConfigError: not even one row fits.
+        ConfigError: no row fits.
     """
     machine = min(MAX_SLOTS, machine_bytes() // stride - 16)
     first = (tables + SPARE_PAGES) * PAGE_BYTES
@@ -90,7 +90,7 @@ def budget(memory: int | None, row_bytes: int, stride: int, tables: int, evictio
         least = first + tables * PAGE + 6 * PAGE + each
         raise ConfigError(
             f"a memory budget of {memory} bytes is too small for one row",
-            where=f"group of {tables} tables with {row_bytes} bytes a row",
+            where=f"group of {tables} tables with {row_bytes} bytes per row",
             fix=f"give this group at least {least} bytes",
         )
     rows = min(rows, machine)
@@ -98,10 +98,10 @@ def budget(memory: int | None, row_bytes: int, stride: int, tables: int, evictio
 
 
 def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:
-    """Return the budget of an index for rows that stay, and its bytes, marks of slots included.
+    """Return the budget of an index whose rows are never evicted, and its bytes, including marks of slots.
 
-    It uses small pages: with large ones, a request that grew the index waited up to 13 ms for a fresh page,
-    now at most 1 ms; finding 16,384 ids among 16 million takes 0.65 ms instead of 0.35 ms.
+    It uses small pages: a request that grows the index waits at most 1 ms for a fresh page, against 13 ms
+    with large pages; finding 16,384 ids among 16 million takes 0.65 ms instead of 0.35 ms.
     """
     index = (tables + SPARE_PAGES) * PAGE_BYTES + rows * INDEX_BYTES
     rounding = (tables + 8) * PAGE
@@ -109,15 +109,15 @@ def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:
 
 
 class Directory:
-    """Slots of the ids of one table group; `eviction` says what is evicted when `room` is used up.
+    """Slots of the ids of one table group; `eviction` chooses the rows to evict when `room` is used up.
 
     Attributes:
         step: number of requests that used rows so far; defines "recent".
-        limit: most slots there can be.
+        limit: most slots.
         parts: the memory of the index, for `image`.
-        discard: given (table, ids uint64[n]), forgets these; their slots are free.
+        discard: given (table, ids uint64[n]), removes these ids and frees their slots.
         name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int32[n]), writes
-            ids and tables of the n slots from `slot` on whose rows are in these buckets; maybe others, too.
+            ids and tables of the n slots from `slot` on whose rows are in these buckets, and perhaps of more.
     """
 
     def __init__(
@@ -164,10 +164,10 @@ class Directory:
         self.discard = partial(index.discard, self._index)
         self.name_slots = partial(index.name_slots, self._index)
         if not growth.open_tables(self._index):
-            raise StoreError(f"no memory for the index of {self._tables} tables")
+            raise StoreError(f"not enough memory for the index of {self._tables} tables")
 
     def advance(self) -> None:
-        """Begin a request that uses rows; drop some expired rows."""
+        """Start a request that uses rows; drop some expired rows."""
         self.step = self.step % 0xFFFFFFFE + 1
         if self._eviction is not None and self._eviction.ttl is not None:
             pairs = 4 * self._pages * layout.PAGE_BUCKETS // 2 // self._eviction.ttl + 1
@@ -179,31 +179,31 @@ class Directory:
         With `use`, this counts for eviction and statistics.
         """
         n = len(ids)
-        if n > self._scratch.shape[1]:  # kept: fresh memory of this size would cost a page fault per 4 KiB
+        if n > self._scratch.shape[1]:  # reused, since fresh memory costs a page fault per 4 KiB
             self._scratch = np.empty((2, n), np.int64)
         missing, places = self._scratch[0], self._scratch[1].view(np.uint64)
         slots = np.empty(n, np.int32)
         step = np.uint32(self.step) if use and self.evicts else None
         ranges = self._workers.ranges(n)
-        left, seconds = {}, np.zeros((len(ranges), self._tables), np.int64)
+        counts, seconds = {}, np.zeros((len(ranges), self._tables), np.int64)
 
         def search(first: int, end: int) -> None:
             s = slice(first, end)
             part = splits if len(ranges) == 1 else np.clip(splits - first, 0, end - first)
             row = seconds[ranges.index((first, end))]
-            left[first] = index.find(self._index, ids[s], part, step, slots[s], missing[s], places[s], row)
+            counts[first] = index.find(self._index, ids[s], part, step, slots[s], missing[s], places[s], row)
 
         self._workers.run(ranges, search)
         if use:
             self._records[:, layout.SECOND] += seconds.sum(axis=0)
         if len(ranges) == 1:
-            return slots, missing[: left[0]].copy()
-        return slots, np.concatenate([missing[first : first + left[first]] + first for first, _ in ranges])
+            return slots, missing[: counts[0]].copy()
+        return slots, np.concatenate([missing[first : first + counts[first]] + first for first, _ in ranges])
 
     def create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> Offsets:
-        """Give each missing id a slot; return the positions of new rows, one per distinct id.
+        """Give each missing id a slot; return the positions of new rows, one per unique id.
 
-        An id without room keeps the slot -1.
+        An id that does not fit keeps slot -1.
         """
         fresh = np.empty(len(missing), np.int64)
         step = np.uint32(self.step)
@@ -212,7 +212,7 @@ class Directory:
 
     @property
     def reassigned(self) -> int:
-        """How many slots have been taken from their row so far."""
+        """Number of slots taken from their rows so far."""
         return int(self._counts[layout.REASSIGNED])
 
     def taken(self, since: int) -> tuple[Ids, Inverse, Inverse]:
@@ -228,7 +228,7 @@ class Directory:
         return int(self._counts[layout.LOG_SIZE]) // 2
 
     def refresh(self, ids: Ids, splits: Offsets, slots: Inverse, since: int) -> tuple[Inverse, Offsets]:
-        """Return what `find` would, given slots that were right when `reassigned` was `since`."""
+        """Do what `find` does, given slots that were valid when `reassigned` was `since`."""
         if self.reassigned - since > int(self._counts[layout.LOG_SIZE]):
             return self.find(ids, splits, use=False)
         stale = np.empty(len(slots), np.int64)
@@ -237,8 +237,8 @@ class Directory:
         if not count:
             return slots, stale[:0]
         stale, slots = stale[:count], slots.copy()
-        found, missing = self.find(ids[stale], np.searchsorted(stale, splits), use=False)
-        slots[stale] = found
+        current, missing = self.find(ids[stale], np.searchsorted(stale, splits), use=False)
+        slots[stale] = current
         return slots, stale[missing]
 
     def collect(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse]:
@@ -248,10 +248,10 @@ class Directory:
         while True:
             ids = np.empty(room, np.uint64)
             slots, buckets = np.empty(room, np.int32), np.empty(room, np.int32)
-            found = index.collect(self._index, t, first, last, ids, slots, buckets)
-            if found <= room:
-                return ids[:found], slots[:found], buckets[:found]
-            room = found
+            count = index.collect(self._index, t, first, last, ids, slots, buckets)
+            if count <= room:
+                return ids[:count], slots[:count], buckets[:count]
+            room = count
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
@@ -271,7 +271,7 @@ class Directory:
 
     @property
     def room(self) -> int:
-        """How many more rows fit without eviction."""
+        """Number of additional rows that fit without eviction."""
         counts = self._counts
         return int(counts[layout.SLOTS_LIMIT] - counts[layout.SLOTS_USED] + counts[layout.SLOTS_FREE])
 
@@ -296,6 +296,6 @@ class Directory:
         return int(self._counts[layout.PAGES_USED] - self._counts[layout.PAGES_FREE])
 
     def keep_counters(self, before: Directory) -> None:
-        """Continue the counters of a discarded directory; rows start at 0."""
+        """Take over the counters of a discarded directory; rows start at 0."""
         for word in (layout.CREATED, layout.EVICTED, layout.REFUSED, layout.SECOND):
             self._records[:, word] = before._records[:, word]

@@ -1,4 +1,4 @@
-"""Tables of one kind: one backend holds their rows, and one call serves them all."""
+"""Tables of one kind: one backend holds their rows, and one call serves all of them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Group:
         budget: key of a recipe that limits its rows.
         backend: holds the rows.
         gate: decides which new ids get a row; None: all.
-        updates: number of updates so far; the rounding of 16-bit weights is a function of it. Set it, along
-            with the rows, to continue as another group would have.
+        updates: number of updates so far; the rounding of 16-bit weights is a function of it. To continue
+            exactly as another group, set it along with the rows.
         counters: int64[len(COUNTERS), tables], see `TableStatistics`.
     """
 
@@ -100,14 +100,14 @@ class Group:
         """Return (weights, state) of rows, creating new ones; see `Shard.fetch_group`."""
         rows = floats(len(ids), self.dim)
         slots = self.lookup(ids, splits, rows, use=False)
-        if self.frozen:  # an id without a row has zeros, and there is no state
+        if self.frozen:  # an id without a row reads zeros, and the table has no state
             return rows, floats(len(ids), 0)
         if not slots.complete:
             raise StoreError("an id has no row in memory", where=f"tables {', '.join(self.tables)}")
         return self.backend.parts[FAST].read(slots.numbers)
 
     def _create(self, ids: Ids, splits: Offsets, places: Places) -> None:
-        """Make rows for the ids that have none and are admitted; if there is no room for them, raise."""
+        """Create rows for the admitted ids that have none; raise if they do not fit."""
         new = places.absent
         if self.gate is not None:
             admitted = self.gate.admit(ids, splits, new)
@@ -121,15 +121,15 @@ class Group:
     ) -> Found:
         """Write the rows of the ids, or their initial rows; return which ids have a row.
 
-        `warm`: rows of a slower part come to the fast one.
+        `warm`: rows of a slower part move to the fast part.
         """
         places = self.backend.find(ids, splits, use=warm, known=self._present(known))
-        found = np.ones(len(ids), np.bool_)
-        found[places.absent] = False
+        present = np.ones(len(ids), np.bool_)
+        present[places.absent] = False
         if warm and places.away is not None:
             self.backend.create(ids, splits, places, np.empty(0, np.int64))
         self.backend.gather(ids, splits, places, out)
-        return found
+        return present
 
     def update(
         self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
@@ -149,14 +149,14 @@ class Group:
         self.backend.step(ids, places, gradients, lr_scale, noise)
 
     def _present(self, slots: Slots | None) -> Slots | None:
-        """Return slots of the rows that are here now; None if the store has been cleared since."""
+        """Return the slots if still valid; None if the store has been cleared since."""
         return slots if slots is not None and slots.epoch == self._epoch else None
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
-        """Insert or overwrite rows, ignoring admission; ids are distinct inside each table.
+        """Insert or overwrite rows, ignoring admission; ids are unique in each table.
 
-        Overwriting a row does not count as a use. Return for how many there is no room beside the others,
-        where rows are evicted; else raise `StoreError` if there is no room for all.
+        Overwriting a row does not count as a use. If the group evicts rows, return the number of rows that
+        did not fit; otherwise raise `StoreError` unless all fit.
         """
         check_room(self, ids, splits)
         return self.backend.write(ids, splits, weights, state)
@@ -164,18 +164,18 @@ class Group:
     def has(self, t: int, ids: Ids) -> Found:
         """Return which ids of table t have a row, bool[n]."""
         splits = np.where(np.arange(len(self.tables) + 1) > t, len(ids), 0).astype(np.int64)
-        found = np.zeros(len(ids), np.bool_)
+        present = np.zeros(len(ids), np.bool_)
         for part in self.backend.parts:
-            found |= part.directory.find(ids, splits, use=False)[0] >= 0
-        return found
+            present |= part.directory.find(ids, splits, use=False)[0] >= 0
+        return present
 
     def wait_for_readers(self, changes: int, uses: int, lock: Condition) -> None:
-        """Wait, with the lock released, until the cuts being read have room for what a request changes.
+        """Wait, with the lock released, until the cuts being read have room for a request's changes.
 
-        It changes at most `changes` rows, and creates at most `uses`, for which other rows may be evicted.
+        The request changes at most `changes` rows, and creates at most `uses`, which may evict other rows.
         """
         evicts = uses and self.directory.evicts
-        lost = 2 * uses + self.directory.piece if evicts else 0  # an id may push out two rows
+        lost = 2 * uses + self.directory.piece if evicts else 0  # an id may evict two rows
         wait_for_room(self._cuts, changes + lost, lock)
 
     @property
@@ -185,7 +185,7 @@ class Group:
     def cut(self, tables: list[int], without: Sequence[Bytes] | None = None) -> Cut:
         """Return the rows of some tables (by position) as they are now; they can be read while others change.
 
-        `without` has one bit per slot for each part of the backend: these rows are left out.
+        `without`: for each part of the backend, one bit per slot: rows to leave out.
         """
         return Cut(self.backend, self._kind, tables, without)
 
@@ -198,23 +198,23 @@ class Group:
         }
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, by name, what the group needs besides rows to continue exactly; for a snapshot."""
-        own = {} if self.gate is None or self.frozen else self.gate.state()
-        gate = {f"gate.{k}": v for k, v in own.items()}
+        """Return, by name, the group's state other than rows, to continue exactly from a snapshot."""
+        gate_state = {} if self.gate is None or self.frozen else self.gate.state()
+        gate = {f"gate.{k}": v for k, v in gate_state.items()}
         index = save(self.directory.parts) if self.directory.evicts else {}
         counts = np.array([self.updates, self.directory.step], np.int64)
         return {"counts": counts, **gate, **{f"index.{k}": v for k, v in index.items()}}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned, before the rows are written.
+        """Restore the result of `state`, before the rows are written.
 
-        Where rows are evicted, all of them then exist, with their initial values until they are written.
+        If the group evicts rows, all rows then exist, with their initial values until they are written.
 
         Raises:
-            StoreError: there are other rows here, or the state belongs to another budget.
+            StoreError: the store holds other rows, or the state belongs to another budget.
         """
-        own = state if self.directory.evicts else {}
-        image = {k.removeprefix("index."): v for k, v in own.items() if k.startswith("index.")}
+        arrays = state if self.directory.evicts else {}
+        image = {k.removeprefix("index."): v for k, v in arrays.items() if k.startswith("index.")}
         self.backend.restore(image)
         if image:
             self._forget_places()
@@ -227,7 +227,8 @@ class Group:
         """Forget every row and free its memory, and forget the uses counted for admission.
 
         Raises:
-            StoreError: there is no address space for empty memory besides the old; nothing has changed.
+            StoreError: the address space cannot hold new, empty memory in addition to the old; nothing has
+                changed.
         """
         self.backend.clear()
         self._forget_places()
@@ -235,7 +236,7 @@ class Group:
             self.gate.clear()
 
     def _forget_places(self) -> None:
-        """Forget where rows were: in remembered lookups, trackers and cuts."""
+        """Invalidate the slots in earlier lookups, trackers and cuts."""
         self._epoch += 1
         self.backend.observers.clear()
 
@@ -260,14 +261,14 @@ def _gate(admission: Admission | None, seed: int, tables: tuple[str, ...], *, fr
 
 
 def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
-    """Return the memory left after the admission counts; refuse less than half."""
+    """Return the memory left after the admission counts; raise `ConfigError` if less than half is left."""
     if memory is None or gate is None:
         return memory
     if 2 * gate.bytes > memory:
         raise ConfigError(
-            f"the counts of admission take {gate.bytes} bytes of a group's budget of {memory}",
-            why="less than half would be left for rows",
-            fix="give admission less memory, or the tables more",
+            f"the counts of admission take {gate.bytes} bytes of a table group's memory budget of {memory}",
+            why="less than half of the budget would be left for rows",
+            fix="reduce admission.memory, or increase the budget of the tables",
         )
     return memory - gate.bytes
 
@@ -275,7 +276,7 @@ def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
 def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
     """Raise `StoreError` if a group that does not evict has no room for all of these ids.
 
-    `missing` are the positions of ids without a row that are to get one; None: all without a row.
+    `missing`: the positions of the ids to create rows for; None: all ids without a row.
     """
     room = group.directory.room
     if group.directory.evicts or len(ids if missing is None else missing) <= room:
@@ -283,11 +284,12 @@ def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None 
     if missing is None:
         _, missing = group.directory.find(ids, splits, use=False)
     tables = np.searchsorted(splits, missing, side="right")
-    wanted = len(np.unique(np.rec.fromarrays([tables, ids[missing]])))
-    if wanted > room:
+    needed = len(np.unique(np.rec.fromarrays([tables, ids[missing]])))
+    if needed > room:
         raise StoreError(
-            f"no room for {wanted} more rows: {int(group.directory.counters()['rows'].sum())} rows use "
+            f"no room for {needed} more rows: {int(group.directory.counters()['rows'].sum())} rows use "
             f"{group.bytes} bytes",
+            where=f"tables {', '.join(group.tables)}",
             why="the memory budget is used up; the request was refused and changed nothing",
-            fix=f"set {group.budget} to more (without it ulimit -v counts), evict rows, or add shards",
+            fix=f"increase {group.budget} (if it is not set, ulimit -v applies), evict rows, or add shards",
         )

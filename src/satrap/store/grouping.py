@@ -1,4 +1,4 @@
-"""Which tables form a group, and what each group gets of the store's memory and tier."""
+"""Divides tables into groups, and the store's memory and tier among the groups."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from satrap.store.tier import Tier
 
 LEFT_PARTS = 3
 """Without a budget, a store reserves one in this many parts of a limited address space. `clear` reserves
-another part before it returns the first; the rest is for batches and threads."""
+another part before it returns the first; the remainder is for batches and threads."""
 LEAST_LEFT = 256 << 20
-"""Bytes of address space below which a store without a budget is refused."""
+"""Fewest bytes of address space for a store without a budget."""
 
 
 class Kind(NamedTuple):
-    """What the tables of a group have in common.
+    """The settings that the tables of a group have in common.
 
     Attributes:
         dim, dtype, optimizer, frozen: of each table.
         admission: which new ids get a row; None: all.
         eviction: which rows are evicted; None: none.
-        memory: the group's own budget in bytes; None: it shares that of the store.
-        alone: the only table, if the group has a budget of its own; else empty.
+        memory: the group's own budget in bytes; None: it shares the store's budget.
+        alone: the only table, if the group has its own budget; else empty.
     """
 
     dim: int
@@ -47,7 +47,7 @@ Members = Mapping[Kind, Sequence[Table]]
 
 
 class Share(NamedTuple):
-    """A group that is to be made, with its budget in bytes and its part of the tier; None: none."""
+    """A group to create, with its budget in bytes and its part of the tier (None: neither)."""
 
     kind: Kind
     tables: Sequence[Table]
@@ -64,24 +64,24 @@ def shares(
     eviction: Eviction | None = None,
     tier: Tier | None = None,
 ) -> list[Share]:
-    """Return the groups of a store, by first appearance of a table; arguments and errors as of `Shard`."""
+    """Return the groups of a store, by first appearance of a table; arguments and errors as for `Shard`."""
     members: dict[Kind, list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         if table.name in names:
-            raise ConfigError(f"two tables have the name {table.name!r}")
+            raise ConfigError(f"two tables are named {table.name!r}")
         names.add(table.name)
         members.setdefault(_kind(table, optimizer, admission, eviction), []).append(table)
-    for kind, own in members.items():
+    for kind, group in members.items():
         if kind.eviction is not None:
-            kind.eviction.check(kind.memory or memory, f"tables {_names(own)}")
+            kind.eviction.check(kind.memory or memory, f"tables {_names(group)}")
     if tier is not None:
         _check_tier(tier, memory, members)
     sizes = _sizes(memory, members)
     budgets = [None if size is None else size // 1 for size in sizes]
     parts = [None] * len(sizes) if tier is None else _parts(tier, members, sizes)
-    of = zip(members.items(), budgets, parts, strict=True)
-    return [Share(kind, own, budget, part) for (kind, own), budget, part in of]
+    groups = zip(members.items(), budgets, parts, strict=True)
+    return [Share(kind, group, budget, part) for (kind, group), budget, part in groups]
 
 
 def _kind(
@@ -90,7 +90,8 @@ def _kind(
     chosen = table.optimizer or default
     if chosen is None:
         raise ConfigError(
-            f"table {table.name!r} has no optimizer", fix="give the table or the store one of satrap.optim"
+            f"table {table.name!r} has no optimizer",
+            fix="give the table or the store an optimizer of satrap.optim",
         )
     alone = "" if table.memory is None else table.name
     gate, policy = table.admission_or(admission), table.eviction_or(eviction)
@@ -102,7 +103,7 @@ def _names(tables: Sequence[Table]) -> str:
 
 
 def _sizes(memory: int | None, members: Members) -> list[Fraction | None]:
-    """Return the bytes of each group: its own; of the rest in proportion to its tables and bytes per row."""
+    """Return the bytes of each group: its own budget, or a share of the rest by tables and bytes per row."""
     weights = {
         kind: len(tables) * (plan(kind.optimizer, kind.dim, kind.dtype).row_bytes + OVERHEAD)
         for kind, tables in members.items()
@@ -130,32 +131,32 @@ def _check_rest(memory: int, own: int, members: Members) -> None:
     without = [table for kind, tables in members.items() if kind.memory is None for table in tables]
     if own > memory or (own == memory and without):
         having = [table for kind, tables in members.items() if kind.memory is not None for table in tables]
-        more = f"{own} bytes are more than" if own > memory else "nothing is left of"
+        more = "more than" if own > memory else "all of"
         raise ConfigError(
-            f"tables with a budget of their own: {more} the {memory} bytes of all tables",
-            where=f"tables {_names(having)}" + (f"; without: {_names(without)}" if without else ""),
-            why="their budgets are parts of the memory of all tables",
+            f"the tables' own budgets take {own} bytes, {more} the store's {memory} bytes",
+            where=f"tables {_names(having)}" + (f"; without a budget: {_names(without)}" if without else ""),
+            why="the tables' own budgets are taken from the store's memory",
             fix="give the store more memory, or these tables less",
         )
 
 
 def _address_space(own: int) -> int | None:
-    """Return the budget of tables without any, beside those with `own` bytes; None: there is no limit."""
-    left = address_bytes()
-    if left is None:
+    """Return the budget of the tables without one, given the others' bytes `own`; None: no limit."""
+    available = address_bytes()
+    if available is None:
         return None
-    left -= own
-    if left < LEAST_LEFT:
+    available -= own
+    if available < LEAST_LEFT:
         raise StoreError(
-            f"the limits on this process leave {left} bytes of address space",
-            why="the rows need some, and so does every batch",
-            fix="raise the limit (ulimit -v); embedding.memory says how much of it rows may have",
+            f"the limits of this process leave {available} bytes of address space",
+            why=f"rows and batches need at least {LEAST_LEFT} bytes",
+            fix="raise the limit (ulimit -v), or set embedding.memory",
         )
-    return left // LEFT_PARTS
+    return available // LEFT_PARTS
 
 
 def _check_tier(tier: Tier, memory: int | None, members: Members) -> None:
-    """Raise `ConfigError` if no rows go to the tier, or some must not."""
+    """Raise `ConfigError` if no group can use the tier, or a group that evicts cannot."""
     users = {kind for kind in members if kind.eviction is not None}
     for kind in users:
         tier.check(kind.memory or memory, kind.eviction)
@@ -164,7 +165,7 @@ def _check_tier(tier: Tier, memory: int | None, members: Members) -> None:
 
 
 def _parts(tier: Tier, members: Members, sizes: Sequence[Fraction | None]) -> list[Tier | None]:
-    """Return the parts of the tier, in proportion to memory; groups that evict nothing have none."""
+    """Return each group's part of the tier, in proportion to memory; None for groups that do not evict."""
     shares = [size if kind.eviction is not None else None for kind, size in zip(members, sizes, strict=True)]
     whole = sum(share for share in shares if share is not None)
     return [None if share is None else tier.part(share, whole) for share in shares]

@@ -15,7 +15,7 @@ BUCKETS = 4096
 
 
 def index_salt(table: str) -> np.uint64:
-    """Return the salt that is mixed into an id before hashing; it depends only on the name of the table."""
+    """Return the salt mixed into an id before hashing; it depends only on the table's name."""
     return _digest("index", table)
 
 
@@ -41,8 +41,8 @@ def bucket_of(table: str, ids: Ids) -> Inverse:
 def canonical_order(ids: Ids, buckets: Inverse) -> Offsets:
     """Return the positions, int64[n], that sort ids by (bucket, id): the order of every export.
 
-    The ids are distinct. It sorts twice, because NumPy sorts 64-bit numbers with vector instructions and
-    16-bit numbers by counting: five times faster than `lexsort`.
+    The ids are unique. Sorting twice is five times faster than `lexsort`, because NumPy sorts 64-bit numbers
+    with vector instructions and 16-bit numbers by counting.
     """
     by_id = np.argsort(ids)
     order: Offsets = by_id[np.argsort(buckets[by_id].astype(np.uint16), kind="stable")]

@@ -1,8 +1,8 @@
 """The index of a group as arrays: with it, another store evicts the same rows in the same order.
 
-Eviction depends on more than a row's last use: also on which rows share its buckets, its place in them, how
-segments have grown, and where the hand is. So all of that is kept: per entry 8 bytes of id, 4 of note and
-1 of "live". About 75 % of entries are in use in a full store: 17.4 bytes per row, measured.
+Eviction depends on a row's last use, but also on which rows share its buckets, its position in them, how
+segments have grown, and where the clock hand is. The image holds all of that: per entry 8 bytes of id, 4 of
+note and 1 of "live". About 75 % of entries are in use in a full store: 17.4 bytes per row, measured.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def _lengths(counts: npt.NDArray[np.int64]) -> dict[str, int]:
 
 
 def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of everything that decides which row is evicted next.
+    """Return copies of all state that determines which row is evicted next.
 
     A delta also needs all of it. Measured with 1 and 5 million rows on one core: 6 to 7 milliseconds per
-    million rows, or 25 to 45 when the memory for the copies is fresh, as at the first snapshot.
+    million rows, or 25 to 45 if the memory for the copies is fresh, as at the first snapshot.
     """
     pages = int(parts.counts[layout.PAGES_USED])
     buckets = parts.buckets(pages)
     keys = np.ascontiguousarray(buckets[:, :_SLOTS]).view(np.uint64)
     live = buckets[:, _SLOTS : _SLOTS + layout.ENTRIES] != 0
     free = parts.numbers("free_pages", int(parts.counts[layout.PAGES_FREE]))
-    live.reshape(pages, -1)[free] = False  # a page is emptied when it is taken
+    live.reshape(pages, -1)[free] = False  # a free page is emptied only when it is used again
     keys[~live] = 0  # keys of removed rows
     lists = {name: parts.numbers(name, count).copy() for name, count in _lengths(parts.counts).items()}
     lists["pages"][: layout.FIRST_SEGMENT * layout.SEGMENT_PAGES] = 0  # scratch
@@ -73,7 +73,7 @@ def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
 
 
 class Entries(NamedTuple):
-    """The rows an image names: ids uint64[n] by table, splits int64[tables + 1], index entries int64[n]."""
+    """The rows of an image: ids uint64[n] by table, splits int64[tables + 1], index entries int64[n]."""
 
     ids: Ids
     splits: Offsets
@@ -81,7 +81,7 @@ class Entries(NamedTuple):
 
 
 def entries(parts: Parts, image: Arrays) -> Entries:
-    """Return the rows that an image names; raise `StoreError` if it does not fit this index."""
+    """Return the rows of an image; raise `StoreError` if the image does not fit this index."""
     counts = parts.counts.copy()
     counts[list(_KEPT_COUNTS)] = image["counts"]
     lengths, pages = _lengths(counts), int(counts[layout.PAGES_USED])
@@ -99,23 +99,23 @@ def entries(parts: Parts, image: Arrays) -> Entries:
     fits = all(image[name].shape == shape for name, shape in shapes.items())
     if not fits or any(counts[word] > counts[limit] for word, limit in limits.items()):
         raise StoreError(
-            "what decides over eviction does not fit this store",
-            why="it is of a larger budget: with fewer replicas, shards hold more tables in the same memory",
-            fix="resume with the memory, cluster.workers and cluster.placements it was saved with",
+            "the saved eviction state does not fit this store",
+            why="the saved store had a larger budget: with fewer replicas, shards hold more tables in memory",
+            fix="resume with the memory, cluster.workers and cluster.placements of the saved run",
         )
     lists, used, facts = _lists(image, int(counts[layout.SEGMENTS]))
     table = np.zeros(pages, np.int32)
     table[lists[used]] = np.repeat(facts[:, layout.SEGMENT_TABLE], used.sum(axis=1))
     at = np.flatnonzero(image["live"])
-    of = table[at // _PAGE_ENTRIES]
-    order = np.argsort(of, kind="stable")
-    at, of = at[order], of[order]
-    splits = np.searchsorted(of, np.arange(len(parts.records) + 1)).astype(np.int64)
+    tables = table[at // _PAGE_ENTRIES]
+    order = np.argsort(tables, kind="stable")
+    at, tables = at[order], tables[order]
+    splits = np.searchsorted(tables, np.arange(len(parts.records) + 1)).astype(np.int64)
     return Entries(image["keys"].reshape(-1)[at].astype(np.uint64), splits, at)
 
 
 def _lists(image: Arrays, segments: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], Inverse]:
-    """Return (pages of each segment, which of them are in use, facts of each segment)."""
+    """Return (pages of each segment, whether each page is in use, facts of each segment)."""
     facts = image["facts"].reshape(segments, layout.FACTS)
     lists = image["pages"].reshape(segments, layout.SEGMENT_PAGES)
     used = np.arange(layout.SEGMENT_PAGES) < facts[:, layout.SEGMENT_COUNT, None]
@@ -124,17 +124,17 @@ def _lists(image: Arrays, segments: int) -> tuple[npt.NDArray[np.int32], npt.NDA
 
 
 def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offsets]:
-    """Restore a directory to an image; return (its rows, their slots, positions of rows that were not here).
+    """Restore a directory to an image; return (the image's rows, their slots, positions of the new rows).
 
     Raises:
-        StoreError: there are other rows here, or the image belongs to another budget; nothing has changed.
+        StoreError: the store holds other rows, or the image belongs to another budget; nothing has changed.
     """
     parts = directory.parts
     rows = entries(parts, image)
     slots, missing = directory.find(rows.ids, rows.splits, use=False)
     here, used = int(parts.records[:, layout.USED].sum()), int(parts.counts[layout.SLOTS_USED])
     if len(slots) - len(missing) != here or used + len(missing) > directory.limit:
-        raise StoreError("the rows of the store are not those its state tells of", fix="clear it first")
+        raise StoreError("the store's rows differ from its saved state", fix="clear the store first")
     slots[missing] = used + np.arange(len(missing), dtype=np.int32)
     parts.counts[layout.SLOTS_USED] = used + len(missing)
     _restore(parts, image, rows, slots)
@@ -142,9 +142,9 @@ def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offset
 
 
 def _keys(image: Arrays) -> Ids:
-    """Return the keys uint64[buckets, ENTRIES], such that the first match of a row in its bucket is the row.
+    """Return the keys uint64[buckets, ENTRIES]; the first match of a row's key in its bucket is the row.
 
-    Free entries of an image have key 0. Before the row of id 0, they get a key that no row of the bucket has.
+    Free entries of an image have key 0. In a bucket with the row of id 0, they get an unused key instead.
     """
     keys, live = image["keys"].astype(np.uint64), image["live"].astype(np.bool_)
     for bucket in np.flatnonzero(((keys == 0) & live).any(axis=1)).tolist():
@@ -158,7 +158,7 @@ def _restore(parts: Parts, image: Arrays, rows: Entries, slots: Inverse) -> None
     before = int(parts.counts[layout.PAGES_USED])
     parts.counts[list(_KEPT_COUNTS)] = image["counts"]
     pages = int(parts.counts[layout.PAGES_USED])
-    parts.buckets(max(before, pages))[:] = 0  # pages that were never in use must be empty
+    parts.buckets(max(before, pages))[:] = 0  # unused pages must be empty
     buckets = parts.buckets(pages)
     buckets[:, :_SLOTS] = _keys(image).view(np.uint32)
     words = np.zeros(pages * _PAGE_ENTRIES, np.uint32)

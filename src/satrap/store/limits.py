@@ -1,7 +1,7 @@
-"""How much memory, address space and processor time this process may have.
+"""Limits of this process: memory, address space and CPU time.
 
-A container's limit (cgroup v1 or v2) counts as the machine's memory: the system ends a process beyond it. A
-process beyond its share of processor time is paused.
+A container's limit (cgroup v1 or v2) counts as the machine's memory: the system kills a process beyond it. A
+process beyond its CPU quota is paused.
 """
 
 from __future__ import annotations
@@ -13,62 +13,62 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc")
-"""Where the system describes its processes."""
+"""The folder in which the system describes its processes."""
 _LIMIT_FILES = {"cgroup": "memory.limit_in_bytes", "cgroup2": "memory.max"}
 
 
 def machine_bytes(proc: Path = PROC) -> int:
-    """Return the bytes of memory of this machine, or of this process's container if that has less."""
+    """Return the bytes of memory of this machine, or of this process's container if it has less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([physical, *_container_limits(proc)])
 
 
 def address_bytes(proc: Path = PROC) -> int | None:
-    """Return the bytes of address space that this process can still reserve; None: there is no limit.
+    """Return the bytes of address space that this process can still reserve; None: unlimited.
 
-    `ulimit -v` and `ulimit -d` set limits, and so does the system where `vm.overcommit_memory` is 2: there
-    reserved memory counts as used.
+    `ulimit -v` and `ulimit -d` set limits. With `vm.overcommit_memory` 2 the system sets another: reserved
+    memory counts as used.
     """
-    left: list[int] = []
-    with contextlib.suppress(OSError):  # systems without /proc have none of these limits
+    remaining: list[int] = []
+    with contextlib.suppress(OSError):  # a system without /proc has none of these limits
         pages = [int(number) for number in (proc / "self/statm").read_text().split()]
         used = {resource.RLIMIT_AS: pages[0], resource.RLIMIT_DATA: pages[5]}
         for kind, count in used.items():
             limit = resource.getrlimit(kind)[0]
             if limit != resource.RLIM_INFINITY:
-                left.append(limit - count * resource.getpagesize())
+                remaining.append(limit - count * resource.getpagesize())
         if (proc / "sys/vm/overcommit_memory").read_text().strip() == "2":
             facts = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
             limit, used_up = (int(facts[name].split()[0]) for name in ("CommitLimit", "Committed_AS"))
-            left.append((limit - used_up) * 1024)
-    return max(0, min(left)) if left else None
+            remaining.append((limit - used_up) * 1024)
+    return max(0, min(remaining)) if remaining else None
 
 
 def usable_cores(proc: Path = PROC) -> float:
-    """Return how many cores this process may use at once, by its affinity and its container's quota."""
+    """Return the number of cores this process may use, by its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([float(allowed), *_container_cores(proc)])
 
 
 def _container_limits(proc: Path) -> Iterator[int]:
-    """Yield the limits of the process's memory cgroup and of all cgroups around it."""
+    """Yield the limits of the process's memory cgroup and of all its ancestors."""
     for kind, folder in _container_folders("memory", proc):
-        with contextlib.suppress(OSError, ValueError):  # the root has no such file, and "max" is no limit
+        with contextlib.suppress(OSError, ValueError):  # the root has no such file; "max" means unlimited
             yield int((folder / _LIMIT_FILES[kind]).read_text())
 
 
 def _container_cores(proc: Path) -> Iterator[float]:
-    """Yield the quotas of processor time of the process's cgroup and of all around it, in cores."""
+    """Yield the CPU quotas of the process's cgroup and of all its ancestors, in cores."""
     for kind, folder in _container_folders("cpu", proc):
         with contextlib.suppress(OSError, ValueError):
             names = ["cpu.max"] if kind == "cgroup2" else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
             quota, period = " ".join((folder / name).read_text() for name in names).split()
-            if int(quota) > 0:  # -1 is no limit
+            if int(quota) > 0:  # -1 means unlimited
                 yield int(quota) / int(period)
 
 
 def _container_folders(controller: str, proc: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (kind, folder) of the process's cgroup of a controller, and of all cgroups around it."""
+    """Yield (kind, folder) of the process's cgroup of a controller, and of all its ancestors."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
         mounts = (proc / "self/mountinfo").read_text().splitlines()
@@ -84,9 +84,9 @@ def _container_folders(controller: str, proc: Path) -> Iterator[tuple[str, Path]
 
 
 def _folders_up(mount: Path, root: str, path: str) -> Iterator[Path]:
-    """Yield a cgroup's folder and those around it, up to the mount point of its file system."""
+    """Yield a cgroup's folder and its ancestors, up to the mount point of its file system."""
     inside = PurePosixPath(path)
-    # a container may see its own group as the root, while the path still names the groups around it
+    # a container may see its own cgroup as the root, while the path still names the ancestors
     below = inside.relative_to(root) if inside.is_relative_to(root) else PurePosixPath()
     folder = mount if ".." in below.parts else mount / below
     while True:

@@ -1,7 +1,7 @@
-"""Address space reserved at once and backed by memory only where it is touched.
+"""Address space that is reserved in advance and backed by memory only as it is used.
 
 Rows and index never move: a slab as large as the machine's memory is reserved, and the system adds zeroed
-pages, of 2 MiB where it can, as slots are used.
+pages, of 2 MiB if possible, as slots are used.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
 class Reserved:
     """Zeroed memory of `size` bytes, > 0, backed by pages only as it is used.
 
-    All is reserved or `StoreError` is raised, as kernels do not check. Pages of 2 MiB (`huge`) halve the time
-    of random access; with small ones no more memory is in use than was touched. The first `small` bytes, a
-    multiple of 2 MiB, get small pages in any case.
+    Raises `StoreError` unless all of it can be reserved, as kernels do not check. Pages of 2 MiB (`huge`)
+    halve the time of random access; small pages use no more memory than was touched. The first `small` bytes,
+    a multiple of 2 MiB, always get small pages.
     """
 
     def __init__(self, size: int, *, huge: bool = True, small: int = 0) -> None:
@@ -38,15 +38,17 @@ class Reserved:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
             self._map, self.size = mmap.mmap(-1, size, flags=flags), size
         except (OSError, OverflowError) as error:
-            left = address_bytes()
+            available = address_bytes()
             raise StoreError(
                 f"the system does not grant {size} bytes of address space: {error}",
-                why="nothing limits this process" if left is None else f"its limits leave {left} bytes",
-                fix="set embedding.memory to less, or raise the limit (ulimit -v, vm.overcommit_memory)",
+                why="this process has no limit of its own"
+                if available is None
+                else f"the limits of this process leave {available} bytes",
+                fix="reduce embedding.memory, or raise the limit (ulimit -v, vm.overcommit_memory)",
             ) from error
         small = min(small, self.size) if huge else self.size
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, but correct
+            with contextlib.suppress(OSError):  # a system without huge pages is slower, but correct
                 if small:
                     self._map.madvise(mmap.MADV_NOHUGEPAGE, 0, small)
                 if small < self.size:

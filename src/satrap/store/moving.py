@@ -1,4 +1,4 @@
-"""Rows of a table group by fixed bucket: how many there are, and dropping those that have moved elsewhere."""
+"""Counts the rows of a table group by fixed bucket, and drops rows that have moved to another store."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from satrap.store.hashes import BUCKETS
 from satrap.store.types import Ids, Inverse, Offsets
 
 _PIECE = 64
-"""Fixed buckets whose rows are listed at once, so that the list stays small."""
+"""Number of fixed buckets whose rows are listed at once, which keeps the list small."""
 
 
 def discard(group: Group, buckets: Mask) -> int:
-    """Drop the rows of some fixed buckets, bool[4096]; return how many.
+    """Drop the rows of some fixed buckets, bool[4096]; return their number.
 
     Raises:
-        StoreError: the backend cannot; nothing has changed.
+        StoreError: the backend does not support it; nothing has changed.
     """
     dropped = 0
     for t, ids, slots, numbers in _listed(group, buckets):
-        # bucket by bucket: 8,000 rows take 0.7 ms; in the order of the index they took 20
+        # bucket by bucket, 8,000 rows take 0.7 ms; in index order they take 20 ms
         order = np.argsort(numbers, kind="stable")
         chosen = order[buckets[numbers[order]]]
         group.backend.discard(t, ids[chosen], slots[chosen])
@@ -32,7 +32,7 @@ def discard(group: Group, buckets: Mask) -> int:
 
 
 def rows_by_bucket(group: Group, buckets: Mask) -> Offsets:
-    """Return the number of rows in each fixed bucket, int64[4096], in the fast part; 0 where not asked."""
+    """Return the number of fast-part rows in each of some fixed buckets, int64[4096]; 0 in the others."""
     counts = np.zeros(BUCKETS, np.int64)
     for _, _, _, numbers in _listed(group, buckets):
         counts += np.bincount(numbers, minlength=BUCKETS)
@@ -40,9 +40,10 @@ def rows_by_bucket(group: Group, buckets: Mask) -> Offsets:
 
 
 def _listed(group: Group, buckets: Mask) -> Iterator[tuple[int, Ids, Inverse, Inverse]]:
-    """Yield (table, ids, slots, buckets) of rows of the fast part, piece by piece, at least all of `buckets`.
+    """Yield (table, ids, slots, buckets) of rows of the fast part, in pieces that cover all of `buckets`.
 
-    Pieces end where none is wanted, so that a few buckets cost little however many rows there are.
+    A piece may include other buckets, but unwanted buckets at its ends are skipped, so that a few buckets
+    cost little in a large store.
     """
     for t in range(len(group.tables)):
         for first in range(0, BUCKETS, _PIECE):

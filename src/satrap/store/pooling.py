@@ -1,7 +1,7 @@
-"""Batch operations around a store: distinct ids, pooling of rows, and their gradients.
+"""Batch operations around a store: unique ids, pooling of rows, and their gradients.
 
-All take and return NumPy arrays (a CPU tensor's `.numpy()` shares memory), run without the GIL, and sum in a
-fixed order: the same input gives the same bits.
+All functions take and return NumPy arrays (a CPU tensor's `.numpy()` shares memory), run without the GIL, and
+sum in a fixed order, so equal inputs give bit-identical results.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NO_WEIGHTS = np.empty(0, np.float32)
 
 @checked()
 def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
-    """Return the distinct ids of each segment, in order of first appearance.
+    """Return the unique ids of each segment, in order of first appearance.
 
     Args:
         ids: uint64[n].
         splits: int64[T + 1] ascending from 0 to n; segment t is `ids[splits[t]:splits[t + 1]]`.
 
     Returns:
-        distinct: uint64[u]; its splits: int64[T + 1]; inverse: int32[n] with `distinct[inverse] == ids`.
+        unique: uint64[u]; its splits: int64[T + 1]; inverse: int32[n] with `unique[inverse] == ids`.
 
     Raises:
         StoreError: wrong dtype or shape.
@@ -92,9 +92,9 @@ def pool(
         rows: float32[u, dim].
         inverse: int32[n], values 0..u-1.
         offsets: int64[bags + 1] ascending from 0 to n; None: one row per bag.
-        mode: "sum"; "mean" (weighted sum / sum of weights); "sqrtn" (weighted sum / root of the sum of
-            squared weights); "max" (largest weighted value per column, the first of equals). An empty bag
-            is 0; a divisor of 0 is taken as 1.
+        mode: "sum"; "mean" (weighted sum / sum of weights); "sqrtn" (weighted sum / square root of the sum
+            of squared weights); "max" (largest weighted value per column; the first on ties). An empty bag
+            gives 0; a divisor of 0 is replaced by 1.
         weights: float32[n], one per id; None: all 1.
         out: float32[bags, dim] to write to; rows may have any stride, such as `block[:, f, :]`.
 
@@ -151,7 +151,7 @@ def pool_backward(
     out = _into(into, u, gradients.shape[1])
     if mode == "max":
         if argmax is None or argmax.shape != gradients.shape:
-            raise StoreError("the backward pass of max pooling needs the argmax that pool returned")
+            raise StoreError("pool_backward with mode max needs the argmax that pool returned")
         argmax = plain(argmax, np.int32, 2, "argmax")
         batch.pool_max_backward(*strided(gradients), inverse, weights, argmax, address(out))
         return out
@@ -183,7 +183,7 @@ def block_of(inverse: Inverse, u: int, features: int, dim: int, out: Floats | No
     """Return `inverse`, checked, and `out` or a new array of float32[batch, features, dim]."""
     inverse = _inverse(inverse, u, len(inverse))
     if features < 1 or len(inverse) % features:
-        raise StoreError(f"{len(inverse)} ids do not divide into {features} features")
+        raise StoreError(f"{len(inverse)} ids cannot be divided into {features} features of equal size")
     shape = (len(inverse) // features, features, dim)
     if out is None:
         return inverse, floats(*shape)
@@ -204,8 +204,8 @@ def gather_features_backward(
         gradients: float32[batch, features, dim]; samples may have any stride.
         inverse: as given to `gather_features`.
         u: number of rows.
-        into: float32[u, dim], C-contiguous, to add to; default a new array. Without it, summing is fastest
-            if rows are numbered by first appearance, as `distinct` does.
+        into: float32[u, dim], C-contiguous, to add to; default a new array. Without `into`, summing is
+            fastest if rows are numbered by first appearance, as `distinct` does.
 
     Raises:
         StoreError: wrong dtype, shape or value.
@@ -221,9 +221,9 @@ def gather_features_backward(
 
 @checked()
 def sum_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, bool]:
-    """Return the result of `gather_features_backward`, and whether it has neither NaN nor infinity.
+    """Return the result of `gather_features_backward`, and whether all of it is finite.
 
-    Checking costs nothing while the sums are made; later it would take another pass.
+    Checking during the summation is free; afterwards it would read the result again.
     """
     gradients, inverse = _of_features(gradients, inverse, u)
     _, features, dim = gradients.shape
@@ -258,7 +258,7 @@ def _inverse(inverse: Inverse, u: int, count: int) -> Inverse:
     if len(inverse) != count:
         raise StoreError(f"inverse must have {count} entries, got {len(inverse)}")
     if not batch.inside(inverse, u):
-        raise StoreError(f"inverse must hold 0..{u - 1}, since u is {u}")
+        raise StoreError(f"values of inverse must be in 0..{u - 1}, since u is {u}")
     return inverse
 
 

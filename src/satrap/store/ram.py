@@ -23,7 +23,7 @@ _NOWHERE = np.empty(0, np.int64)
 
 
 class Ram(RowBackend):
-    """The backend that keeps its rows in one slab, with `room` for so many; see `RowBackend`.
+    """The backend that keeps its rows in one slab, sized by `room`; see `RowBackend`.
 
     Raises:
         StoreError: the system does not grant the memory.
@@ -46,7 +46,7 @@ class Ram(RowBackend):
         self.directory.keep_counters(before)
 
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
-        """Return where rows are."""
+        """Return the locations of rows."""
         if use:
             self.advance()
         if known is None:
@@ -60,7 +60,7 @@ class Ram(RowBackend):
         return places
 
     def advance(self) -> None:
-        """Begin a request that uses rows; drop some expired rows."""
+        """Start a request that uses rows; drop some expired rows."""
         taken = self.directory.reassigned
         self.directory.advance()
         self._lose(taken)
@@ -72,7 +72,7 @@ class Ram(RowBackend):
         places.missing = places.missing[places.slots[places.missing] < 0]
 
     def pieces(self, new: Offsets) -> Iterator[Offsets]:
-        """Yield `new` in pieces for `make`, small enough for observers to hear of every evicted row."""
+        """Yield `new` in pieces for `make`, small enough to notify observers of every evicted row."""
         size = max(1, self.directory.piece if self.observers else len(new))
         return (new[i : i + size] for i in range(0, len(new), size))
 
@@ -121,7 +121,7 @@ class Ram(RowBackend):
         """Insert or overwrite rows."""
         places = self.find(ids, splits)
         if len(places.missing):
-            if self.directory.evicts:  # else the steps count lookups alone, also after a resume
+            if self.directory.evicts:  # without eviction, steps count only lookups, also after a resume
                 self.advance()
             places = Places(*self.directory.find(ids, splits, use=True))
             for piece in self.pieces(places.missing):
@@ -130,7 +130,7 @@ class Ram(RowBackend):
         return len(ids) - self.overwrite(ids, places.slots, weights, state)
 
     def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
-        """Write rows to slots (-1: none); return how many."""
+        """Write rows to slots (-1: none); return the number written."""
         inside = np.flatnonzero(slots >= 0)
         if len(inside) == len(ids):
             self.slab.write(ids, slots, weights, state)

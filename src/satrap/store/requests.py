@@ -1,4 +1,4 @@
-"""Requests that serve all tables of a group at once."""
+"""Requests to all tables of a group at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from satrap.store.types import (
 
 @checked()
 class GroupRequests:
-    """Checks requests to table groups, and serves them one after another, whatever thread they come from.
+    """Checks and serves requests to table groups, one after another; thread-safe.
 
     Attributes:
         groups: the table groups; tables of a group share one slab of rows. Empty once the store is closed.
@@ -46,7 +46,7 @@ class GroupRequests:
 
         Args:
             group: index of the group.
-            ids: uint64[n], distinct inside each table.
+            ids: uint64[n], unique in each table.
             splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to `groups[group].tables[t]`.
             out: float32[n, dim] to write to; rows may have any stride.
 
@@ -66,15 +66,15 @@ class GroupRequests:
         features: int = 1,
         use: bool = True,
     ) -> tuple[Floats, Slots]:
-        """Do what `lookup_group` does; also return slots, which save `update_group` finding the ids again.
+        """Do what `lookup_group` does; also return slots, so that `update_group` need not find the ids again.
 
         Args:
             group, ids, splits: as in `lookup_group`.
             out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
-            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. Then
-                the rows are what `gather_features` makes of the distinct rows, which are not written.
+            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. The
+                result is then `gather_features` of the unique rows, which are not written themselves.
             features: number of features with one id per sample, >= 1.
-            use: False: the rows are read ahead, and the request is not counted. Not where rows are evicted.
+            use: False: a prefetch, which is not counted. Not supported if rows are evicted.
 
         Raises:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
@@ -93,8 +93,8 @@ class GroupRequests:
     def fetch_group(self, group: int, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
         """Do what `lookup_group` does; return (weights float32[n, dim], optimizer state float32[n, width]).
 
-        Another store that loads them continues as this one would: see `Chunk` for what the state holds. The
-        request is not counted: rows are fetched ahead of their use, and perhaps more than once.
+        Another store that loads them continues exactly; see `Chunk` for the contents of the state. The
+        request is not counted, since rows are fetched before their use, and perhaps more than once.
 
         Raises:
             StoreError: as for `lookup_group`, or an id has no row in memory, which happens only with
@@ -106,24 +106,24 @@ class GroupRequests:
             return g.fetch(ids, splits)
 
     def load_group(self, group: int, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
-        """Insert or overwrite rows with what `fetch_group` returned.
+        """Insert or overwrite rows with the result of `fetch_group`.
 
         Args:
-            group, ids, splits: as in `lookup_group` (not checked: of a repeated id one of the rows stays).
+            group, ids, splits: as in `lookup_group` (not checked: of a repeated id's rows, one is kept).
             weights: float32[n, dim].
-            state: float32[n, width], the optimizer's.
+            state: float32[n, width], the optimizer state.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, or no room for a new row.
         """
         if lost := self._write(group, ids, splits, weights, state):
             raise StoreError(
-                f"no room for {lost} of {len(ids)} rows that are loaded together",
+                f"no room for {lost} of {len(ids)} rows in one load",
                 fix="give the store more memory, or load smaller chunks",
             )
 
     def _write(self, group: int, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
-        """Do that; return how many rows did not fit beside the others."""
+        """Do what `load_group` does; return the number of rows that did not fit."""
         g, ids, splits = self._request(group, ids, splits)
         weights = check_rows(weights, len(ids), g.dim, "weights")
         state = check_rows(state, len(ids), g.plan.width, "state")
@@ -143,9 +143,9 @@ class GroupRequests:
     ) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]); see `peek`.
 
-        Arguments and errors are those of `lookup_group`; `slots` is as in `update_group`. With `warm`, rows
-        that are in the tier come to memory in the place of others, as for a lookup, and the request counts as
-        a use; no row changes. Without a tier it has no effect.
+        Arguments and errors are as for `lookup_group`; `slots` is as in `update_group`. With `warm`, rows in
+        the tier move to memory, evicting others as a lookup does, and the request counts as a use; no row
+        changes. Without a tier `warm` has no effect.
         """
         g, ids, splits = self._request(group, ids, splits)
         _check_slots(slots, g, ids)
@@ -171,12 +171,12 @@ class GroupRequests:
 
         Args:
             group: index of the group.
-            ids: uint64[n], distinct inside each table (not checked: a repeated id takes two steps).
+            ids: uint64[n], unique in each table (not checked: a repeated id takes two steps).
             splits: int64[tables + 1], as in `lookup_group`.
             gradients: float32[n, dim].
             lr_scale: factor on the optimizer's lr for this update.
-            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. The
-                result is the same, however old it is.
+            slots: the slots that `lookup_slots` returned for exactly these ids, so that the rows need not be
+                found again. The result is the same however old the slots are.
             checked: the gradients are known to be finite, from `check_gradients` or `sum_features`.
 
         Raises:
@@ -193,20 +193,20 @@ class GroupRequests:
             g.update(ids, splits, gradients, lr_scale, slots)
 
     def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
-        """Raise the error that `update_group` would raise for one of these, before any of them is applied.
+        """Raise the error that `update_group` would raise for any of these updates, before applying one.
 
         Args:
-            groups: index of the group of each.
-            gradients: float32[n, dim] each.
+            groups: index of each update's group.
+            gradients: float32[n, dim] of each update.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted as
                 one refused update).
         """
         with self._lock:
-            for group, one in zip(groups, gradients, strict=True):
+            for group, rows in zip(groups, gradients, strict=True):
                 g = self._group(group)
-                self._refuse_nonfinite(g, check_rows(one, len(one), g.dim, "gradients"))
+                self._refuse_nonfinite(g, check_rows(rows, len(rows), g.dim, "gradients"))
 
     def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
         if not all_finite(gradients.reshape(-1).view(np.uint32)):
@@ -220,7 +220,7 @@ class GroupRequests:
     def _group(self, group: int) -> Group:
         self._open()
         if not 0 <= group < len(self.groups):
-            raise StoreError(f"there is no group {group}: there are {len(self.groups)}")
+            raise StoreError(f"group {group} does not exist (number of groups: {len(self.groups)})")
         return self.groups[group]
 
     def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[Group, Ids, Offsets]:
@@ -231,4 +231,7 @@ class GroupRequests:
 
 def _check_slots(slots: Slots | None, group: Group, ids: Ids) -> None:
     if slots is not None and (slots.group != group.index or len(slots.numbers) != len(ids)):
-        raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
+        raise StoreError(
+            "the slots belong to another request",
+            fix="pass the slots that lookup_slots returned for these ids",
+        )

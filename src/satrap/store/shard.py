@@ -37,40 +37,40 @@ class Shard(GroupRequests):
     users = satrap.Table("user", dim=16, optimizer=satrap.optim.Adagrad(lr=0.01))
     shard = satrap.store.Shard([users], seed=7)
     rows = shard.lookup("user", ids)         # ids uint64[n] -> float32[n, 16]; new ids get their initial row
-    shard.update("user", ids, gradients)     # duplicates are summed, then one step per distinct row
+    shard.update("user", ids, gradients)     # duplicates are summed, then one step per unique id
     rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
     ```
 
-    Tables of equal dim, dtype, optimizer, admission and eviction form a *group*; one with its own memory is
-    alone. The methods of `GroupRequests` serve all tables of a group at once. A row's first value
-    is a pure function of (seed, table name, id). Calls from several threads are served one after another. A
-    refused request changes nothing.
+    Tables of equal dim, dtype, optimizer, admission and eviction form a *group*; a table with its own memory
+    forms a group alone. The methods of `GroupRequests` serve all tables of a group at once. A row's first
+    value is a pure function of (seed, table name, id). Calls from several threads are served one after
+    another. A refused request changes nothing.
 
     Args:
-        tables: their names are unique. Without any, it is a store that stays empty.
-        seed: of the initial rows, any integer.
-        optimizer: for tables that name none.
+        tables: tables with unique names. Without tables, the store stays empty.
+        seed: seed of the initial rows, any integer.
+        optimizer: for tables without one.
         threads: number of threads that share a large request (above about 16,000 ids); None: the cores of
             this process, at most 4. The result does not depend on it, bit for bit.
-        memory: budget in bytes for everything the rows need: weights, state, index (the tier's, too),
-            bookkeeping and rounding to pages. Groups share what tables with their own memory leave, so
-            that every table can have as many rows as any other. None: the machine's memory (its container's,
-            if that has less), or a third of the remaining address space where that is limited (`ulimit -v`,
-            `vm.overcommit_memory` 2).
-        admission: which new ids get a row, in tables that do not say so themselves; None: all.
-        eviction: which rows are evicted once the budget is used up, in tables that do not say so themselves;
+        memory: budget in bytes for everything the rows need: weights, state, index (also the tier's),
+            bookkeeping and rounding to pages. Tables with their own memory take it from this budget; groups
+            share the rest so that all tables can have equally many rows. None: the machine's memory (its
+            container's, if that has less), or a third of the remaining address space if that is limited
+            (`ulimit -v`, `vm.overcommit_memory` 2).
+        admission: which new ids get a row, in tables without their own setting; None: all.
+        eviction: which rows are evicted once the budget is used up, in tables without their own setting;
             None: none, and new ids are refused. Without a budget only the policy "ttl" has an effect.
-        tier: where evicted rows are kept so that they can come back; None: nowhere, they are forgotten.
-            Tables that evict no rows have no part of it.
+        tier: file that keeps evicted rows so that they can return; None: evicted rows are lost. Tables that
+            do not evict rows have no part of the tier.
 
     Attributes:
-        changes: which rows changed or were removed since a moment; off until first used, see `Changes`.
-        weight_changes: the same for another reader, to which a lookup is no change.
-        ahead: reads rows of the tier before they are looked up, see `Ahead`.
+        changes: tracks rows that change or are removed; off until first used, see `Changes`.
+        weight_changes: the same for another reader, for which a lookup is not a change.
+        ahead: prefetches rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
-        ConfigError: a repeated name, a table without optimizer, an impossible budget, tables whose
-            own memory is more than that of all, eviction that needs a budget, or a tier that cannot be used.
+        ConfigError: a repeated name, a table without optimizer, an invalid budget, tables whose own memory
+            exceeds the store's, eviction that needs a budget, or a tier that cannot be used.
         StoreError: the system grants no memory, or no file for the tier.
     """
 
@@ -113,19 +113,19 @@ class Shard(GroupRequests):
     def __repr__(self) -> str:
         if self._closed:
             return "Shard(closed)"
-        found = self.statistics()
-        return f"Shard(tables={list(self._where)}, rows={found.rows}, memory={size(found.bytes)})"
+        statistics = self.statistics()
+        return f"Shard(tables={list(self._where)}, rows={statistics.rows}, memory={size(statistics.bytes)})"
 
     def group_of(self, table: str) -> tuple[int, int]:
         """Return (index of the table's group, position of the table in it).
 
         Raises:
-            StoreError: no such table.
+            StoreError: unknown table.
         """
         self._open()
         if table not in self._where:
             raise StoreError(
-                f"there is no table {table!r}", fix=f"tables: {', '.join(self._where) or 'none'}"
+                f"the store has no table {table!r}", fix=f"tables: {', '.join(self._where) or 'none'}"
             )
         return self._where[table]
 
@@ -155,9 +155,9 @@ class Shard(GroupRequests):
         return self.peek_group(g, ids, splits)
 
     def update(self, table: str, ids: Ids, gradients: Floats, *, lr_scale: float = 1.0) -> None:
-        """Sum the gradients of equal ids, then take one optimizer step per distinct row.
+        """Sum the gradients of equal ids, then take one optimizer step per unique id.
 
-        For an id without a row, only its own gradient is lost; it is counted as dropped.
+        The gradient of an id without a row is lost and counted as dropped.
 
         Args:
             table: name of the table.
@@ -176,16 +176,16 @@ class Shard(GroupRequests):
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384
     ) -> Iterator[Chunk]:
-        """Yield the current rows of a table in canonical order (bucket, then id): equal content, equal bytes.
+        """Yield the current rows of a table by bucket, then id; equal contents yield equal bytes.
 
         Args:
             table: name of the table.
-            buckets: only these (0..4095); default all.
+            buckets: only rows of these buckets (0..4095); default all.
             chunk_rows: most rows per chunk. Memory in use: two chunks, and copies of rows that change before
                 they are read, as for `snapshot`.
 
         Raises:
-            StoreError: unknown table or bucket, or chunk_rows < 1; the store was cleared or closed meanwhile.
+            StoreError: unknown table or bucket, chunk_rows < 1, or a store cleared or closed while exporting.
         """
         g, t = self.group_of(table)
         if chunk_rows < 1:
@@ -193,7 +193,7 @@ class Shard(GroupRequests):
         wanted = sorted(range(BUCKETS) if buckets is None else set(buckets))
         for bucket in wanted[:1] + wanted[-1:]:
             if not 0 <= bucket < BUCKETS:
-                raise StoreError(f"there is no bucket {bucket}: they are 0..{BUCKETS - 1}")
+                raise StoreError(f"bucket {bucket} does not exist: buckets are 0..{BUCKETS - 1}")
         with self._lock:
             cut = self.groups[g].cut([t])
         return cut.every_chunk(chunk_rows, self._lock, wanted)
@@ -201,22 +201,22 @@ class Shard(GroupRequests):
     def snapshot(
         self, *, buckets: Sequence[int] = range(BUCKETS), chunk_rows: int = 16384
     ) -> Generator[Chunk, None, None]:
-        """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
+        """Yield the current rows of all tables, each table as `export` does: one consistent cut.
 
         `buckets`: only rows of these fixed buckets (0..4095), default all.
 
-        Lookups and updates go on meanwhile; each waits for at most one chunk. A row that changes before it
-        has been read is copied first: until the iterator is used up or dropped, the store needs that much
-        more memory (not part of the budget), and changes take up to twice as long. Copies are limited to a
-        quarter of a group's rows, or 256 MiB of them if that is more; then requests wait for the reader. If
-        it stalls for 10 seconds, it gets an error and the requests go on.
+        Lookups and updates continue while the rows are read; each waits for at most one chunk. A row that
+        changes before it has been read is copied first. So until the iterator is exhausted or dropped, the
+        store needs memory for the copies (not part of the budget), and changes take up to twice as long.
+        Copies are limited to a quarter of a group's rows, or 256 MiB if that is more; beyond that, requests
+        wait for the reader. If the reader stalls for 10 seconds, it gets an error and the requests continue.
 
         With a tier of more than 256 MiB on disk, all rows are sorted in a second file there before the first
         chunk: a record and 8 bytes per row.
 
         Raises:
-            StoreError: chunk_rows < 1; the store was cleared or closed meanwhile; too many rows changed
-                before they were read; there is no disk space to sort them.
+            StoreError: chunk_rows < 1; the store was cleared or closed while rows were read; too many rows
+                changed before they were read; the disk has no space to sort the rows.
         """
         self._open()
         if chunk_rows < 1:
@@ -228,23 +228,23 @@ class Shard(GroupRequests):
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite the rows of a chunk, with their optimizer state.
 
-        A table that evicts and has no room for all of them keeps those that come last.
+        A table that evicts, and does not have room for all rows, keeps the last ones of the chunk.
 
         Raises:
             StoreError: wrong dtype or shape, a repeated id, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, chunk.ids)
         if len(distinct(ids, splits)[0]) != len(ids):
-            raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
+            raise StoreError("the chunk has duplicate ids", where=f"table {table!r}")
         if len(ids) < 2:
             self.load_group(g, ids, splits, chunk.weights, chunk.state)
         elif self._write(g, ids, splits, chunk.weights, chunk.state):
-            middle = len(ids) // 2  # rows of one request are not evicted for each other
+            middle = len(ids) // 2  # rows of one request do not evict each other
             self.load(table, chunk.pick(slice(middle)))
             self.load(table, chunk.pick(slice(middle, None)))
 
     def statistics(self) -> Statistics:
-        """Return its counters; rows of the tier count as rows, and as hits."""
+        """Return the store's counters; rows in the tier count as rows, and as hits."""
         with self._lock:
             tables = {name: counts for g in self.groups for name, counts in g.statistics().items()}
             return Statistics(
@@ -257,7 +257,7 @@ class Shard(GroupRequests):
             )
 
     def remove(self, table: str, ids: Ids) -> None:
-        """Forget the rows of ids uint64[n], distinct; one without a row is ignored.
+        """Forget the rows of unique ids uint64[n]; ids without a row are ignored.
 
         Raises:
             StoreError: wrong dtype or shape, unknown table, or the store has a tier; nothing has changed.
@@ -269,14 +269,14 @@ class Shard(GroupRequests):
             group.backend.discard(t, ids[slots >= 0], slots[slots >= 0])
 
     def another(self) -> Shard:
-        """Return a store of the same tables without rows, budget and tier; new rows start as here."""
+        """Return an empty store of the same tables and seed, without budget and tier."""
         return self._another()
 
     def discard(self, buckets: Sequence[int]) -> int:
-        """Drop the rows of some fixed buckets, because another store has them now; return how many.
+        """Drop the rows of some fixed buckets, because another store has them now; return their number.
 
-        Changes are no longer noted: the next `Changes.take` is full, and no delta says that these rows are
-        gone. Their memory is used again, but stays with the process.
+        Changes are no longer tracked: the next `Changes.take` is full, and no delta lists these rows as
+        deleted. Their memory is reused, but stays with the process.
 
         Raises:
             StoreError: the store has a tier; nothing has changed.
@@ -285,23 +285,23 @@ class Shard(GroupRequests):
         mask = mask_of(buckets)
         with self._lock:
             if any(len(group.backend.parts) > 1 for group in self.groups):
-                raise StoreError("rows of a store with a tier cannot be dropped one by one")
+                raise StoreError("a store with a tier cannot drop individual rows")
             self.changes.stop()
             self.weight_changes.stop()
             return sum(moving.discard(group, mask) for group in self.groups)
 
     def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
-        """Return how many rows of each group are in each fixed bucket, int64[groups, 4096], none of a tier.
+        """Return the number of rows in memory by group and fixed bucket, int64[groups, 4096].
 
         Args:
-            buckets: count the rows of these (default all); it is 0 for all others. The time it takes grows
-                with their rows.
+            buckets: count the rows of these buckets (default all); the others are 0. The time grows with the
+                number of rows in them.
         """
         self._open()
         wanted = mask_of(buckets)
         with self._lock:
-            found = [moving.rows_by_bucket(group, wanted) for group in self.groups]
-            return np.stack(found) if found else np.zeros((0, BUCKETS), np.int64)
+            counts = [moving.rows_by_bucket(group, wanted) for group in self.groups]
+            return np.stack(counts) if counts else np.zeros((0, BUCKETS), np.int64)
 
     def clear(self) -> None:
         """Forget every row and its state; all counters but `rows` continue."""
@@ -331,13 +331,13 @@ class Shard(GroupRequests):
 
 
 def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) -> None:
-    """Raise the error that `Shard.lookup_group` would raise for one of these, before any creates a row.
+    """Raise the error that `Shard.lookup_group` would raise for any request, before one creates a row.
 
-    Where some new ids may not be admitted, room is not checked.
+    Groups with admission are not checked for room.
 
     Args:
         shard: the store.
-        requests: group, ids and splits of each, as in `Shard.lookup_group`.
+        requests: group, ids and splits of each request, as in `Shard.lookup_group`.
 
     Raises:
         StoreError: wrong dtype or shape, unknown group, or no room for a new row.

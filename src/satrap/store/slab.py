@@ -1,4 +1,4 @@
-"""Rows of one kind, side by side in the memory of this process."""
+"""Rows of one kind, contiguous in the memory of this process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Slab:
     """Memory for at most `count` rows, by slot, and the kernels that copy and change them.
 
     The memory is only reserved, with large pages (`huge` True) or small ones (False): slots cost nothing
-    until they are used. Without `huge` it is ordinary memory, for few rows and a short time.
+    until they are used. Without `huge` it is ordinary memory, for a few short-lived rows.
 
     Attributes:
-        bytes: the memory, without the float32 per row that is kept apart.
-        rows: where the rows are, for the kernels.
-        scalars: float32[count] kept apart, or empty.
+        bytes: the memory of the rows, without the scalars.
+        rows: addresses and sizes of the rows, for the kernels.
+        scalars: float32[count], the scalar state of each row, stored separately; or empty.
         slots: int32[count], all slots of ordinary memory; empty for reserved memory.
 
     Raises:
@@ -49,7 +49,7 @@ class Slab:
         self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
 
     def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:
-        """Write the initial rows of the ids at these positions to their slots, int32[n] like `ids`."""
+        """Write the initial rows of the ids at these positions to their slots, int32[n]."""
         row_kernels.initialize(self._exact, self.rows, self.kind.initial, ids, splits, positions, slots)
 
     def gather(self, slots: Inverse, out: Floats) -> None:
@@ -119,6 +119,6 @@ class Slab:
         return records
 
     def put(self, slots: Inverse, records: Bytes) -> None:
-        """Write to slots what `records` returned."""
+        """Write the result of `records` to slots."""
         records = np.ascontiguousarray(records)
         files.put(self.rows, slots, address(records), np.uint64(self.kind.plan.row_bytes))

@@ -1,4 +1,4 @@
-"""Rows on their way out of a store, in a temporary file, by table and range of fixed buckets."""
+"""Sorts exported rows in a temporary file, by table and range of fixed buckets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
 from satrap.store.workers import Workers
 
 PIECE = 32 << 20
-"""Bytes written to the file at once, and read from it at once: few enough to sort in memory."""
+"""Bytes per write and read of the file: few enough to sort in memory."""
 
 
 class _Rows(NamedTuple):
@@ -41,20 +41,20 @@ def _joined(rows: list[_Rows]) -> _Rows:
 
 
 class Spill:
-    """Sorts rows that come in any order, with a file without a name instead of memory for all of them.
+    """Sorts rows that arrive in any order, in an unnamed file instead of memory.
 
-    Rows are written piece by piece, each piece sorted by table and range of buckets. A range has about as
-    many rows as a piece, so that it can be read and sorted in memory. The file takes a record and 8 bytes
-    per row. Both ways are sequential: a disk is as fast as it can be.
+    Rows are written in pieces, each sorted by table and range of buckets. A range has about as many rows as a
+    piece, so it can be read and sorted in memory. The file takes a record and 8 bytes per row. It is written
+    and read sequentially, at the disk's full speed.
 
     Args:
-        folder: of the file.
-        kind: of the rows.
-        rows: about how many rows the largest table has.
+        folder: folder of the file.
+        kind: kind of the rows.
+        rows: approximate number of rows of the largest table.
         wanted: bool[4096]; rows of other fixed buckets are left out.
 
     Raises:
-        StoreError: the file cannot be made, written or read.
+        StoreError: the file cannot be created, written or read.
     """
 
     def __init__(self, folder: str, kind: RowKind, rows: int, wanted: Found) -> None:
@@ -77,17 +77,17 @@ class Spill:
         self._file.close()
 
     def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> None:
-        """Take rows: tables int32[n] by position, ids uint64[n], weights and state float32[n, ...]."""
+        """Add rows: tables int32[n] by position, ids uint64[n], weights and state float32[n, ...]."""
         slab = Slab(self._kind, len(ids), self._workers)
         slab.write(ids, slab.slots, np.ascontiguousarray(weights), state)
         records = slab.records(slab.slots)
         for t in np.unique(tables).tolist():
             at = np.flatnonzero(tables == t)
             buckets = hashes.bucket_of(self._kind.tables[t], ids[at])
-            kept = self._wanted[buckets]
-            if kept.any():
-                at = at[kept]
-                self._waiting[t].append(_Rows(ids[at], buckets[kept], records[at]))
+            included = self._wanted[buckets]
+            if included.any():
+                at = at[included]
+                self._waiting[t].append(_Rows(ids[at], buckets[included], records[at]))
                 self._count += len(at)
         if self._count >= self._most:
             self._write()
@@ -114,7 +114,7 @@ class Spill:
             raise self._failed(error) from error
 
     def chunks(self, t: int, chunk_rows: int) -> Iterator[Chunk]:
-        """Yield the rows of table t by bucket, then id; each chunk but the last has `chunk_rows` rows."""
+        """Yield the rows of table t by bucket, then id; each chunk except the last has `chunk_rows` rows."""
         self._write()
         rest = self._range(t, 0)
         for i in range(1, len(self._starts)):
@@ -136,24 +136,24 @@ class Spill:
             first, n, every = int(splits[i]), int(splits[i + 1] - splits[i]), int(splits[-1])
             ids.append(self._read(start + 8 * first, 8 * n).view(np.uint64))
             records.append(self._read(start + 8 * every + record * first, record * n))
-        found = np.concatenate(ids)
-        buckets = hashes.bucket_of(self._kind.tables[t], found)
-        rows = _Rows(found, buckets, np.concatenate(records).reshape(-1, record))
-        return rows.take(hashes.canonical_order(found, buckets))
+        all_ids = np.concatenate(ids)
+        buckets = hashes.bucket_of(self._kind.tables[t], all_ids)
+        rows = _Rows(all_ids, buckets, np.concatenate(records).reshape(-1, record))
+        return rows.take(hashes.canonical_order(all_ids, buckets))
 
     def _read(self, start: int, size: int) -> Bytes:
         try:
-            found = os.pread(self._file.fileno(), size, start)
+            data = os.pread(self._file.fileno(), size, start)
         except OSError as error:
             raise self._failed(error) from error
-        if len(found) < size:
-            raise self._failed("it is shorter than what was written")
-        return np.frombuffer(found, np.uint8)
+        if len(data) < size:
+            raise self._failed("the file is shorter than expected")
+        return np.frombuffer(data, np.uint8)
 
     def _failed(self, reason: object) -> StoreError:
         return StoreError(
             f"rows cannot be sorted for a snapshot in a temporary file: {reason}",
             where=self._folder,
-            why="a snapshot needs rows by id, and a tier has them in any order; no row is lost",
-            fix=f"free disk space there: {self._kind.plan.row_bytes + 8} bytes for each row of the store",
+            why="a snapshot needs rows ordered by id, and a tier stores rows in any order; no row is lost",
+            fix=f"free disk space in this folder: {self._kind.plan.row_bytes + 8} bytes per row of the store",
         )

@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 class TableStatistics:
     """Counters of one table.
 
-    `second_probes` are ids that were not in their first bucket, so a lookup probes
-    1 + second_probes / (hits + misses) buckets on average, at most 2.
+    A lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
 
     Args:
-        rows: rows there are.
-        created: rows that were ever created.
-        evicted: rows that were lost for lack of room.
+        rows: current number of rows.
+        created: rows created so far.
+        evicted: rows lost for lack of room.
         refused: misses that got no row for lack of room.
         second_probes: ids that were not in their first bucket.
         hits: ids looked up that had a row.
@@ -39,15 +38,15 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TierStatistics:
-    """Counters of a store's file.
+    """Counters of a store's tier, a file.
 
     Args:
-        rows: rows that are only there.
+        rows: rows that are only in the file.
         bytes: bytes of disk in use.
-        index_bytes: bytes of memory that its index uses.
+        index_bytes: bytes of memory that the file's index uses.
         reads, writes: rows read and written.
-        prefetched: rows read ahead.
-        prefetch_hits: rows that were asked for after they had been read ahead.
+        prefetched: rows prefetched.
+        prefetch_hits: prefetched rows that were then read.
     """
 
     rows: int = 0
@@ -64,12 +63,12 @@ class Statistics:
     """Counters of a store.
 
     Args:
-        rows: rows of all tables, those in its file included.
+        rows: rows of all tables, including rows in the tier.
         bytes: bytes of memory in use.
         refused: updates refused because a gradient was not finite.
         load_factor: by group, share of the index's entries in use.
         tables: counters of each table by name.
-        tier: counters of its file; None: it has none.
+        tier: counters of the tier; None: the store has no tier.
     """
 
     rows: int = 0
@@ -85,12 +84,12 @@ Flat = TypeVar("Flat", TableStatistics, TierStatistics)
 
 def total(parts: Iterable[Flat]) -> Flat | None:
     """Return the sums, counter by counter; None without parts."""
-    found = list(parts)
-    return type(found[0])(*map(sum, zip(*map(astuple, found), strict=True))) if found else None
+    counters = list(parts)
+    return type(counters[0])(*map(sum, zip(*map(astuple, counters), strict=True))) if counters else None
 
 
 def merged(parts: Iterable[Statistics]) -> dict[str, Any]:
-    """Return the fields of the `Statistics` of several stores together; load factors become means."""
+    """Return the fields of the `Statistics` of several stores, summed; load factors are averaged."""
     stores = list(parts)
     tables = {name: total(s.tables[name] for s in stores) for name in stores[0].tables}
     factors = list(zip(*(s.load_factor for s in stores), strict=True))

@@ -1,4 +1,4 @@
-"""What the rows of a table group are: format, optimizer state and first value; and the kernel call."""
+"""Format, optimizer state and initial values of a table group's rows, and the kernel call of a step."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Rule = Callable[[float], NamedTuple]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The state that an optimizer keeps: `state` float32 that follow the weights in the row.
+    """The state of an optimizer: `state` float32 that follow the weights in the row.
 
-    With `scalar`, the row has one more float32 (an accumulator or a step), kept apart. The others are their
-    values in a new row.
+    With `scalar`, the row has one more float32 (an accumulator or a step count), stored separately.
+    `state_start` and `scalar_start` are the values in a new row.
     """
 
     state: int
@@ -85,7 +85,7 @@ class Plan:
 
 
 def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
-    """Return the plan of an optimizer for rows of `dim` weights; raise `ConfigError` if there is none."""
+    """Return an optimizer's plan for rows of `dim` weights; raise `ConfigError` if it is unsupported."""
     fmt = FORMATS[dtype]
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
     shaping, bound = _shaping(optimizer), _bound(optimizer, fmt)
@@ -100,13 +100,13 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
 
 
 class RowKind:
-    """What the rows of one table group are: of tables of equal dim, dtype and optimizer.
+    """Layout and initial values of one table group's rows; its tables have equal dim, dtype and optimizer.
 
     Attributes:
-        tables: their names.
+        tables: names of the tables.
         dim: weights per row.
         plan: how a row is laid out in memory.
-        initial: what decides the initial rows.
+        initial: parameters of the initial rows.
         noise: seed of the rounding of 16-bit weights.
 
     Raises:
@@ -133,7 +133,7 @@ class RowKind:
 
 
 def _shaping(o: Optimizer) -> kernels.Shaping | None:
-    """Return the weight decay and gradient clipping, None if there is neither."""
+    """Return the weight decay and gradient clipping, None if neither is set."""
     decay = 0.0 if isinstance(o, AdamW) else getattr(o, "weight_decay", 0.0)
     if not decay and o.clip is None:
         return None
@@ -141,7 +141,7 @@ def _shaping(o: Optimizer) -> kernels.Shaping | None:
 
 
 def _bound(o: Optimizer, fmt: type[Format]) -> tuple[np.float32] | None:
-    """Return the bound that weights are clamped to, None if there is none; 16-bit weights always have one."""
+    """Return the bound of weights, or None; 16-bit weights always have a bound."""
     if fmt is Float32 and o.bound is None:
         return None
     return (np.float32(min(LARGEST[fmt], o.bound or math.inf)),)
@@ -160,7 +160,7 @@ def _layout(optimizer: Optimizer, dim: int) -> Layout:
         case FTRL():
             return Layout(2 * dim)
     raise ConfigError(
-        f"the store has no optimizer {type(optimizer).__name__}",
+        f"the store does not support optimizer {type(optimizer).__name__}",
         fix="use one of satrap.optim: SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL",
     )
 
@@ -170,8 +170,8 @@ def _rule(o: Optimizer) -> Rule:
     f = np.float32
     match o:
         case SGD() if o.momentum:
-            own, kept = (1.0, o.momentum) if o.nesterov else (0.0, 1.0)
-            return lambda lr: kernels.Momentum(f(lr), f(o.momentum), f(own), f(kept))
+            of_gradient, of_sum = (1.0, o.momentum) if o.nesterov else (0.0, 1.0)
+            return lambda lr: kernels.Momentum(f(lr), f(o.momentum), f(of_gradient), f(of_sum))
         case Adagrad():
             return lambda lr: kernels.Adagrad(f(lr), f(o.eps))
         case RowWiseAdagrad():
@@ -197,5 +197,5 @@ def _adam(o: Adam | AdamW) -> Rule:
 
 @cache
 def _corrections(beta1: float, beta2: float) -> npt.NDArray[np.float64]:
-    """Return float64[steps, 2]: by what the moments of each step are divided; all tables read the same."""
+    """Return float64[steps, 2]: the divisors of the moments at each step, shared by all tables."""
     return np.array([(1 - beta1**t, math.sqrt(1 - beta2**t)) for t in range(kernels.TABULATED)])

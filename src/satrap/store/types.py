@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def plain(array: npt.NDArray[np.generic], dtype: type[np.generic], ndim: int, name: str) -> np.ndarray:
-    """Return the array C-contiguous and writable (a copy if needed); refuse another dtype or `ndim`."""
+    """Return the array C-contiguous and writable (a copy if needed); raise if dtype or `ndim` differ."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
         raise StoreError(f"{name} must be {np.dtype(dtype).name} with {ndim} axes, got {describe(array)}")
     if array.flags.carray:
@@ -35,12 +35,12 @@ def describe(array: object) -> str:
 
 
 def address(array: npt.NDArray[np.generic]) -> np.uint64:
-    """Return the address of the first element, in the form that kernels take."""
+    """Return the address of the first element, as kernels expect it."""
     return np.uint64(array.ctypes.data)
 
 
 def per_table(positions: Offsets, splits: Offsets) -> Offsets:
-    """Return how many of the given ascending positions each table has, int64[tables]."""
+    """Return the number of these ascending positions in each table, int64[tables]."""
     return np.diff(np.searchsorted(positions, splits)).astype(np.int64)
 
 
@@ -48,7 +48,7 @@ def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:
     """Return `splits` if it is int64[segments + 1] ascending from 0 to `count`; else raise `StoreError`."""
     splits = plain(splits, np.int64, 1, "splits")
     if len(splits) < 1 or (segments is not None and len(splits) != segments + 1):
-        raise StoreError(f"splits must have one entry per table and one more, got {len(splits)}")
+        raise StoreError(f"splits must have one entry more than the group has tables, got {len(splits)}")
     if splits[0] != 0 or splits[-1] != count or (splits[1:] < splits[:-1]).any():
         raise StoreError(f"splits must ascend from 0 to the number of ids ({count})")
     return splits
@@ -63,11 +63,11 @@ def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
 
 
 def not_finite(update: str) -> StoreError:
-    """Return the error that refuses the gradients of an update, which is described in a few words."""
+    """Return the error for an update with non-finite gradients; `update` describes it in a few words."""
     return StoreError(
-        "the gradients hold NaN or infinite values",
+        "the gradients contain NaN or infinite values",
         where=f"update of {update}",
-        why="they would destroy the rows; the whole update was refused",
+        why="such gradients would destroy the rows; the whole update was refused",
         fix="lower the learning rate or clip gradients",
     )
 
@@ -89,16 +89,16 @@ def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where `Shard.lookup_slots` found the rows of a request; pass it to `update_group`.
+    """The slots of a request's rows, from `Shard.lookup_slots`; pass them to `update_group`.
 
-    It never becomes wrong: a row that has moved since is looked up again.
+    Slots never become invalid: a row that has moved since is looked up again.
 
     Args:
         group: index of the group.
         numbers: int32[n], -1 without a row.
-        epoch: how often the store had been cleared by then.
-        reassigned: how many slots had been taken from a row by then.
-        complete: True if all have a row.
+        epoch: number of times the store had been cleared by then.
+        reassigned: number of slots that had been taken from a row by then.
+        complete: True if all ids have a row.
     """
 
     group: int

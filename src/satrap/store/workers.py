@@ -1,4 +1,4 @@
-"""One request on several threads: each takes a range of its ids."""
+"""Runs one request on several threads, each with a range of its ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT = 4
 
 
 class Workers:
-    """Threads that share a request; the calling thread is one of them. Default: its cores, at most 4."""
+    """Threads that share a request, including the calling thread. Default: its cores, at most 4."""
 
     def __init__(self, threads: int | None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -22,12 +22,12 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.threads - 1, "satrap-store") if self.threads > 1 else None
 
     def ranges(self, count: int) -> list[tuple[int, int]]:
-        """Return (first, end) of the ranges of 0..count, one per thread that has enough to do."""
+        """Return ranges (first, end) that cover 0..count, one per thread with enough work."""
         parts = max(1, min(self.threads, count // SMALLEST))
         return list(pairwise(count * part // parts for part in range(parts + 1)))
 
     def run(self, ranges: list[tuple[int, int]], work: Callable[[int, int], object]) -> None:
-        """Call `work(first, end)` for every range at the same time, and wait for all."""
+        """Call `work(first, end)` for all ranges concurrently, and wait for them."""
         waits = [self._pool.submit(work, *part) for part in ranges[1:]] if self._pool else []
         try:
             work(*ranges[0])

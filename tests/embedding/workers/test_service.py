@@ -25,7 +25,7 @@ TABLES = [Table("user", dim=4, optimizer=SGD(lr=0.1))]
 
 def test_it_is_no_shard_and_a_shard_is_none() -> None:
     with tier.servers(1, 1) as (shards, [middle]):
-        with pytest.raises(ConfigError, match="this is an embedding worker"):
+        with pytest.raises(ConfigError, match="an embedding worker received an invalid hello"):
             ServersExchange([middle.address], TABLES)
         with pytest.raises(ConfigError):
             PooledExchange("embedding worker 0", shards[0], shards, tier.SCHEMA, TABLES)
@@ -35,7 +35,7 @@ def test_both_must_have_the_same_shards() -> None:
     with (
         tier.servers(2, 0) as (shards, _),
         tier.embedding_worker(shards[:1]) as middle,
-        pytest.raises(ConfigError, match="the worker names 2 shards, its embedding worker 1"),
+        pytest.raises(ConfigError, match="the worker has 2 shards, but its embedding worker has 1"),
     ):
         tier.trainer(shards, [middle])
 

@@ -63,7 +63,7 @@ def test_a_delta_is_full_on_all_ranks_if_one_cannot_give_a_delta(tmp_path: Path)
 
 FAILURES = [
     OSError(28, "No space left on device"),
-    StoreError("an export was given up"),
+    StoreError("an export was abandoned"),
     MemoryError("not enough"),
     RuntimeError("of some library"),
 ]
@@ -112,7 +112,7 @@ def test_a_cut_that_was_given_up_on_one_rank_fails_the_save_and_the_next_one_has
     (tmp_path / "data-x").mkdir()
 
     def rank_0() -> None:
-        with pytest.raises(StoreError, match="an export was given up"):
+        with pytest.raises(StoreError, match="an export was abandoned"):
             cuts[0].write(Storage(str(tmp_path)), "data-x")
         exchange.ranks[0].durability.release(kept=False)
 

@@ -245,7 +245,7 @@ def test_damage_is_named_when_shards_read(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="damaged") as caught:
             exchange.durability.read(place)
         assert file.name in caught.value.where
-        with pytest.raises(CheckpointError, match="no checkpoint here"):
+        with pytest.raises(CheckpointError, match="has no checkpoint"):
             exchange.durability.read(str(tmp_path / "nothing"))
         exchange.close()
 

@@ -28,8 +28,8 @@ def test_settings_pass_through_plain_data(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"eviction": None, "memory": 1 << 20}, "does not go with no eviction"),
-        ({"eviction": Eviction("ttl", ttl=5), "memory": 1 << 20}, "does not go with policy ttl"),
+        ({"eviction": None, "memory": 1 << 20}, "cannot be combined with no eviction"),
+        ({"eviction": Eviction("ttl", ttl=5), "memory": 1 << 20}, "cannot be combined with policy ttl"),
         ({"eviction": None, "memory": None}, "needs a memory budget"),
         ({"path": "missing"}, "cannot be used"),
         ({"path": "a\0b"}, "cannot be used"),

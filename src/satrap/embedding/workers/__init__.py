@@ -1,8 +1,8 @@
-"""Embedding workers: processes between workers and shards that handle ids, so that workers need not.
+"""Embedding workers: processes between workers and shards that handle ids on behalf of workers.
 
-A worker sends the ids of a batch as they are. Its embedding worker makes them distinct, looks their rows up,
-pools them and answers dense tensors; later it takes the gradients of these and pushes one gradient per
-distinct row. It is the worker's own `Embeddings` in another process, cut at the pooled tensors.
+A worker sends the raw ids of a batch. Its embedding worker removes duplicates, looks up the rows, pools them
+and returns dense tensors; later it receives the gradients of these tensors and pushes one gradient per unique
+row. It runs the worker's `Embeddings` in another process, up to the pooled tensors.
 """
 
 from satrap.embedding.workers.client import PooledExchange

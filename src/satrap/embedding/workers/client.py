@@ -1,4 +1,4 @@
-"""The exchange of a worker that has an embedding worker."""
+"""The exchange of a worker with an embedding worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from satrap.schema import Schema, Table
 from satrap.store import Chunk, StoreConfig
 
 IN_FLIGHT = 64
-"""Lookups and updates without an answer; one more waits for one of them."""
+"""Most lookups and updates in flight; a further request waits for a reply."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,9 +35,9 @@ class PooledLookup(Lookup[Array]):
     """A lookup of pooled tensors.
 
     Args:
-        number: by which the embedding worker knows it.
-        others: the lookup of the requests that went to the shards directly.
-        recall: returns the rows of a numbered lookup, one array per table group.
+        number: id of the lookup at the embedding worker.
+        others: the lookup of the requests that went directly to the shards.
+        recall: returns the rows of a lookup by its number, one array per table group.
     """
 
     _: KW_ONLY
@@ -46,33 +46,33 @@ class PooledLookup(Lookup[Array]):
     recall: Callable[[int], list[Array]]
 
     def distinct(self) -> list[Array]:
-        """See `Lookup.distinct`; the embedding worker has kept these rows."""
+        """See `Lookup.distinct`; the embedding worker holds these rows."""
         return [*self.recall(self.number), *(() if self.others is None else self.others.result())]
 
 
 class PooledExchange:
     """Looks up and updates pooled tensors through an embedding worker.
 
-    The embedding worker does what this worker would do: its lookups and updates reach the shards in the same
-    order and of the same rank. Requests that are no `PooledRequest`, and all that concerns rows as such
-    (snapshots, loading, statistics), go to the shards straight, after all that was issued before is applied.
+    The embedding worker acts for this worker: its lookups and updates reach the shards in the same order and
+    with the same rank. Requests that are not a `PooledRequest`, and operations on rows (snapshots, loading,
+    statistics), go directly to the shards, after all earlier requests have been applied.
 
     Args:
         name: of the embedding worker, for errors, for example "embedding worker 0".
         address: HOST:PORT of the embedding worker.
-        shards: HOST:PORT of each shard, as the embedding worker has them.
-        schema: the features, which say how ids are pooled.
+        shards: HOST:PORT of each shard, in the same order as at the embedding worker.
+        schema: the features, which define how ids are pooled.
         tables: the tables, each with an optimizer.
         store, mode, worker, options: as for `ServersExchange`.
         wire: number formats of pooled tensors and of rows, and of their gradients.
 
     Attributes:
-        shards: the exchange with the shards, which waits for no steps.
+        shards: the exchange with the shards, which does not wait for steps.
         groups: the table groups of the shards.
 
     Raises:
-        ConfigError: impossible arguments, or servers that are configured for something else.
-        ExchangeError: a server cannot be reached or refuses the key.
+        ConfigError: arguments are invalid, or servers are configured differently.
+        ExchangeError: a server cannot be reached or rejects the key.
     """
 
     collective = False
@@ -118,7 +118,7 @@ class PooledExchange:
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Any]:
-        """See `Exchange.lookup`; a `PooledRequest` is answered by float32 of its shape."""
+        """See `Exchange.lookup`; the result of a `PooledRequest` is float32 of its shape."""
         pooled = [request for request in requests if isinstance(request, PooledRequest)]
         plain = requests[len(pooled) :]  # pooled requests come first
         if not pooled:
@@ -128,8 +128,8 @@ class PooledExchange:
         number, self._number = self._number, self._number + 1
         tensors = self._look_up(pooled, number, create=create, rows=rows)
         others = self.shards.lookup(plain, create=create, known=rest) if plain else None
-        found = tensors if others is None else _joined(tensors, others.rows)
-        return PooledLookup(requests, found, self, number=number, others=others, recall=self._recall)
+        results = tensors if others is None else _joined(tensors, others.rows)
+        return PooledLookup(requests, results, self, number=number, others=others, recall=self._recall)
 
     def _look_up(
         self, pooled: Sequence[PooledRequest], number: int, *, create: bool, rows: Sequence[Array] | None
@@ -140,11 +140,11 @@ class PooledExchange:
         parts = pack_batch(Batch(batch.size, batch.ids), text)
         if rows is not None:
             parts += pack_tensors(rows, "float32")
-        found: Future[list[Array]] = Future()
-        found.add_done_callback(self.telemetry.meter.issue("lookup"))
+        result: Future[list[Array]] = Future()
+        result.add_done_callback(self.telemetry.meter.issue("lookup"))
         answer = self._ask(Kind.LOOKUP if create else Kind.PEEK, parts)
-        answer.add_done_callback(partial(self._looked_up, pooled, found))
-        return found
+        answer.add_done_callback(partial(self._looked_up, pooled, result))
+        return result
 
     def _looked_up(
         self, pooled: Sequence[PooledRequest], found: Future[list[Array]], answer: Future[Sequence[Buffer]]
@@ -161,12 +161,12 @@ class PooledExchange:
             found.set_result(tensors)
 
     def _recall(self, number: int) -> list[Array]:
-        """Return what an open lookup found for each distinct id."""
+        """Return the rows of an open lookup, one per unique id."""
         _, *parts = self._ask(Kind.RECALL, [pack_text({"number": number})]).result()
         return unpack_rows(parts)
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """See `Exchange.prefetch`; shards use the time that a lookup has to wait."""
+        """Do nothing: shards prefetch while a lookup waits."""
 
     def update(
         self,
@@ -179,14 +179,14 @@ class PooledExchange:
         """See `Exchange.update`; updates come in the order of their lookups."""
         if self._error is not None:
             raise self._error
-        number, others, parts, own = None, lookup, list[Buffer](), 0
+        number, others, parts, pooled = None, lookup, list[Buffer](), 0
         if isinstance(lookup, PooledLookup):
             lookup.check(self)
             number, others = lookup.number, lookup.others
-            own = len(gradients) - (0 if others is None else len(others.requests))
+            pooled = len(gradients) - (0 if others is None else len(others.requests))
             try:
-                parts = pack_gradients(gradients[:own], self._wire.backward)
-            except StoreError as error:  # the next call raises it, as if the shards had refused it
+                parts = pack_gradients(gradients[:pooled], self._wire.backward)
+            except StoreError as error:  # the next call raises it, as if the shards had rejected the update
                 self._error = error
                 return
         text = pack_text({"number": number, "lr_scale": lr_scale})
@@ -195,7 +195,7 @@ class PooledExchange:
         answer.add_done_callback(self._note)
         answer.add_done_callback(done)
         if others is not None and others.requests:
-            self.shards.update(others, gradients[own:], lr_scale=lr_scale)
+            self.shards.update(others, gradients[pooled:], lr_scale=lr_scale)
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
@@ -217,7 +217,10 @@ class PooledExchange:
 
     def _ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
         if not self._room.acquire(timeout=2 * self._deadline):
-            raise ExchangeError(f"nothing was answered for {2 * self._deadline:g} s")
+            raise ExchangeError(
+                f"the embedding worker has not replied for {2 * self._deadline:g} s",
+                why=f"{IN_FLIGHT} requests are in flight, and further requests must wait",
+            )
         try:
             answer = self._client.ask(kind, parts)
         except SatrapError:
@@ -235,12 +238,11 @@ class PooledExchange:
 class PooledTelemetry:
     """Counters of the shards and of the requests to the embedding worker.
 
-    Bytes and messages are those to and from the embedding worker and the shards. The embedding worker reports
-    the staleness that the shards reported to it. A push counts as answered when it is on its way to the
-    shards.
+    Counts bytes and messages to and from the embedding worker and the shards. The embedding worker forwards
+    the staleness reported by the shards. A push counts as answered once it is on its way to the shards.
 
     Args:
-        client: to the embedding worker.
+        client: client of the embedding worker.
         shards: telemetry of the exchange with the shards.
     """
 
@@ -250,7 +252,7 @@ class PooledTelemetry:
         self._others: dict[int, int] = {}
 
     def note(self, text: Mapping[str, Any]) -> None:
-        """Take the staleness of an answer."""
+        """Record the staleness in a reply."""
         self._own, self._others = (
             {int(missed): int(count) for missed, count in text["staleness"][whose].items()}
             for whose in ("own", "others")
@@ -272,7 +274,7 @@ class PooledDurability(Durability):
 
     Args:
         shards: durability of the shards.
-        flush: of the exchange with the embedding worker.
+        flush: flushes the exchange with the embedding worker.
     """
 
     def __init__(self, shards: Durability, flush: Callable[[], None]) -> None:
@@ -303,14 +305,14 @@ class PooledDurability(Durability):
 
 
 def _joined(*futures: Future[Any]) -> Future[list[Array]]:
-    """Return the future of all results, one after another."""
+    """Return a future of the concatenated results."""
     joined: Future[list[Array]] = Future()
-    lock, left = threading.Lock(), [len(futures)]
+    lock, pending = threading.Lock(), [len(futures)]
 
-    def answered(one: Future[Any]) -> None:
+    def answered(future: Future[Any]) -> None:
         with lock:
-            left[0] -= 1
-            last, error = left[0] == 0, one.exception()
+            pending[0] -= 1
+            last, error = pending[0] == 0, future.exception()
             if joined.done():
                 return
             if error is not None:

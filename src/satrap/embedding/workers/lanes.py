@@ -1,4 +1,4 @@
-"""The requests of each worker run in threads of their own: none waits for what another one waits for."""
+"""Runs the requests of each worker in separate threads, so that workers do not wait for each other."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind, name_of
 
 TELL = 1.0
-"""Seconds after which a worker hears that its request is not lost but waits for the shards."""
+"""Seconds after which a worker is notified that its request still waits for the shards."""
 
 _WORK = (Kind.LOOKUP, Kind.PEEK, Kind.UPDATE)
 
 CLOSING = 5.0
-"""Seconds for the exchanges to say goodbye when the process ends."""
+"""Seconds for the exchanges to close when the process ends."""
 
 WORKERS = 256
-"""Workers that one embedding worker serves; each has threads and connections of its own."""
+"""Most workers per embedding worker; each has its own threads and connections."""
 
 _LOOK = 0.05
-"""Seconds between looks whether a worker has acknowledged answers."""
+"""Seconds between checks whether a worker has acknowledged replies."""
 
 
 class Lanes(Dispatcher):
-    """Executes the requests of each worker in order of arrival, and serves workers at the same time.
+    """Executes the requests of each worker in order of arrival, and serves workers concurrently.
 
-    Two threads per worker: one begins requests (distinct ids, gradients of rows), one waits for the shards
-    and answers (pooling). It is the dispatcher of an embedding worker's server.
+    Each worker has two threads: one starts requests (unique ids, gradients of rows), the other waits for the
+    shards and replies (pooling). This is the dispatcher of an embedding worker's server.
 
     Args:
-        service: of the embedding worker.
-        finish: called with each job and its answer; with `last=False` for one that is not the last.
-        has_room: returns whether one more answer to a client may be kept.
+        service: service of the embedding worker.
+        finish: called with each job and its reply; with `last=False` for a reply that is not the last.
+        has_room: returns whether one more reply to a client may be stored.
 
     Attributes:
-        busy: seconds spent on ids, pooling and gradients, by all threads; waiting does not count.
+        busy: seconds that all threads spent on ids, pooling and gradients, without waiting.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Lanes(Dispatcher):
             self._lanes.pop(client).end()
 
     def expire(self, now: float) -> None:
-        """End the threads of workers that were refused or replaced; what waits has deadlines of its own."""
+        """End the threads of workers that were rejected or replaced; waiting requests have deadlines."""
         for client, lane in list(self._lanes.items()):
             if lane.session.closed:
                 self._lanes.pop(client).end()
 
     def stop(self) -> None:
-        """End all threads after what they do now."""
+        """End all threads after their current job."""
         lanes, until = list(self._lanes.values()), time.monotonic() + CLOSING
         for lane in lanes:
             lane.stop()
@@ -107,7 +107,7 @@ class Lanes(Dispatcher):
         self._finish(job, failure(job.header, code, error))
 
     def answered(self, job: Job, answer: Answer) -> None:
-        """Hand over an answer; a thread of a lane calls it."""
+        """Send a reply; called by a thread of a lane."""
         with self._lock:
             self.executed[job.header.kind] += 1
             self.refused += answer.header.kind == FAILURE
@@ -116,15 +116,15 @@ class Lanes(Dispatcher):
         self._finish(job, answer)
 
     def tell(self, job: Job, answer: Answer) -> None:
-        """Hand over what is not the last answer to a job."""
+        """Send a reply that is not the last reply to a job."""
         self._tell(job, answer)
 
     def may_begin(self, job: Job) -> bool:
-        """Return whether there is room for the answer to a job, or none is needed."""
+        """Return whether the reply to a job can be stored, or needs no room."""
         return job.session.fenced or job.header.kind in (Kind.BYE, Kind.UPDATE) or self._has_room(job.session)
 
     def spent(self, job: Job, since: float) -> None:
-        """Count the time that a thread of a lane has worked on a job."""
+        """Add the time that a thread of a lane worked on a job."""
         if job.header.kind in _WORK:
             with self._lock:
                 self.busy += time.perf_counter() - since
@@ -151,12 +151,12 @@ class _Lane:
         self._begin.put((job, begun))
 
     def end(self) -> None:
-        """End the threads after what was taken."""
+        """End the threads after all jobs taken so far."""
         self._begin.put(None)
         self._answer.put(None)
 
     def stop(self) -> None:
-        """End the threads after what they do now; the rest is dropped."""
+        """End the threads after their current job; drop the other jobs."""
         self._stopped = True
         self.end()
 
@@ -190,16 +190,16 @@ class _Lane:
 
     def _answer_to(self, job: Job, begun: Future[Begun]) -> Answer:
         future, make = self._patiently(job, begun)
-        found = self._patiently(job, future)
+        result = self._patiently(job, future)
         started = time.perf_counter()
-        answer = Answer.of(job.header.answer(), make(found))
+        answer = Answer.of(job.header.answer(), make(result))
         if answer.payload.size > MAX_BYTES:
             raise _too_large(answer.payload.size)
         self._lanes.spent(job, started)
         return answer
 
     def _patiently(self, job: Job, future: Future[Any]) -> Any:
-        """Return the result; while it waits, tell the worker that it is being worked on."""
+        """Return the result; while waiting for it, notify the worker."""
         while True:
             with suppress(TimeoutError):
                 return future.result(TELL)
@@ -208,7 +208,7 @@ class _Lane:
             if self._stopped:
                 raise ExchangeError("the embedding worker has been stopped")
             self._told += 1
-            waiting = failure(job.header, Code.RECOVERING, ExchangeError("it waits for the shards"))
+            waiting = failure(job.header, Code.RECOVERING, ExchangeError("the request waits for the shards"))
             self._lanes.tell(job, Answer.of(replace(waiting.header, step=self._told), waiting.parts))
 
 
@@ -218,15 +218,15 @@ def _answerable(job: Job) -> AbstractContextManager[None]:
 
 def _too_large(size: int) -> ExchangeError:
     return ExchangeError(
-        f"the pooled tensors of a batch take {size} bytes, a message holds {MAX_BYTES}",
-        fix="use smaller batches, or shorter numbers on the wire",
+        f"the pooled tensors of a batch take {size} bytes, but a message holds at most {MAX_BYTES}",
+        fix="use smaller batches, or 16-bit numbers in cluster.wire",
     )
 
 
 def _no_place(job: Job) -> ExchangeError:
     if job.header.kind != Kind.HELLO:
-        return ExchangeError("a request of a worker that is not served any more")
+        return ExchangeError("the embedding worker received a request of a worker that it no longer serves")
     return ExchangeError(
         f"the embedding worker already serves {WORKERS} workers",
-        fix="set cluster.embedding_workers higher",
+        fix="increase cluster.embedding_workers",
     )

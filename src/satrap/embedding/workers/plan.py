@@ -1,4 +1,4 @@
-"""What a worker with an embedding worker asks for, and what it makes of the answers."""
+"""Requests of a worker to its embedding worker, and the embeddings from its replies."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from satrap.schema import Schema
 
 @dataclass(slots=True)
 class Distinct:
-    """Distinct ids / ids of a batch; not a number before the embedding worker has answered."""
+    """Unique ids / ids of a batch; NaN before the embedding worker's reply."""
 
     ratio: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class PooledRequest(Request):
-    """One tensor of the pooled batch. `group`, `ids` and `splits` say nothing: the batch names its ids.
+    """One tensor of the pooled batch. `group`, `ids` and `splits` are unused: the batch has the ids.
 
     Args:
-        shape: of the tensor: [size, features, dim], or [ids, dim] of a feature that is not pooled.
-        batch: the samples; all requests of one lookup have the same.
-        found: takes the share of distinct ids; all requests of one lookup have the same.
+        shape: shape of the tensor: [size, features, dim], or [ids, dim] of a feature that is not pooled.
+        batch: the samples, shared by all requests of one lookup.
+        found: receives the share of unique ids; shared by all requests of one lookup.
     """
 
     shape: tuple[int, ...] = ()
@@ -43,18 +43,18 @@ class PooledRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class PooledTicket(Ticket):
-    """A batch whose ids are made distinct elsewhere."""
+    """A batch whose duplicate ids are removed by an embedding worker."""
 
     found: Distinct = field(default_factory=Distinct)
 
     @property
     def distinct_ratio(self) -> float:
-        """Distinct ids / ids, over all groups; not a number before the lookup is answered."""
+        """Unique ids / ids, over all groups; NaN before the lookup's reply."""
         return self.found.ratio
 
 
 class PooledPlan(EmbeddingPlan):
-    """Asks for pooled tensors: one per table group, then one per feature that is not pooled.
+    """Requests pooled tensors: one per table group, then one per feature that is not pooled.
 
     Args:
         schema: the features.
@@ -75,32 +75,33 @@ class PooledPlan(EmbeddingPlan):
         ]
 
     def ticket(self, batch: Batch) -> Ticket:
-        """Return the requests of a batch; its ids are not looked at."""
-        found = Distinct()
+        """Return the requests of a batch; its ids are not read."""
+        share = Distinct()
         shapes = [(batch.size, len(names), dim) for dim, names in self.pooled]
         jagged = [
             (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
         ]
-        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, found) for s in [*shapes, *jagged]]
-        return PooledTicket(batch, requests, (), {}, found=found)
+        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, share) for s in [*shapes, *jagged]]
+        return PooledTicket(batch, requests, (), {}, found=share)
 
     def distinct(self, ticket: Ticket) -> Sequence[Request]:
-        """Return the requests that the embedding worker makes of a ticket."""
+        """Return the requests that the embedding worker derives from a ticket."""
         return super().ticket(ticket.batch).requests
 
 
 class PooledEmbeddings(Embeddings):
-    """Builds `EmbeddedBatch` objects of pooled tensors.
+    """Builds `EmbeddedBatch` objects from pooled tensors.
 
     Args:
-        plan: what the tensors hold.
-        device: where the model computes.
+        plan: the plan of the requests.
+        device: the model's device.
     """
 
     def __init__(self, plan: PooledPlan, device: torch.device) -> None:
         super().__init__(plan, device)
         self._plan = plan
-        self._learns = [True] * (len(plan.pooled) + len(plan.jagged))  # the embedding worker knows
+        # only the embedding worker knows which tables are frozen
+        self._learns = [True] * (len(plan.pooled) + len(plan.jagged))
 
     def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input.

@@ -1,4 +1,4 @@
-"""What an embedding worker does for one worker: distinct ids, lookup, pooling, and the way back."""
+"""Serves one worker in an embedding worker: unique ids, lookup, pooling, and the backward pass."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from satrap.rpc.wire.text import pack_text, shortened
 from satrap.schema import Schema
 
 OPEN = 1024
-"""Lookups of one worker that may wait for their update."""
+"""Most lookups of one worker that wait for their update."""
 IDS_PARTS = 3
 """Parts of a message that carry a batch's ids, after its text."""
 
 Begun = tuple[Future[Any], Callable[[Any], list[Buffer]]]
-"""What an answer waits for, and what makes it."""
+"""A future, and the function that turns its result into the reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A lookup that has not been updated: autograd knows the way from its tensors back to its rows."""
+    """A lookup without its update yet: autograd leads from its tensors back to its rows."""
 
     lookup: Lookup[Array]
     leaves: Sequence[Tensor]
@@ -45,27 +45,27 @@ class _Looked:
 
 
 def done(result: Any = None) -> Future[Any]:
-    """Return a future that has its result."""
+    """Return a completed future."""
     future: Future[Any] = Future()
     future.set_result(result)
     return future
 
 
 class Pooler:
-    """Serves the lookups and updates of one worker, in the order they are made.
+    """Serves the lookups and updates of one worker, in the order of its requests.
 
     Args:
-        hello: what the worker says of schema, tables and schedule.
+        hello: the worker's schema, tables and schedule.
         shards: HOST:PORT of each shard.
-        key: of the cluster.
+        key: key of the cluster.
 
     Attributes:
-        exchange: with the shards, as the worker itself would have it.
-        rank: of the worker.
-        samples: looked up so far.
+        exchange: exchange with the shards, on behalf of the worker.
+        rank: rank of the worker.
+        samples: number of samples looked up so far.
 
     Raises:
-        ConfigError: a hello that cannot be meant, or other shards than the worker's.
+        ConfigError: the hello is invalid, or names other shards.
         ExchangeError: a shard cannot be reached.
     """
 
@@ -77,18 +77,19 @@ class Pooler:
             options = ClientOptions(key=key, deadline=float(hello["deadline"]))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(
-                f"this is an embedding worker, and a hello lacks or distorts {error}",
-                fix="give the address of a shard where a shard is meant",
+                f"an embedding worker received an invalid hello: {error}",
+                why="the hello may be meant for a shard",
+                fix="check the addresses of shards and embedding workers",
             ) from error
         if rows.map.shards != len(shards):
             raise ConfigError(
-                f"the worker names {rows.map.shards} shards, its embedding worker {len(shards)}",
+                f"the worker has {rows.map.shards} shards, but its embedding worker has {len(shards)}",
                 fix="give both the same shards, in the same order",
             )
         named = {schema.table_of(name) for name in schema.categorical}
         tables = tables_from_dicts(rows.tables)
         if not named <= {table.name for table in tables}:
-            raise ConfigError("a hello has features without a table")
+            raise ConfigError("the hello of a worker has features without a table")
         self.rank = worker.id.rank
         self.exchange = ServersExchange(
             shards,
@@ -115,23 +116,23 @@ class Pooler:
         """Issue the lookup of a batch.
 
         Args:
-            text: of the message; `number` names the lookup, `replay` says that rows follow the ids.
+            text: text of the message; `number` identifies the lookup, `replay`: rows follow the ids.
             parts: ids; with "replay" also rows, which replace the rows of the shards.
-            create: as `Exchange.lookup`; without it, nothing can be updated.
+            create: as `Exchange.lookup`; without it, the lookup cannot be updated.
 
         Raises:
-            FrameError, DataError, StoreError: an impossible batch, or too many lookups without an update.
+            FrameError, DataError, StoreError: an invalid batch, or too many lookups without an update.
         """
         if create and len(self._open) >= OPEN:
-            raise StoreError(f"{OPEN} lookups wait for their update", fix="set training.staleness lower")
+            raise StoreError(f"{OPEN} lookups wait for their update", fix="reduce training.staleness")
         batch = unpack_batch(dict(text), parts[:IDS_PARTS])
         ticket = self._plan.ticket(batch)
-        known = None
+        replayed = None
         if text.get("replay"):
             dims = [self._plan.groups[i].dim for i in range(len(ticket.requests))]
             shapes = [(len(r.ids), dim) for r, dim in zip(ticket.requests, dims, strict=True)]
-            known = unpack_tensors(parts[IDS_PARTS:], shapes)
-        lookup = self.exchange.lookup(ticket.requests, create=create, known=known)
+            replayed = unpack_tensors(parts[IDS_PARTS:], shapes)
+        lookup = self.exchange.lookup(ticket.requests, create=create, known=replayed)
         self.samples += batch.size
         number = _number(text) if create else None
         return lookup.rows, partial(self._pool, number, ticket, lookup)
@@ -152,17 +153,17 @@ class Pooler:
         return [pack_text(text), *pack_tensors(tensors, self._wire.forward)]
 
     def update(self, text: Mapping[str, Any], parts: Sequence[Buffer]) -> Begun:
-        """Push the gradients of a lookup; without a number, take part in a step without any.
+        """Push the gradients of a lookup; without a number, take part in a step without gradients.
 
-        Updates come in the order of their lookups. A lookup that was skipped will get no update.
+        Updates come in the order of their lookups. A skipped lookup never gets an update.
 
         Raises:
-            StoreError: there is no such lookup, or an earlier update was refused.
-            FrameError: tensors of other shapes.
+            StoreError: the lookup does not exist, or an earlier update was rejected.
+            FrameError: the tensors have other shapes.
         """
         scale = text.get("lr_scale")
         if not isinstance(scale, int | float) or not abs(scale) <= LARGEST:
-            raise FrameError(f"a request has an impossible lr_scale: {shortened(scale)}")
+            raise FrameError(f"a request has an invalid lr_scale: {shortened(scale)}")
         if text.get("number") is None:
             self.exchange.update(None, [], lr_scale=scale)
             return done(), lambda _: []
@@ -170,22 +171,23 @@ class Pooler:
         looked = self._look_back(number)
         gradients = unpack_tensors(parts, [tuple(output.shape) for output in looked.outputs])
         pairs = zip(looked.outputs, map(torch.from_numpy, gradients), strict=True)
-        reached = [(output, g) for output, g in pairs if output.requires_grad]  # others are of frozen tables
+        # frozen tables have no gradients
+        reached = [(output, g) for output, g in pairs if output.requires_grad]
         if reached:
             torch.autograd.backward([output for output, _ in reached], [g for _, g in reached])
-        for passed in [n for n in list(self._open) if n <= number]:  # another thread adds to it
+        for passed in [n for n in list(self._open) if n <= number]:  # copied: another thread adds to it
             del self._open[passed]
         rows = self._embeddings.gradients(looked.leaves)
         self.exchange.update(looked.lookup, rows, lr_scale=scale)
         return done(), lambda _: []
 
     def recall(self, text: Mapping[str, Any]) -> Begun:
-        """Return the rows of a lookup that has not been updated, float32 and in the order of its ids."""
+        """Return the rows of a lookup without its update yet, float32, in the order of its ids."""
         looked = self._look_back(_number(text))
         return done(), lambda _: [pack_text({}), *pack_tensors(looked.lookup.result(), "float32")]
 
     def flush(self) -> Begun:
-        """Wait until everything issued so far has been applied."""
+        """Wait until all requests issued so far have been applied."""
         self.exchange.flush()
         return done({"staleness": self._staleness()}), lambda text: [pack_text(text)]
 
@@ -195,12 +197,12 @@ class Pooler:
 
     def _look_back(self, number: int) -> _Looked:
         if number not in self._open:
-            raise StoreError(f"there is no lookup {number} that waits for an update")
+            raise StoreError(f"lookup {number} does not exist, or does not wait for an update")
         return self._open[number]
 
 
 def _number(text: Mapping[str, Any]) -> int:
     number = text.get("number")
     if type(number) is not int:
-        raise FrameError(f"a request has an impossible number: {shortened(number)}")
+        raise FrameError(f"a request has an invalid number: {shortened(number)}")
     return number

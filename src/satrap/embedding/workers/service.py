@@ -1,4 +1,4 @@
-"""What an embedding worker is to its server: sessions of workers, and its counters."""
+"""The service of an embedding worker: sessions of workers, and counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from satrap.rpc.wire.text import pack_text, unpack_text
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingWorkerStatistics:
-    """Workers served now, lookups that wait for their update, samples pooled, and its server's counters."""
+    """Connected workers, lookups that wait for their update, pooled samples, and counters of the server."""
 
     workers: int
     open: int
@@ -27,11 +27,11 @@ class EmbeddingWorkerStatistics:
 
 
 class EmbeddingService(Handler):
-    """Makes a `Session` for each worker; give its server `Lanes` as dispatcher.
+    """Creates a `Session` for each worker; its server needs `Lanes` as dispatcher.
 
     Args:
         shards: HOST:PORT of each shard.
-        key: of the cluster.
+        key: key of the cluster.
 
     Attributes:
         stop: ends the threads of the sessions.
@@ -54,14 +54,14 @@ class EmbeddingService(Handler):
         return session
 
     def replace(self, session: Session) -> None:
-        """End older sessions of the same rank: the newest worker of a rank is the only one."""
+        """End older sessions of the same rank: only the newest worker of a rank is served."""
         with self._lock:
             others = [s for s in self._sessions.values() if s is not session and s.rank == session.rank]
         for other in others:
             threading.Thread(target=other.close, name="satrap-embedding-end", daemon=True).start()
 
     def leave(self, session: Session) -> None:
-        """Forget a session."""
+        """Remove a session."""
         with self._lock:
             if self._sessions.pop(session.client, None) is not None:
                 self._samples += session.samples
@@ -71,7 +71,7 @@ class EmbeddingService(Handler):
         self.stop()
 
     def statistics(self) -> EmbeddingWorkerStatistics:
-        """Return its counters; any thread may call it."""
+        """Return the counters; thread-safe."""
         with self._lock:
             sessions = list(self._sessions.values())
             samples = self._samples + sum(session.samples for session in sessions)
@@ -87,11 +87,11 @@ class Session:
     """The requests of one worker.
 
     Args:
-        service: that it belongs to.
+        service: service of the session.
         client: number of the client.
 
     Attributes:
-        closed: it serves no more.
+        closed: whether the session has ended.
     """
 
     def __init__(self, service: EmbeddingService, client: int) -> None:
@@ -116,26 +116,26 @@ class Session:
         return 0 if self._pooler is None else self._pooler.samples
 
     def begin(self, header: Header, parts: Sequence[Buffer]) -> Begun:
-        """Begin a request.
+        """Start a request.
 
         Raises:
-            SatrapError: it is refused.
+            SatrapError: the request is rejected.
         """
         if header.kind == Kind.BYE:
             self.close()
             return done(), lambda _: []
         if not parts and header.kind != Kind.FLUSH:
-            raise StoreError("a request without parts")
+            raise StoreError("the embedding worker received a request without parts")
         if header.kind == Kind.HELLO:
             return self._greet(parts[0])
         if self._pooler is None:
-            raise StoreError("a request before an accepted hello")
+            raise StoreError("the embedding worker received a request before it accepted a hello")
         return self._execute(self._pooler, header.kind, parts)
 
     def _greet(self, hello: Buffer) -> Begun:
         try:
             if self._pooler is not None:
-                raise StoreError("a second hello")
+                raise StoreError("the embedding worker received a second hello of the same client")
             self._pooler = Pooler(unpack_text(hello), self._service.shards, self._service.key)
         except BaseException:
             self.close()
@@ -153,15 +153,18 @@ class Session:
                 return pooler.recall(unpack_text(parts[0]))
             case Kind.FLUSH:
                 return pooler.flush()
-        raise ConfigError("this is an embedding worker: it holds no rows", fix="give the address of a shard")
+        raise ConfigError(
+            "the request needs a shard, but was sent to an embedding worker",
+            fix="give the address of a shard",
+        )
 
     def close(self) -> None:
-        """Say goodbye to the shards. Closing twice is fine."""
+        """Close the exchange with the shards. Closing twice is fine."""
         with self._closing:
             if self.closed:
                 return
             self.closed = True
         self._service.leave(self)
         if self._pooler is not None:
-            with suppress(SatrapError):  # whoever waits for a lost shard hears of it
+            with suppress(SatrapError):  # requests that wait for a lost shard get the error
                 self._pooler.exchange.close()

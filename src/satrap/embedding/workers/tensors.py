@@ -41,22 +41,22 @@ def pack_gradients(tensors: Sequence[Floats], form: str) -> list[Buffer]:
 
 
 def unpack_tensors(parts: Sequence[Buffer], shapes: Sequence[Shape]) -> list[Floats]:
-    """Return the tensors of a message, float32 of the shapes that are expected.
+    """Return the tensors of a message, float32 of the expected shapes.
 
     Raises:
-        FrameError: others came.
+        FrameError: the message has other tensors.
     """
     sections = unpack(parts, most=len(shapes))
     if len(sections) != len(shapes):
-        raise FrameError(f"{len(sections)} tensors came where {len(shapes)} were expected")
+        raise FrameError(f"a message has {len(sections)} tensors, expected {len(shapes)}")
     return [_tensor(section, shape) for section, shape in zip(sections, shapes, strict=True)]
 
 
 def unpack_rows(parts: Sequence[Buffer]) -> list[Floats]:
-    """Return the tensors of a message, float32[n, dim] whatever n and dim.
+    """Return the tensors of a message, float32[n, dim] for any n and dim.
 
     Raises:
-        FrameError: it is none.
+        FrameError: the message is invalid.
     """
     return [_tensor(section, (section.count, section.dim)) for section in unpack(parts)]
 
@@ -64,7 +64,7 @@ def unpack_rows(parts: Sequence[Buffer]) -> list[Floats]:
 def _tensor(section: Section, shape: Shape) -> Floats:
     rows = int(np.prod(shape[:-1], dtype=np.int64))
     if (section.count, section.dim) != (rows, shape[-1]) or section.format not in CODES.values():
-        raise FrameError(f"a tensor has another shape than the {list(shape)} expected")
+        raise FrameError(f"a tensor in a message does not have the expected shape {list(shape)}")
     return from_wire(section, floats(rows, shape[-1])).reshape(shape)
 
 

@@ -1,1 +1,1 @@
-"""The compiled loops of the store: index, rows, optimizers, distinct ids, pooling (Numba)."""
+"""The compiled loops of the store (Numba): index, rows, optimizers, unique ids, pooling."""

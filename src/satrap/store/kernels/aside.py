@@ -1,4 +1,4 @@
-"""Copies of rows, by fixed bucket: stores and lists them. See `satrap.store.aside`."""
+"""Stores and lists copies of rows by fixed bucket. See `satrap.store.aside`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satrap.store.kernels.jit import kernel
 from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 USED, FREE = 0, 1
-"""Words of `counts`: places ever used, and how many of them are free again."""
+"""Words of `counts`: places used so far, and how many of them are free again."""
 BUCKETS = 1 << (64 - int(BUCKET_SHIFT))
 
 
@@ -20,11 +20,11 @@ class Copies(NamedTuple):
 
     Attributes:
         salts: uint64[tables].
-        done: int32[tables], buckets below which nothing is needed any more.
+        done: int32[tables], buckets below which copies are no longer needed.
         ids: uint64[places].
         rows: float32[places, dim + width].
         heads: int32[tables * BUCKETS], 1 + the newest place of each bucket, 0 for none.
-        nexts: int32[places], the same for the next older place.
+        nexts: int32[places], 1 + the next older place of the same bucket, 0 for none.
         free: int32[places], a stack of places.
         counts: int64[2], see `USED`.
     """
@@ -41,8 +41,8 @@ class Copies(NamedTuple):
 
 @kernel
 def put(copies: Copies, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> None:
-    """Copy the rows whose bucket is not done yet; there must be enough places."""
-    salts, done, kept, rows, heads, nexts, free, counts = copies
+    """Copy the rows whose bucket is not done yet; enough places must be free."""
+    salts, done, stored, rows, heads, nexts, free, counts = copies
     dim, width = weights.shape[1], state.shape[1]
     for i in range(ids.shape[0]):
         t = tables[i]
@@ -55,7 +55,7 @@ def put(copies: Copies, tables: Inverse, ids: Ids, weights: Floats, state: Float
         else:
             place = counts[USED]
             counts[USED] += 1
-        kept[place] = ids[i]
+        stored[place] = ids[i]
         for k in range(dim):
             rows[place, k] = weights[i, k]
         for k in range(width):
@@ -67,7 +67,7 @@ def put(copies: Copies, tables: Inverse, ids: Ids, weights: Floats, state: Float
 
 @kernel
 def listed(copies: Copies, first: int, last: int, places: Inverse, buckets: Inverse) -> int:
-    """Write the places and the buckets of all rows in heads first..last; return how many."""
+    """Write the places and buckets of all rows in heads first..last; return their number."""
     count, heads, nexts = 0, copies.heads, copies.nexts
     for key in range(first, last + 1):
         place = heads[key]

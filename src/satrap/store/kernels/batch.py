@@ -1,6 +1,6 @@
-"""Loops over the ids of one batch: distinct ids, segment sums, pooling, and their gradients.
+"""Loops over the ids of one batch: unique ids, segment sums, pooling, and their gradients.
 
-Every sum adds in the order of the ids, one after another: the same input gives the same bits.
+Every sum adds in the order of the ids, one after another, so equal inputs give bit-identical results.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
 _AHEAD = np.uint64(32)
-"""How many rows ahead of its use a row is prefetched."""
+"""Prefetch distance of rows, in rows."""
 _IDS_AHEAD = np.uint64(16)
-"""How many ids ahead of its use a place of `distinct`'s table is prefetched."""
+"""Prefetch distance of entries of `distinct`'s table, in ids."""
 ASIDE = 16 << 20
 """Bytes above which a block of rows is written past the caches: half of a typical last-level cache."""
 
@@ -47,10 +47,10 @@ def distinct(
     out_splits: Offsets,
     inverse: Inverse,
 ) -> int:
-    """Write the distinct ids of each segment in order of first appearance; return how many there are.
+    """Write the unique ids of each segment in order of first appearance; return their number.
 
-    `table`, at the address `table_at`, is scratch: a power of two, at least twice the longest segment. An
-    id's first place in it is computed ahead of use, kept in `inverse` and prefetched.
+    `table`, at the address `table_at`, is scratch: a power of two, at least twice the longest segment. The
+    first table entry to probe for an id is computed in advance, stored in `inverse` and prefetched.
     """
     count, one = _ZERO, np.uint64(1)
     out_splits[0] = 0
@@ -184,8 +184,8 @@ def gather_features(
 ) -> None:
     """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`.
 
-    It goes feature by feature: the second-level cache often has room for the rows of one feature, but not of
-    all. Above ASIDE bytes, it writes past the caches, which have no room for it: this saves reading.
+    The loop goes feature by feature, since the second-level cache often holds the rows of one feature, but
+    not of all. Above ASIDE bytes it writes past the caches, which cannot hold the block: this saves reading.
     """
     past = _past_caches(len(inverse), dim, out, out_stride)
     _gather_features(int(dim))(rows, inverse, features, dim, out, out_stride, past)
@@ -248,8 +248,8 @@ def gather_slots(
 ) -> None:
     """Do what `gather_features` does, reading rows in place: row i is in slot `slots[i]`, >= 0.
 
-    The block has `count` rows, of which these may be a part. One kernel for both would take 2 microseconds
-    more per call of `gather_features`.
+    The whole block has `count` rows; this call may write a part of them. A single kernel for both functions
+    would take 2 microseconds more per call of `gather_features`.
     """
     past = _past_caches(count, rows.dim, out, out_stride)
     _gather_slots(int(rows.dim))(fmt, rows, slots, inverse, features, out, out_stride, past)
@@ -273,7 +273,7 @@ def _add_features(width: int) -> Any:
         size, seen, full = d * _FOUR, _ZERO, d & ~np.uint64(15)
         none = np.float32(0)
         like = broadcast(none)
-        most, rest = like, none  # a sum that was once infinite or NaN never becomes finite again
+        most, rest = like, none  # a sum that is infinite or NaN never becomes finite again
         batch = np.uint64(inverse.shape[0]) // np.uint64(features)
         for f in range(np.uint64(features)):
             source = gradients + f * size
@@ -296,9 +296,9 @@ def _add_features(width: int) -> Any:
                     most = larger(most, total)
                 for k in range(full, d):
                     at = k * _FOUR
-                    one = load_like(none, before + at) + load_like(none, source + at)
-                    store(target + at, one)
-                    rest = larger(rest, one)
+                    value = load_like(none, before + at) + load_like(none, source + at)
+                    store(target + at, value)
+                    rest = larger(rest, value)
                 source += stride
         return int(np.int64(seen)), finite(most) and finite(rest)
 
@@ -324,7 +324,7 @@ def first_gradients(
     Rows must be numbered by first appearance in `inverse`.
 
     Returns:
-        The number of rows, -1 if they are numbered otherwise; whether all are finite.
+        The number of rows, -1 if they are numbered differently; whether all are finite.
     """
     zeros = np.zeros(int(dim), np.float32)
     start = np.uint64(zeros.ctypes.data)
@@ -334,7 +334,7 @@ def first_gradients(
 
 @kernel
 def inside(inverse: Inverse, u: int) -> bool:
-    """Return True if every value is one of 0..u-1."""
+    """Return True if every value is in 0..u-1."""
     largest = np.uint32(0)
     for i in range(inverse.shape[0]):
         largest = max(largest, np.uint32(inverse[i]))
@@ -420,7 +420,7 @@ def pool_max(
     out_stride: np.uint64,
     chosen: Inverse,
 ) -> None:
-    """Write the largest weighted value of each bag and column, and the id it came from (-1: none)."""
+    """Write the largest weighted value of each bag and column, and its position in `inverse` (-1: none)."""
     size = dim * _FOUR
     for b in range(offsets.shape[0] - 1):
         target = out + np.uint64(b) * out_stride
@@ -446,7 +446,7 @@ def pool_max_backward(
     chosen: Inverse,
     out: np.uint64,
 ) -> None:
-    """Pass the gradient of each pooled value to the row it came from."""
+    """Add the gradient of each pooled value to the row of that value."""
     size = np.uint64(chosen.shape[1]) * _FOUR
     for b in range(chosen.shape[0]):
         for k in range(chosen.shape[1]):

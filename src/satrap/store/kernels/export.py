@@ -27,13 +27,13 @@ def read_rows(
     """Write each slot's weights and state; write nothing for slot -1.
 
     Args:
-        fmt: of the weights in the slab.
-        rows: where they are; the scalar of a row is the last of its state.
+        fmt: number format of the weights in the slab.
+        rows: the slab; the scalar of a row is written as the last column of its state.
         slots: int32[n].
         weights: address of float32[n, dim].
         count: float32 of state in a row.
         state: address of float32[n, count + (1 if there are scalars)].
-        state_stride: bytes of a row of it.
+        state_stride: bytes of a row of `state`.
     """
     base, stride, dim = rows.base, rows.stride, rows.dim
     n, inside = np.uint64(slots.shape[0]), stride - count * _FOUR

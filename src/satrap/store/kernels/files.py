@@ -1,6 +1,6 @@
 """Records of rows between the slab, buffers and a file, without the interpreter lock.
 
-A record is a row as in the slab, followed by the float32 that is kept apart, if there is one.
+A record is a row as in the slab, followed by its scalar float32, if it has one.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def transfer(fd: int, slots: Inverse, records: np.uint64, record: int, writing: 
         end = _run(slots, i, most)
         size, done = (end - i) * record, np.int64(0)
         while done < size:
-            memory, left = records + np.uint64(i * record + done), np.uint64(size - done)
+            memory, remaining = records + np.uint64(i * record + done), np.uint64(size - done)
             place = np.int64(slots[i]) * record + done
             if writing:
-                moved = np.int64(_pwrite(np.int32(fd), memory, left, place))
+                moved = np.int64(_pwrite(np.int32(fd), memory, remaining, place))
             else:
-                moved = np.int64(_pread(np.int32(fd), memory, left, place))
+                moved = np.int64(_pread(np.int32(fd), memory, remaining, place))
             if moved <= 0:
                 return i
             done += moved

@@ -1,7 +1,7 @@
-"""How weights are stored: float32, bfloat16 or float16, the last two rounded stochastically.
+"""Number formats of weights: float32, bfloat16 or float16; 16-bit formats are rounded stochastically.
 
-A value between two neighbouring 16-bit numbers is rounded to one of them at random, more often to the nearer
-one, so it is right on average and small updates are not lost (Gupta et al., ICML 2015). The random bits are
+A value between two adjacent 16-bit numbers is rounded to one of them at random, more often to the nearer one,
+so it is correct on average and small updates are not lost (Gupta et al., ICML 2015). The random bits are
 a pure function of (`noise`, key, column). The caller must clamp values beyond the format's range.
 """
 
@@ -183,9 +183,9 @@ def write_weights(fmt: Format, source: np.uint64, target: np.uint64, dim: np.uin
 
 @helper
 def widen_in_place(fmt: Format, address: np.uint64, dim: np.uint64) -> None:
-    """Replace `dim` weights at `address` by their float32 values; there must be room for these."""
+    """Replace `dim` weights at `address` by their float32 values; the memory must hold these."""
     item = weight_bytes(fmt)
     if item != _FOUR:
-        for j in range(dim):  # from the back, so that nothing is overwritten before it is read
+        for j in range(dim):  # from the back, so that no weight is overwritten before it is read
             k = dim - np.uint64(1) - j
             store(address + k * _FOUR, load_weights(fmt, np.float32(0), address + k * item))

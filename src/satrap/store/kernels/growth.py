@@ -1,4 +1,4 @@
-"""Room in the index: placing an entry, and segments that grow. See `layout`."""
+"""Places entries in the index, and grows its segments. See `layout`."""
 
 from __future__ import annotations
 
@@ -203,9 +203,9 @@ def clear_counts(index: Index, scratch: int) -> None:
 def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> bool:
     """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck.
 
-    Neighbouring entries go to neighbouring buckets. Meanwhile the last word of a bucket counts its entries,
-    so that the next entry need not wait until the written ones can be read as a vector. (A moved entry is not
-    counted; from then on `place` is used.) A full bucket counts 5: its last word is no free slot.
+    Adjacent entries go to adjacent buckets. During the copy, the last word of a bucket counts its entries, so
+    that the next entry need not wait until the written entries can be read as a vector. (A moved entry is not
+    counted; from then on `place` is used.) A full bucket counts 5: its last word is not a free slot.
     """
     low = segment_at(index, 0)
     apart = segment_at(index, 1).pages - low.pages
@@ -243,16 +243,16 @@ def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) ->
 
 @helper
 def lay_out(index: Index, segment: int, salt: np.uint64, count: int, bit: np.uint64) -> bool:
-    """Copy a segment to scratch 0, and 1 if there is a `bit`, each with `count` pages or somewhat more.
+    """Copy a segment to scratch 0, and to scratch 1 with a `bit`, each with `count` pages or slightly more.
 
-    Its own pages are then freed. False, with nothing changed, if that is impossible, or if it would leave
-    fewer pages than laying out any one segment takes.
+    The segment's pages are then freed. Returns False, with no change, if that is impossible, or if too few
+    pages would remain to lay out any one segment.
     """
-    own = fact(index, segment, SEGMENT_COUNT)
+    current = fact(index, segment, SEGMENT_COUNT)
     while count <= SEGMENT_PAGES:
         room = get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED)
         total = count if bit == _ZERO else 2 * count
-        if room < total or (total > own and room + own - total < SPARE_PAGES // 2):
+        if room < total or (total > current and room + current - total < SPARE_PAGES // 2):
             return False
         take_pages(index, 0, count)
         if bit != _ZERO:
@@ -293,7 +293,7 @@ def hand_over(index: Index, segment: int, scratch: int) -> None:
 @helper
 def sides(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
     """Return 1 if no entry of a segment has `bit` in its hash, 2 if all have, 3 if some have."""
-    found = 0
+    seen = 0
     for p in range(fact(index, segment, SEGMENT_COUNT)):
         page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
         for b in range(PAGE_BUCKETS):
@@ -302,10 +302,10 @@ def sides(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
             while full != np.uint32(0):
                 entry = bucket + _EIGHT * trailing_zeros(full)
                 full &= np.uint32(full - np.uint32(1))
-                found |= 2 if (mix(load_u64(entry) ^ salt) & bit) != _ZERO else 1
-            if found == 3:
-                return found
-    return found
+                seen |= 2 if (mix(load_u64(entry) ^ salt) & bit) != _ZERO else 1
+            if seen == 3:
+                return seen
+    return seen
 
 
 @helper
@@ -337,7 +337,7 @@ def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
 def split_off(index: Index, segment: int, half: int) -> bool:
     """Make a segment one half of a split whose other half is empty; False without pages.
 
-    Rows that arrive in hash order all go to one half: then nothing has to move.
+    Rows that arrive in hash order all go to one half, so no row has to move.
     """
     if get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED) <= SPARE_PAGES // 2:
         return False
@@ -351,7 +351,7 @@ def split_off(index: Index, segment: int, half: int) -> bool:
 def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
     """Make room in the segment of hash h: 1.4 times its pages, or two segments; False if impossible."""
     pages, salt = fact(index, segment, SEGMENT_COUNT), load_u64(record(index, t, SALT))
-    wider = 7 * pages // 5 + 1  # 1, 2, 3, 5, 8, 12, 16, then two of 11
+    wider = 7 * pages // 5 + 1  # pages: 1, 2, 3, 5, 8, 12, 16, then 2 x 11
     if pages < 14:
         wider = min(wider, SEGMENT_PAGES)
     done = wider <= SEGMENT_PAGES and lay_out(index, segment, salt, wider, _ZERO)
@@ -367,9 +367,9 @@ def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
     if depth == load_i64(record(index, t, DEPTH)) and not double_directory(index, t):
         return False
     bit = _ONE << np.uint64(63 - depth)
-    found = sides(index, segment, salt, bit)
-    if found != 3:
-        if not split_off(index, segment, 1 if found == 2 else 0):
+    half_bits = sides(index, segment, salt, bit)
+    if half_bits != 3:
+        if not split_off(index, segment, 1 if half_bits == 2 else 0):
             return False
     elif not lay_out(index, segment, salt, 11 * max(8, pages) // 16, bit):
         return False
@@ -398,13 +398,15 @@ def shrink(index: Index, segment: int, key: np.uint64) -> None:
 
 @helper
 def squeeze(index: Index, segment: int) -> bool:
-    """Free pages that a segment does not need; False if there are none."""
+    """Free pages that a segment does not need; False if it needs all."""
     used, pages = fact(index, segment, SEGMENT_USED), fact(index, segment, SEGMENT_COUNT)
     enough = (used + FULL - 1) // FULL
     if used == 0 or enough >= pages:
         return False
     t, key = fact(index, segment, SEGMENT_TABLE), _ZERO
-    for p in range(pages * PAGE_BUCKETS * ENTRIES):  # any of its rows shows where the directory points to it
+    for p in range(
+        pages * PAGE_BUCKETS * ENTRIES
+    ):  # the hash of any row locates the segment's directory entry
         page = get32(index.pages, segment * SEGMENT_PAGES + p // (PAGE_BUCKETS * ENTRIES))
         bucket = index.entries + np.uint64(page) * _PAGE + np.uint64(p // ENTRIES % PAGE_BUCKETS) * _BUCKET
         entry = bucket + np.uint64(p % ENTRIES) * _EIGHT
@@ -421,9 +423,9 @@ def squeeze(index: Index, segment: int) -> bool:
 
 @helper
 def reclaim(index: Index) -> bool:
-    """Take pages from the next segment that can spare some; False if there is none.
+    """Take pages from the next segment that can spare some; False if none can.
 
-    After a fruitless round it does not look again until many rows have been removed.
+    After an unsuccessful search it does not search again until many rows have been removed.
     """
     segments = get(index, SEGMENTS)
     if get(index, TIGHT) >= segments and get(index, REASSIGNED) >= get(index, TIGHT_UNTIL):

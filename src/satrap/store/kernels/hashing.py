@@ -1,7 +1,7 @@
-"""The hash of an id inside its table, and what is derived from it.
+"""The hash of an id within its table, and the values derived from it.
 
 One 64-bit mix of (id xor salt of the table): the top 12 bits are the fixed bucket of (table, id), the top
-bits choose the segment of the index, the rest choose the two candidate buckets inside the segment.
+bits choose the segment of the index, the rest choose the two candidate buckets in the segment.
 """
 
 from __future__ import annotations

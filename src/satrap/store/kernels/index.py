@@ -169,7 +169,7 @@ def staleness(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
 
 @helper
 def worst(index: Index, first: np.uint64, second: np.uint64, step: np.uint32) -> np.uint64:
-    """Return the entry of two buckets to evict first; 0 if all are in use, or there are too few."""
+    """Return the entry of two buckets to evict first; 0 if all are in use, or the buckets have too few."""
     result, most, seen = _NOWHERE, np.uint32(0), 0
     for k in range(2 * ENTRIES):
         entry = (first if k < ENTRIES else second) + _EIGHT * np.uint64(k % ENTRIES)
@@ -183,7 +183,7 @@ def worst(index: Index, first: np.uint64, second: np.uint64, step: np.uint32) ->
 
 @helper
 def hand_step(index: Index) -> tuple[int, np.uint64, np.uint64]:
-    """Move the hand on by two buckets, from segment to segment; return (segment, the two buckets)."""
+    """Advance the clock hand by two buckets, from segment to segment; return (segment, the two buckets)."""
     segment, bucket = get(index, HAND_SEGMENT), get(index, HAND_BUCKET)
     if bucket >= fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS:
         bucket, segment = 0, segment + 1
@@ -198,7 +198,7 @@ def hand_step(index: Index) -> tuple[int, np.uint64, np.uint64]:
 
 @helper
 def evict_anywhere(index: Index, step: np.uint32) -> int:
-    """Free the worst entry under the hand; return its slot, or -1 if all entries it saw are in use."""
+    """Free the worst entry under the clock hand; return its slot, or -1 if all checked entries are in use."""
     for _ in range(WALK):
         segment, first, second = hand_step(index)
         entry = worst(index, first, second, step)
@@ -213,19 +213,19 @@ def evict_anywhere(index: Index, step: np.uint32) -> int:
 @helper
 def evict_here(index: Index, t: int, h: np.uint64, step: np.uint32) -> int:
     """Free the worst entry of the two buckets of a hash of table t; return its slot, or -1."""
-    found = lead(map_of(index, t), h)
-    segment = listed(index, found)
+    pointer = lead(map_of(index, t), h)
+    segment = listed(index, pointer)
     entry = worst(index, first_bucket(index, segment, h), second_bucket(index, segment, h), step)
-    return drop(index, number(found), entry) if entry != _NOWHERE else -1
+    return drop(index, number(pointer), entry) if entry != _NOWHERE else -1
 
 
 @helper
 def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32) -> tuple[int, bool]:
-    """Return (a slot for a new row of table t, or -1; whether a row of the same two buckets gave it).
+    """Return (a slot for a new row of table t, or -1; whether the slot's row shared the same two buckets).
 
-    At the limit the slot is taken from another row: the worst of the 10 that share a bucket with the new one.
-    Every 4th time, and if those rows are in use or too few, it is the worst of 10 rows under a hand that
-    walks over all tables: so a growing table takes rows from the others.
+    At the limit the slot is taken from another row: the worst of the 10 that share a bucket with the new row.
+    Every 4th time, and if those rows are in use or too few, it is the worst of 10 rows under the clock hand,
+    which walks over all tables, so a growing table takes rows from the others.
     """
     slot = take_slot(index)
     if slot >= 0 or index.policy == NONE:
@@ -239,12 +239,12 @@ def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32) -> tuple[int, 
 
 @helper
 def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32) -> int:
-    """Give a new id of table t an entry and a slot; return the slot, or -1 if there is no room."""
+    """Give a new id of table t an entry and a slot; return the slot, or -1 if memory is full."""
     slot, here = slot_for(index, t, h, step)
     if slot < 0:
         return -1
     entry = free_place(index, t, h) if here else entry_for(index, t, h)
-    if entry == _NOWHERE and index.policy != NONE:  # index memory, not slots, has run out: evict to free some
+    if entry == _NOWHERE and index.policy != NONE:  # index memory, not slots, is used up: evict to free some
         if (h >> np.uint64(38)) & np.uint64(3) == _ZERO:
             give_back(index, evict_anywhere(index, step))
         give_back(index, evict_here(index, t, h, step))
@@ -285,10 +285,10 @@ def insert_plainly(index: Index, t: int, key: np.uint64, found: np.uint64, entry
 def create(
     index: Index, ids: Ids, splits: Offsets, missing: Offsets, step: np.uint32, slots: Inverse, fresh: Offsets
 ) -> int:
-    """Give each missing id a slot; return how many got a new one, their positions in `fresh`.
+    """Give each missing id a slot; return the number of new slots, with their positions in `fresh`.
 
-    `missing` ascends; a repeated id gets one slot, and its first position is in `fresh`. Slots stay -1 where
-    there is no room (counted as REFUSED).
+    `missing` ascends; a repeated id gets one slot, and its first position is in `fresh`. Slots of ids without
+    room stay -1 (counted as REFUSED).
     """
     n, made, j = missing.shape[0], 0, 0
     for t in range(splits.shape[0] - 1):
@@ -304,15 +304,15 @@ def create(
             j += 1
             key = ids[i]
             h = mix(key ^ salt)
-            found = lead(where, h)
-            segment = listed(index, found)
+            pointer = lead(where, h)
+            segment = listed(index, pointer)
             first, second = first_bucket(index, segment, h), second_bucket(index, segment, h)
             slot = max(probe(first, key), probe(second, key))
             if slot < 0:
                 entry = free_entry(first)
                 if entry == _NOWHERE:
                     entry = free_entry(second)
-                slot = insert_plainly(index, t, key, found, entry)
+                slot = insert_plainly(index, t, key, pointer, entry)
                 if slot < 0:
                     slot = insert(index, t, key, h, step)
                 elif index.policy != NONE:
@@ -328,7 +328,7 @@ def create(
 
 @kernel
 def sweep(index: Index, step: np.uint32, ttl: int, pairs: int) -> None:
-    """Move the hand over `pairs` pairs of buckets and free rows not used for more than `ttl` steps.
+    """Advance the clock hand by `pairs` pairs of buckets; free rows not used for more than `ttl` steps.
 
     It stops after freeing half as many rows as the log holds.
     """
@@ -346,26 +346,26 @@ def sweep(index: Index, step: np.uint32, ttl: int, pairs: int) -> None:
 
 @kernel
 def discard(index: Index, t: int, ids: Ids) -> None:
-    """Free the entries of ids of table t, if they have any, and their slots; they do not count as evicted."""
+    """Free the entries and slots of ids of table t, where they exist; does not count them as evicted."""
     salt = load_u64(record(index, t, SALT))
     for i in range(ids.shape[0]):
         key = ids[i]
         h = mix(key ^ salt)
-        found = lead(map_of(index, t), h)
-        segment = listed(index, found)
+        pointer = lead(map_of(index, t), h)
+        segment = listed(index, pointer)
         bucket = first_bucket(index, segment, h)
         if probe(bucket, key) < 0:
             bucket = second_bucket(index, segment, h)
         if probe(bucket, key) >= 0:
             entry = bucket + _EIGHT * trailing_zeros(match8(bucket, key))
-            give_slot(index, drop(index, number(found), entry))
+            give_slot(index, drop(index, number(pointer), entry))
             add(index, t, EVICTED, -1)
-            shrink(index, number(found), key)
+            shrink(index, number(pointer), key)
 
 
 @kernel
 def stale_slots(index: Index, since: int, marks: Bytes, slots: Inverse, stale: Offsets) -> int:
-    """Write the positions of slots that are -1 or were taken from their row since `since`; return how many.
+    """Write the positions of slots that are -1 or lost their row since `since`; return their number.
 
     `marks` is scratch, one zero bit per slot, zero again at the end; at most LOG_SIZE slots were taken.
     """
@@ -385,7 +385,7 @@ def stale_slots(index: Index, since: int, marks: Bytes, slots: Inverse, stale: O
 
 @kernel
 def claim(marks: Bytes, slots: Inverse, limit: int, won: Offsets) -> int:
-    """Mark slots of 0..limit - 1; write the positions of slots not marked before, return how many."""
+    """Mark slots of 0..limit - 1; write the positions of slots not marked before, and return their number."""
     count = 0
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
@@ -400,8 +400,8 @@ def claim(marks: Bytes, slots: Inverse, limit: int, won: Offsets) -> int:
 def locate_first(index: Index, ids: Ids, splits: Offsets, places: Ids) -> None:
     """Write the address of each id's first bucket.
 
-    Hashes come first: a loop that does nothing else is vectorized. A segment's list of pages is prefetched 16
-    ids ahead: above about 10 million rows the lists no longer stay in the cache.
+    Hashes are computed in a separate loop, which is vectorized. A segment's list of pages is prefetched 16
+    ids ahead, since above about 10 million rows the lists no longer stay in the cache.
     """
     for t in range(splits.shape[0] - 1):
         where, first, end = map_of(index, t), np.uint64(splits[t]), np.uint64(splits[t + 1])
@@ -433,7 +433,7 @@ def locate_second(
 def probe_all(
     index: Index, ids: Ids, places: Ids, step: np.uint32 | None, slots: Inverse, missing: Offsets
 ) -> int:
-    """Write the slot of each id that is in its first bucket; queue the others, and return how many."""
+    """Write the slot of each id that is in its first bucket; queue the others, and return their number."""
     n, count, before = np.uint64(ids.shape[0]), _ZERO, np.uint64(AHEAD)
     for i in range(n):
         if i + before < n:
@@ -453,19 +453,19 @@ def probe_all(
 def probe_queue(
     index: Index, ids: Ids, places: Ids, step: np.uint32 | None, slots: Inverse, missing: Offsets, queued: int
 ) -> int:
-    """Probe the second buckets of queued ids; return how many are left in the queue."""
-    left = 0
+    """Probe the second buckets of queued ids; return the number of ids still in the queue."""
+    remaining = 0
     for q in range(queued):
         if q + AHEAD < queued:
             prefetch(places[q + AHEAD])
         i = missing[q]
         slot = probe(places[q], ids[i])
         slots[i] = slot
-        missing[left] = i
-        left += slot < 0
+        missing[remaining] = i
+        remaining += slot < 0
         if step is not None and slot >= 0:
             use(index, places[q], ids[i], step)
-    return left
+    return remaining
 
 
 @kernel
@@ -479,10 +479,10 @@ def find(
     places: Ids,
     seconds: Offsets,
 ) -> int:
-    """Write the slot of each id, -1 without a row; return how many have none, with positions in `missing`.
+    """Write the slot of each id, -1 without a row; return the number of -1, with positions in `missing`.
 
     `ids[splits[t]:splits[t + 1]]` belong to table t. First buckets are probed, and prefetched AHEAD ids
-    ahead; ids not found there are queued, and probed in their second bucket. With a step, uses are noted.
+    ahead; ids not found there are queued, and probed in their second bucket. With a step, uses are recorded.
     `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their first
     bucket.
     """
@@ -518,11 +518,11 @@ def entry_of(index: Index, segment: int, number: int) -> np.uint64:
 
 @kernel
 def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Inverse, buckets: Inverse) -> int:
-    """Write ids, slots and buckets of the rows of table t in fixed buckets first..last; return how many.
+    """Write ids, slots and buckets of the rows of table t in fixed buckets first..last; return the number.
 
-    If the arrays are shorter than that, nothing is written beyond their end.
+    If the arrays are too short, the remaining rows are counted but not written.
     """
-    found, salt = 0, load_u64(record(index, t, SALT))
+    count, salt = 0, load_u64(record(index, t, SALT))
     for segment, entries in segments_of(index, t, first, last):
         for e in range(entries):
             entry = entry_of(index, segment, e)
@@ -532,17 +532,17 @@ def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Invers
             key = load_u64(entry)
             bucket = np.int64(mix(key ^ salt) >> BUCKET_SHIFT)
             if first <= bucket <= last:
-                if found < ids.shape[0]:
-                    ids[found], slots[found], buckets[found] = key, np.int64(slot) - 1, bucket
-                found += 1
-    return found
+                if count < ids.shape[0]:
+                    ids[count], slots[count], buckets[count] = key, np.int64(slot) - 1, bucket
+                count += 1
+    return count
 
 
 @kernel
 def name_slots(index: Index, t: int, first: int, last: int, low: int, ids: Ids, tables: Inverse) -> None:
     """Write the id and the table of slots from `low` on, for rows of table t in fixed buckets first..last.
 
-    Rows of neighbouring buckets may be written, too.
+    Rows of adjacent buckets may also be written.
     """
     n = ids.shape[0]
     for segment, entries in segments_of(index, t, first, last):

@@ -1,4 +1,4 @@
-"""How kernels are compiled and where their machine code is cached: one folder for all kernel sources."""
+"""Compiles kernels, and caches their machine code in one folder for all kernel sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sources() -> list[Path]:
 
 
 CACHE_FOLDER = cache_folder("kernels", sources())
-"""Where machine code is kept between runs; None if no folder is writable (then none is kept)."""
+"""The folder that caches machine code between runs; None (no caching) if no folder is writable."""
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
@@ -30,7 +30,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 def kernel(function: F) -> F:
     """Compile a function called from Python: without the GIL, on its first call, cached on disk.
 
-    Floating-point operations are never reordered or fused, so the same bits come out of every CPU.
+    Floating-point operations are never reordered or fused, so results are bit-identical on every CPU.
     """
     if CACHE_FOLDER is None:
         return helper(function)
@@ -38,13 +38,13 @@ def kernel(function: F) -> F:
 
 
 def helper(function: F) -> F:
-    """Compile a function called from kernels only; it becomes part of their machine code."""
+    """Compile a function that only kernels call; it is inlined into their machine code."""
     made: F = _numba.njit(**_OPTIONS)(function)
     return made
 
 
 def shared(function: F) -> F:
-    """Let kernels call a function of Python, too, which stays as it is."""
+    """Let kernels also call a Python function, which stays callable from Python."""
     made: F = register_jitable(**_OPTIONS)(function)
     return made
 
@@ -54,10 +54,10 @@ WIDTHS = (16, 32, 64, 128)
 
 
 def by_width(make: Callable[[int], F]) -> Callable[[int], F]:
-    """Return a function that gives the kernel for rows of a number of weights.
+    """Return a function that returns the kernel for rows of a given number of weights.
 
-    `make` returns the kernel for rows of exactly that many weights, or of any number for 0. With the number
-    known, loops unroll and steps take a third less time.
+    `make` returns the kernel for rows of exactly that many weights, or of any number for 0. With a known
+    number, loops are unrolled and steps take a third less time.
     """
     kernels = {width: make(width) for width in (0, *WIDTHS)}
     return lambda dim: kernels.get(dim, kernels[0])

@@ -5,19 +5,19 @@ table  --top bits of the hash-->  segment  --other bits-->  two candidate bucket
 ```
 A *bucket* is one cache line: 5 keys of 8 bytes, 5 values `slot + 1` of 4 bytes, and 4 bytes of 0. The value 0
 means free, so fresh zeroed memory is an empty index, and a key without a match reads the last word, "none",
-without a branch. A key is in one of two buckets, chosen by two parts of its hash. Where rows are evicted,
-each entry has a *note* in other memory: the step of its last use, or a count of uses.
+without a branch. A key is in one of two buckets, chosen by two parts of its hash. If rows are evicted, each
+entry has a *note* in separate memory: the step of its last use, or a count of uses.
 
 A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 80 % full, it is laid out again over 1.4
 times its pages, or split in two above 16 pages. This is the longest wait of an insert: 2,000 entries, all in
-cache, about 30 microseconds. Small segments also do not all grow in the same request. All pages have one
+cache, about 30 microseconds. Small segments also do not all grow in the same request. All pages have the same
 size, so another segment can grow into a freed page. Once the memory is used up, segments that are not full
-give up pages (rows that arrive in hash order leave many half empty). A row costs about 19 bytes of index, and
+release pages (rows that arrive in hash order leave many half empty). A row costs about 19 bytes of index, and
 6 more with notes.
 
 Measured and rejected: buckets of 8 keys and 8 values in two lines (find takes nearly twice as long), segments
-of 1 MiB (a request of 2,000 new ids waited up to 76 ms, as many grew at once), and linear hashing (no wait at
-all, but 37 % of the ids are in their second bucket instead of 7 %).
+of 1 MiB (a request of 2,000 new ids waited up to 76 ms, as many segments grew at once), and linear hashing
+(no wait, but 37 % of the ids are in their second bucket instead of 7 %).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MAX_DEPTH = 26
 SPARE_PAGES = 32
 """Pages used only while segments are laid out again; growth can take only half of them."""
 AHEAD = 64
-"""How many ids ahead of the probe their bucket is prefetched (measured: 16 is slow, 64 and 128 tie)."""
+"""Prefetch distance of buckets, in ids (measured: 16 is slow, 64 and 128 tie)."""
 CREATE_AHEAD = 16
 FEWEST = 4
-"""Fewest rows in two buckets for one to be evicted: the worst of one or two may be a good one."""
+"""Fewest rows in two buckets for an eviction: the worst of one or two rows may be a good row."""
 WALK = 256
-"""Bucket pairs the hand checks before eviction fails: the request itself uses all their rows."""
+"""Bucket pairs that the clock hand checks before eviction fails, if the request uses all their rows."""
 LOG_ENTRY = 16
 
 # words of a table's record
@@ -87,7 +87,7 @@ SEGMENT_USED, SEGMENT_DEPTH, SEGMENT_TABLE, SEGMENT_COUNT, FACTS = range(5)
 FIRST_SEGMENT = 2
 """Segments 0 and 1 are scratch, used only while another segment is laid out again."""
 NONE, RECENT, FREQUENT = 0, 1, 2
-"""What a note holds: nothing, the step of the last use, or `count of uses << 20 | step & 0xFFFFF`."""
+"""Contents of a note: nothing, the step of the last use, or `count of uses << 20 | step & 0xFFFFF`."""
 
 _ONE = np.uint64(1)
 _FOUR = np.uint64(4)
@@ -110,7 +110,7 @@ class Index(NamedTuple):
 
     Attributes:
         entries: page 0.
-        notes: uint32[buckets, ENTRIES], or 0 if there are none.
+        notes: uint32[buckets, ENTRIES], or 0 without notes.
         tables: int64[tables, RECORD]; `directory[root : root + 2 ** depth]` are a table's segments by the top
             `depth` bits of the hash.
         directory: uint32, `segment << 5 | its number of pages`.
@@ -121,7 +121,7 @@ class Index(NamedTuple):
         free: int32, the stack of slots freed by expired rows.
         log: ring of LOG_SIZE times (id uint64, slot int32, table int32): the last rows that lost a slot;
             `counts[REASSIGNED]` is their number so far.
-        policy: what a note holds: `NONE`, `RECENT` or `FREQUENT`; no address.
+        policy: contents of a note: `NONE`, `RECENT` or `FREQUENT`; not an address.
     """
 
     entries: np.uint64
@@ -256,13 +256,13 @@ def second_bucket(index: Index, segment: Segment, h: np.uint64) -> np.uint64:
 
 @helper
 def slot_at(entry: np.uint64) -> np.uint64:
-    """Return where the slot of an entry (the address of its key) is kept."""
+    """Return the address of the slot of an entry (the address of its key)."""
     return (entry & ~_IN_BUCKET) + _SLOTS + ((entry & _IN_BUCKET) >> _ONE)
 
 
 @helper
 def note_at(index: Index, entry: np.uint64) -> np.uint64:
-    """Return where the note of an entry is kept."""
+    """Return the address of the note of an entry."""
     bucket = (entry - index.entries) // _BUCKET
     return index.notes + bucket * _NOTES + ((entry & _IN_BUCKET) >> _ONE)
 
@@ -271,8 +271,8 @@ def note_at(index: Index, entry: np.uint64) -> np.uint64:
 def probe(bucket: np.uint64, key: np.uint64) -> int:
     """Return the slot of `key` in a bucket or -1.
 
-    A freed entry keeps its key. That does no harm: a key goes into the first free entry, so if the bucket has
-    the key, it is the first match.
+    A freed entry keeps its key. This is harmless: a key goes into the first free entry, so the row of a key
+    in the bucket is the first match.
     """
     lane = trailing_zeros((match8(bucket, key) & _KEYS) | np.uint32(1 << ENTRIES))
     return int(np.int64(load_u32(bucket + _SLOTS + _FOUR * lane))) - 1

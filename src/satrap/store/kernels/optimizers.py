@@ -42,7 +42,7 @@ TABULATED = 4096
 
 
 class Shaping(NamedTuple):
-    """What happens to the gradient before any optimizer's step.
+    """Weight decay and clipping of the gradient before any optimizer's step.
 
     Attributes:
         decay: `decay * w` is added to the gradient.
@@ -111,7 +111,7 @@ _COMPILED = "only kernels call this: the type of the rule chooses what is compil
 def begin(
     fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
 ) -> tuple[np.float32, ...]:
-    """Return the numbers, equal for all weights of a row, that `lane` takes; may step the row's scalar."""
+    """Return the arguments of `lane` that are equal for all weights of a row; may step the row's scalar."""
     raise TypeError(_COMPILED)
 
 
@@ -196,7 +196,7 @@ def _begin_ftrl(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any
 def _lane_ftrl(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
     alpha, beta, l1, l2, zero, steep, largest = facts
     before = load_like(x, state + size)
-    # without a gradient so far, z is what makes w the minimum: -w * (beta / alpha + l2) - sign(w) * l1
+    # before the first gradient, z makes w the minimum: -w * (beta / alpha + l2) - sign(w) * l1
     fresh = zero - x * (beta / alpha + l2) - clamp(x * steep, l1)
     z = where_zero(before, fresh, load_like(x, state))
     n = clamp(before + g * g, largest)
@@ -259,7 +259,7 @@ def clipping(fmt: Format, g: np.uint64, dim: np.uint64, clip: np.float32) -> np.
     if clip > _LARGEST:
         return _UNIT
     squares = np.float64(sum_of_squares(fmt, g, _NONE, g, _UNIT, dim))
-    if not (1e-30 < squares < 1e38):  # squares that float32 cannot hold
+    if not (1e-30 < squares < 1e38):  # the squares overflow float32
         squares = np.float64(0)
         for k in range(dim):
             x = np.float64(load_like(_NONE, g + np.uint64(k) * _FOUR))
@@ -303,10 +303,10 @@ def step_lane(
 
 @by_width
 def step(width: int) -> Any:
-    """Take one step per slot; slots are distinct; for slot -1 the gradient is ignored.
+    """Take one step per slot; slots are unique; the gradient of slot -1 is ignored.
 
     `gradients` is the address of float32[n, dim]. Weights are clamped to [-bound[0], bound[0]]. `shaping` and
-    `bound` are None where not needed: machine code without them is faster.
+    `bound` are None if not needed: machine code without them is faster.
     """
 
     @kernel
@@ -336,7 +336,7 @@ def step(width: int) -> Any:
                 continue
             slot, g = np.uint64(slots[i]), gradients + i * size
             w = base + slot * stride
-            scalar = scalars + slot * _FOUR  # of no use if there is none: rules without one do not read it
+            scalar = scalars + slot * _FOUR  # unused if the row has no scalar: such rules do not read it
             one = (_NONE, _UNIT) if shaping is None else (shaping.decay, clipping(fmt, g, d, shaping.clip))
             facts = begin(fmt, rule, one[0], one[1], scalar, w, g, d)
             row = Row(w, w + weights, g, size, mix(ids[i] ^ fmt.noise))

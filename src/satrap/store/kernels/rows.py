@@ -1,7 +1,7 @@
-"""Rows `[weights | state]`, one after another in one slab: create, read, check, copy out.
+"""Creates, reads, checks and copies rows `[weights | state]`, contiguous in one slab.
 
-A row's weights are in the group's format, padded to a multiple of 4 bytes; its state is float32. State of one
-number per row is kept apart, by slot.
+A row's weights are in the group's format, padded to a multiple of 4 bytes; its state is float32. A scalar
+state of one number per row is stored separately, by slot.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ZERO = np.uint64(0)
 
 
 class Rows(NamedTuple):
-    """Where rows are, and their size, in plain numbers.
+    """Addresses and sizes of rows, as plain numbers.
 
     Attributes:
         base: address of row 0.
         stride: bytes from one row to the next; the state ends there.
         dim: weights per row.
-        scalars: address of the float32 that each row has apart; 0 if it has none.
+        scalars: address of the scalar float32 of the rows; 0 if they have none.
     """
 
     base: np.uint64
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
 
 class Initial(NamedTuple):
-    """What decides new rows: uint64[tables], float32[tables], and the first values of state and scalar."""
+    """Parameters of new rows: uint64[tables], float32[tables], and the first values of state and scalar."""
 
     seeds: Ids
     scales: Floats
@@ -76,13 +76,13 @@ def fetch_write(address: np.uint64, size: np.uint64) -> None:
 
 @helper
 def ahead(size: np.uint64) -> int:
-    """Return how many rows of `size` bytes to prefetch ahead (about 64 to 128 cache lines)."""
+    """Return the prefetch distance for rows of `size` bytes, in rows (about 64 to 128 cache lines)."""
     return min(64, max(4, int(np.int64(np.uint64(8192) // size))))
 
 
 @by_width
 def gather(width: int) -> Any:
-    """Write the weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
+    """Write the weights of each slot's row to `out + i * out_stride`; skip slot -1."""
 
     @kernel
     def gather_rows(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:

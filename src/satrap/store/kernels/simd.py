@@ -1,8 +1,8 @@
 """Vectors of 16 float32, memory by address, prefetch and bit operations for Numba kernels.
 
-LLVM maps a vector of 16 to what the CPU has: AVX-512, AVX2, SSE or NEON. The vectors are explicit because
-automatic vectorisation of these loops often failed when measured (2 to 4 times slower). Addresses are uint64
-byte addresses; the caller must make sure that they are valid.
+LLVM maps a vector of 16 to the CPU's instructions: AVX-512, AVX2, SSE or NEON. The vectors are explicit
+because automatic vectorisation of these loops often failed when measured (2 to 4 times slower). Addresses are
+uint64 byte addresses; the caller must ensure that they are valid.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Vector16Model(models.PrimitiveModel):
 
 
 def emit(make: Callable[..., Any]) -> Any:
-    """Return what Numba calls to generate code; `make` takes LLVM's builder and the arguments."""
+    """Return Numba's code-generating function; `make` takes LLVM's builder and the arguments."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = make(builder, *arguments)
@@ -276,7 +276,7 @@ store = _intrinsic(_store)
 store_aside = _intrinsic(_store_aside)
 """store_aside(address, vector): write a vector of 16 past the caches; `address` is a multiple of 64."""
 settle: Callable[[], None] = _intrinsic(_settle)
-"""settle(): makes writes of `store_aside` visible to other threads before anything that follows."""
+"""settle(): makes writes of `store_aside` visible to other threads before any later write."""
 broadcast = _intrinsic(_broadcast)
 """broadcast(x): the vector whose 16 lanes are x."""
 root = _intrinsic(_root)
@@ -300,11 +300,11 @@ uniform16: Any = _intrinsic(_uniform)
 zeros8: Callable[[np.uint64], np.uint32] = _intrinsic(_zeros8)
 """zeros8(address): bit i is set where the i-th of the 8 uint32 at `address` is 0."""
 clamp = _intrinsic(_clamp)
-"""clamp(x, bound): x if it is inside [-bound, bound], else the nearer end."""
+"""clamp(x, bound): x if it is in [-bound, bound], else the nearer end."""
 where_zero = _intrinsic(_where_zero)
 """where_zero(test, then, otherwise): `then` in the lanes where `test` is 0."""
 load_double = _intrinsic(_load_double)
-"""load_double(address): the float64 there."""
+"""load_double(address): the float64 at `address`."""
 spread = _intrinsic(_spread)
 """spread(values): a tuple of float32 as a tuple of vectors, every lane the same; None as None."""
 load_u64: Callable[[np.uint64], np.uint64]

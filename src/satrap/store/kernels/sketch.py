@@ -22,13 +22,13 @@ _ONE = np.uint64(1)
 
 
 class Sketch(NamedTuple):
-    """The counts of uses, and what an id needs to be admitted.
+    """The counts of uses, and the conditions for an id to be admitted.
 
     Attributes:
         salts: uint64[tables].
         cells: uint8[lines, a power of two], the counts; used if min_count > 1.
         min_count: uses needed.
-        probability: of the coin, in (0, 1].
+        probability: probability of the coin toss, in (0, 1].
     """
 
     salts: Ids
@@ -46,8 +46,7 @@ def _cell(key: np.uint64, line: int, mask: np.uint64) -> np.uint64:
 def add_use(cells: Bytes, key: np.uint64, most: int) -> int:
     """Count one use of a key, up to `most`; return the number of uses so far, never too low.
 
-    Only cells with the smallest count grow, so that an id adds less
-    to the counts of others.
+    Only cells with the smallest count grow, so that an id adds less to the counts of others.
     """
     mask = np.uint64(cells.shape[1] - 1)
     least = most
@@ -66,14 +65,14 @@ def add_use(cells: Bytes, key: np.uint64, most: int) -> int:
 def admit(
     sketch: Sketch, ids: Ids, splits: Offsets, missing: Offsets, coin: np.uint64, admitted: Found
 ) -> None:
-    """For each missing id, count one use; note whether it has enough uses and wins its coin toss.
+    """Count one use of each missing id; write whether it has enough uses and wins its coin toss.
 
     Args:
         sketch: the counts so far.
         ids: `ids[splits[t]:splits[t + 1]]` belong to table t.
         splits: see `ids`.
         missing: positions, ascending.
-        coin: of this request; the toss is a function of it, the table and the id.
+        coin: seed of this request; the coin toss is a function of it, the table and the id.
         admitted: bool[missing], written.
     """
     salts, cells, min_count, probability = sketch

@@ -1,7 +1,7 @@
 """Unaligned memory access and conversions of 16 numbers at once, for Numba kernels.
 
-`half` is float16, `brain` bfloat16, `single` float32, `byte` int8. Arrays from a socket lie at any address,
-so nothing here assumes alignment. LLVM turns `fpext` and `fptrunc` into the CPU's own conversions (F16C,
+`half` is float16, `brain` bfloat16, `single` float32, `byte` int8. Arrays from a socket may have any address,
+so no alignment is assumed. LLVM turns `fpext` and `fptrunc` into the CPU's conversion instructions (F16C,
 AVX-512, NEON): round to nearest, ties to even.
 """
 
@@ -22,7 +22,7 @@ _EXPONENT32 = 0x7F800000
 _EXPONENT16 = 0x7C00
 _MAGNITUDE32 = 0x7FFFFFFF
 _WHOLE = 1.5 * 2**23
-"""Added to a small float32, it rounds it to a whole number, which the low bits then are."""
+"""Adding this to a small float32 rounds it to a whole number, which the low bits then hold."""
 _I8 = ir.IntType(8)
 _I16 = ir.IntType(16)
 _I32 = ir.IntType(32)
@@ -52,7 +52,7 @@ def _any(builder: Any, flags: Any, lanes: int) -> Any:
 
 
 def _full(builder: Any, bits: Any, scalar: Any, lanes: int, mask: int) -> Any:
-    """Return whether all bits of the exponent, `mask`, are set: infinite or NaN."""
+    """Return whether all bits of the exponent, `mask`, are set: the number is infinite or NaN."""
     masked = builder.and_(bits, _all(scalar, lanes, mask))
     return builder.icmp_unsigned("==", masked, _all(scalar, lanes, mask))
 
@@ -77,7 +77,7 @@ def _made(generate: Callable[..., Any], lanes: int, result: Any, *arguments: Any
 
         return result(*arguments), body
 
-    names = ("context", *"abcd"[: len(arguments)])  # Numba wants to see how many there are
+    names = ("context", *"abcd"[: len(arguments)])  # Numba reads the number of parameters
     kind = Parameter.POSITIONAL_OR_KEYWORD
     work.__signature__ = Signature([Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     return intrinsic(work)
@@ -118,7 +118,7 @@ def _narrow_brain(builder: Any, source: Any, target: Any, scale: Any, lanes: int
     odd = builder.and_(builder.lshr(bits, sixteen), one)
     rounded = builder.add(builder.add(bits, _all(_I32, lanes, 0x7FFF)), odd)
     _save(builder, builder.trunc(builder.lshr(rounded, sixteen), _shape(_I16, lanes)), target)
-    # the input too: rounding may turn a NaN's bits into a number that looks finite
+    # also check the input: rounding may turn a NaN into a number that looks finite
     flags = builder.or_(
         _full(builder, bits, _I32, lanes, _EXPONENT32), _full(builder, rounded, _I32, lanes, _EXPONENT32)
     )
@@ -154,7 +154,7 @@ def _load_step(builder: Any, source: Any, lanes: int) -> Any:
 
 def _narrow_byte(builder: Any, source: Any, target: Any, scale: Any, step: Any, lanes: int) -> None:
     value = builder.fdiv(_scaled(builder, source, scale, lanes), _each(builder, step, lanes))
-    for order, limit in (("<", -127.0), (">", 127.0)):  # a step that is no normal number is not exact
+    for order, limit in (("<", -127.0), (">", 127.0)):  # a subnormal step is not exact
         end = _all(_FLOAT, lanes, limit)
         value = builder.select(builder.fcmp_ordered(order, value, end), end, value)
     bits = builder.bitcast(builder.fadd(value, _all(_FLOAT, lanes, _WHOLE)), _shape(_I32, lanes))

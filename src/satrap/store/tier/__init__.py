@@ -1,4 +1,4 @@
-"""Rows that do not fit in memory, in a file: `Tier` says where, `Tiered` is the backend that uses it."""
+"""Rows that do not fit in memory, in a file: `Tier` holds the settings, `Tiered` is the backend."""
 
 from satrap.store.tier.cold import most_records
 from satrap.store.tier.settings import Tier

@@ -1,7 +1,7 @@
-"""The rows of a group that left memory: their own index, and a file of records.
+"""The rows of a group that left memory: their index, and a file of records.
 
-A row that comes back to memory keeps its slot in the file, so slots are never reused, and reads need no
-ordering with writes. `live` marks the slots whose row is nowhere else.
+A row that returns to memory keeps its slot in the file, so slots are never reused, and reads need no ordering
+with writes. `live` marks the slots whose row is only in the file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, per_table
 from satrap.store.workers import Workers
 
 SHIFTS = ("rows", "created", "evicted", "refused")
-"""Counters of a directory that are distorted by rows that only move."""
+"""Counters of a directory that also count rows moved between memory and file, and need correction."""
 MOST_INDEX = 0.95
 """Largest share of a group's memory for the index of its tier."""
 
 
 def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
-    """Return how many rows a group's tier holds, and the memory left after their index; both need a budget.
+    """Return the capacity of a group's tier in rows, and the memory left after their index.
+
+    Without a tier or a budget, returns 0 and `memory`.
 
     Raises:
         ConfigError: the file cannot hold one record, or the index of all records leaves too little for rows.
@@ -41,9 +43,9 @@ def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[
     records = min(MAX_SLOTS, tier.size // record)
     if records < 1:
         raise ConfigError(
-            f"a tier of {tier.size} bytes is too small for one row of {record}",
+            f"a tier of {tier.size} bytes is too small for one row of {record} bytes",
             where=where,
-            fix="give the tier more size",
+            fix="increase the size of the tier",
         )
     _, index = plain_budget(records, len(kind.tables))
     if index > MOST_INDEX * memory:
@@ -51,7 +53,7 @@ def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[
         raise ConfigError(
             f"the index of a tier of {tier.size} bytes takes {index} bytes of a memory budget of {memory}",
             where=f"{where}: {records} rows of {record} bytes",
-            why=f"more than {MOST_INDEX:.0%} of the memory would be no row's",
+            why=f"the index alone would need more than {MOST_INDEX:.0%} of the memory",
             fix=f"give these tables {math.ceil(index / MOST_INDEX)} bytes of memory, or {most} of the tier",
         )
     return records, memory - index
@@ -63,14 +65,14 @@ class Cold:
     Attributes:
         directory: the slot in the file of each id whose row has ever left memory.
         file: the records.
-        live: one bit per slot: the row is nowhere else.
+        live: one bit per slot of the file: the row is only in the file.
         clean: one bit per slot of memory: the file holds the current state of that row.
-        shifts: int64[len(SHIFTS), tables], to be added to the counters of the group's directory.
+        shifts: int64[len(SHIFTS), tables], corrections to add to the counters of the group's directory.
         reads, writes: records read and written so far.
-        prefetched, prefetch_hits: records requested ahead, and how many of these were then read.
+        prefetched, prefetch_hits: records prefetched, and prefetched records that were then read.
 
     Raises:
-        StoreError: the file cannot be made.
+        StoreError: the file cannot be created.
     """
 
     def __init__(self, kind: RowKind, tier: Tier, workers: Workers, *, slots: int, memory: int) -> None:
@@ -81,14 +83,14 @@ class Cold:
         self.open(self.index())
 
     def index(self) -> tuple[Directory, list[Bytes]]:
-        """Return an index without rows, for `open`; raise `StoreError` if there is no room for it."""
+        """Return an empty index, for `open`; raise `StoreError` if memory is insufficient."""
         room, _ = plain_budget(self._limit, len(self._kind.tables))
         directory = Directory(self._kind.tables, room, None, self._workers)
         slots = (self._limit, self._limit, self._memory)
         return directory, [Reserved(n // 8 + 1, huge=False).array(np.uint8) for n in slots]
 
     def open(self, index: tuple[Directory, list[Bytes]]) -> None:
-        """Forget every row, and take over an empty index."""
+        """Forget every row, and use an empty index."""
         self.directory, (self.live, self._ahead, self.clean) = index
         self.file.clear()
         self.shift("rows", -self.shifts[SHIFTS.index("rows")])
@@ -104,13 +106,13 @@ class Cold:
     def fetch(self, ids: Ids, splits: Offsets, positions: Offsets) -> Away:
         """Read the rows of ids that are not in memory; raise `StoreError` if the file cannot be read."""
         slots = self.find(ids, splits, positions)
-        known = slots >= 0
-        found = slots[known]
-        ahead = found[marked(self._ahead, found)]
+        present = slots >= 0
+        filled = slots[present]
+        ahead = filled[marked(self._ahead, filled)]
         self.prefetch_hits += len(ahead)
         unmark(self._ahead, ahead)
-        self.reads += len(found)
-        return Away(positions[known], found, self.file.read(found))
+        self.reads += len(filled)
+        return Away(positions[present], filled, self.file.read(filled))
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots; raises as `fetch`."""
@@ -129,18 +131,18 @@ class Cold:
         self.file.reserve(self.directory.slots + rows)
 
     def write(self, slots: Inverse, records: Bytes) -> None:
-        """Write what `Slab.records` returns to slots of the file; see `RecordFile.write`."""
+        """Write the result of `Slab.records` to slots of the file; see `RecordFile.write`."""
         self.writes += len(slots)
         self.file.write(slots, records)
 
     def place(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return a slot int32[n] for each row that leaves memory; -1: there is no room."""
+        """Return a slot int32[n] for each row that leaves memory; -1: the file is full."""
         slots, missing = self.directory.find(ids, splits, use=False)
         self.directory.create(ids, splits, missing, slots)
         return slots
 
     def create(self, ids: Ids, splits: Offsets, positions: Offsets) -> tuple[Offsets, Inverse]:
-        """Give ids without a row a slot, which the caller then writes; return (positions, slots).
+        """Give ids without a row a slot for the caller to write; return (positions, slots).
 
         A repeated id returns only its first position; ids without room are left out.
         """
@@ -152,19 +154,19 @@ class Cold:
         return fresh, slots[fresh]
 
     def keep_only(self, slots: Inverse, amounts: Offsets) -> None:
-        """Note that the rows of slots are only here; `amounts` of each table, int64[tables]."""
+        """Record that the rows of slots are only in the file; `amounts`: int64[tables], their numbers."""
         mark(self.live, slots)
         self.shift("rows", amounts)
 
     def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
-        """Note that the rows of slots are back in memory, in slots `targets`; `amounts` of each table."""
+        """Record that rows are back in memory, in slots `targets`; `amounts`: int64[tables], their number."""
         mark(self.clean, targets)
         unmark(self.live, slots)
         self.shift("rows", -amounts)
         self.shift("created", -amounts)
 
     def expect(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return the slots, ascending, of ids that are only in the file; count them as requested ahead."""
+        """Return the slots, ascending, of ids that are only in the file; count them as prefetched."""
         slots = self.find(ids, splits, np.arange(len(ids)))
         slots = slots[slots >= 0]
         slots = np.sort(slots[marked(self.live, slots) & ~marked(self._ahead, slots)])

@@ -1,4 +1,4 @@
-"""Records of equal size in a file without a name."""
+"""Records of equal size in an unnamed file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from satrap.store.kernels import files
 from satrap.store.types import Bytes, Inverse, address
 
 SAMPLE = 32
-"""Records whose read time shows whether the system has the others in memory."""
+"""Number of records whose read time shows whether the system caches the others in memory."""
 SLOW = 10e-6
-"""Seconds per record above which they are on disk: memory takes about 1e-6, a disk 2e-5 or more."""
+"""Seconds per record above which records are on disk: memory takes about 1e-6, a disk 2e-5 or more."""
 _ADVISED = hasattr(os, "posix_fadvise")
 GROWTH = 16 << 20
 """Bytes of disk reserved at a time."""
@@ -29,7 +29,7 @@ class RecordFile:
         bytes: disk space reserved so far.
 
     Raises:
-        StoreError: the file cannot be made.
+        StoreError: the file cannot be created.
     """
 
     def __init__(self, path: str, record: int, slots: int) -> None:
@@ -40,10 +40,10 @@ class RecordFile:
             if _ADVISED:
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         except OSError as error:
-            raise StoreError(f"the file of the tier cannot be made: {error}", where=path) from error
+            raise StoreError(f"the file of the tier cannot be created: {error}", where=path) from error
 
     def reserve(self, slots: int) -> None:
-        """Reserve disk space for the first `slots` slots, so that writes cannot fail for lack of it.
+        """Reserve disk space for the first `slots` slots, so that writes cannot run out of space.
 
         Raises:
             StoreError: the disk is full; nothing has changed.
@@ -61,7 +61,7 @@ class RecordFile:
                         f"the tier cannot grow to {needed} bytes: {error.strerror}",
                         where=self.path,
                         why="the request was refused; no row is lost",
-                        fix="free disk space, or give the tier less size",
+                        fix="free disk space, or reduce the size of the tier",
                     ) from error
             else:
                 self.bytes = size
@@ -71,14 +71,14 @@ class RecordFile:
         """Return the records uint8[n, record] of slots int32[n].
 
         Raises:
-            StoreError: the system cannot read them, or an earlier write failed.
+            StoreError: the system cannot read the file, or an earlier write failed.
         """
         self._check()
         records = np.empty((len(slots), self.record), np.uint8)
         start = time.perf_counter()
         self._read(slots[:SAMPLE], records[:SAMPLE])
         if time.perf_counter() - start > SLOW * SAMPLE and len(slots) > 2 * SAMPLE:
-            self.prefetch(slots[SAMPLE:])  # they are on disk: read many at a time instead of one by one
+            self.prefetch(slots[SAMPLE:])  # on disk: let the system read many records concurrently
         self._read(slots[SAMPLE:], records[SAMPLE:])
         return records
 
@@ -92,7 +92,7 @@ class RecordFile:
         """Write records uint8[n, record] to slots int32[n].
 
         Raises:
-            StoreError: the write failed; after that nothing can be read, since rows have been lost.
+            StoreError: the write failed; rows have been lost, so all later reads fail as well.
         """
         self._check()
         if self._transfer(slots, records, writing=True) < len(slots):
@@ -108,17 +108,17 @@ class RecordFile:
             raise StoreError(
                 self._failed,
                 where=self.path,
-                why="rows that had to leave memory could not be kept",
-                fix="see the system's log; go on from a snapshot",
+                why="rows that were evicted from memory are lost",
+                fix="see the system's log; resume from a snapshot",
             )
 
     def prefetch(self, slots: Inverse) -> None:
-        """Have the system read the records of slots in the background."""
+        """Let the system read the records of slots in the background."""
         if _ADVISED:
             files.advise(self._file.fileno(), slots, self.record, os.POSIX_FADV_WILLNEED)
 
     def forget_pages(self) -> None:
-        """Write everything to disk and drop the system's copies in memory: the next reads go to the disk."""
+        """Write all data to disk and drop it from the page cache, so that the next reads use the disk."""
         os.fsync(self._file.fileno())
         if _ADVISED:
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -134,7 +134,7 @@ class RecordFile:
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Give a file a size in bytes, with the space reserved on disk where the system can."""
+    """Set the size of a file in bytes, and reserve the disk space if the system supports it."""
     try:
         os.posix_fallocate(fd, 0, size)
     except (AttributeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Where rows go that do not fit in memory."""
+"""Settings of a tier, which keeps rows that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from satrap.retention import Eviction
 @checked()
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Keeps rows that are evicted from memory in a file, and brings them back when they are looked up.
+    """Keeps rows evicted from memory in a file, and returns them to memory when they are looked up.
 
     ```python
     tier = satrap.store.Tier("/mnt/nvme", 100 << 30)
     shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"), tier=tier)
     ```
 
-    While all rows fit, results are the same as with enough memory, bit for bit: a row comes back with its
-    optimizer state. The policy decides which rows are in memory. If the file has no room for a row, the row
-    is lost and counted as `evicted`, as without a tier; a row that came back keeps its place in the file.
+    While all rows fit, results are bit-identical to those with enough memory: a row returns with its
+    optimizer state. The eviction policy decides which rows are in memory. If the file is full, an evicted row
+    is lost and counted as `evicted`, as without a tier. A row that returned keeps its record in the file.
 
-    The file has no name: the system removes it however the process ends. It is no backup of the rows:
-    snapshots include the rows of the tier. Its index is part of the store's memory budget: 19 bytes are set
-    aside for each row that the file has room for.
+    The file is unnamed: the system removes it however the process ends. It is not a backup of the rows;
+    snapshots include the rows of the tier. Its index is part of the store's memory budget and takes 19 bytes
+    per row that fits in the file.
 
     Args:
         path: an existing folder on a fast disk.
-        size: most bytes of the file; the groups of a store share it in the way they share its memory.
+        size: most bytes of the file; the groups of a store share it as they share its memory.
 
     Raises:
-        ConfigError: size < 1, or no path.
+        ConfigError: size < 1, or an empty path.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Tier:
             raise ConfigError(f"the size of a tier must be >= 1 byte, got {self.size}")
 
     def check(self, memory: int | None, eviction: Eviction | None) -> None:
-        """Raise `ConfigError` if the store has nothing to put there, or cannot use it.
+        """Raise `ConfigError` if a store with these settings cannot use the tier.
 
         Args:
             memory, eviction: of the store.
@@ -58,14 +58,14 @@ class Tier:
         if memory is None:
             raise ConfigError(
                 "a tier needs a memory budget",
-                why="rows go to it when the budget is used up, and there is none",
-                fix="give memory in bytes, or no tier",
+                why="rows move to the tier when the memory budget is used up, and no budget is set",
+                fix="set memory in bytes, or remove the tier",
             )
         if eviction is None or eviction.ttl is not None:
             policy = "no eviction" if eviction is None else "policy ttl"
             raise ConfigError(
-                f"a tier does not go with {policy}",
-                why="rows are to leave memory when it is full, and never to be given up",
+                f"a tier cannot be combined with {policy}",
+                why="rows must move to the tier when memory is full, and must never be dropped",
                 fix="use eviction with policy lru or lfu",
             )
         try:
@@ -75,7 +75,7 @@ class Tier:
             raise ConfigError(
                 f"the tier's folder cannot be used: {error}",
                 where=self.path,
-                fix="give an existing folder that may be written",
+                fix="give an existing, writable folder",
             ) from error
 
     def part(self, share: int | Fraction, whole: int | Fraction) -> Tier:

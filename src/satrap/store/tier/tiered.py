@@ -28,11 +28,11 @@ FILE = 1
 class Tiered(RowBackend):
     """The backend that adds a file to memory; see `RowBackend`.
 
-    It observes the rows in `memory`, which are evicted by "lru" or "lfu": evicted rows move to the file, and
-    its own observers hear of the move. The file has room for `records` rows, see `most_records`.
+    It observes the rows in `memory`, which are evicted by "lru" or "lfu". Evicted rows move to the file, and
+    the observers of this backend are notified of the move. The file holds `records` rows, see `most_records`.
 
     Raises:
-        StoreError: the file cannot be made.
+        StoreError: the file cannot be created.
     """
 
     def __init__(self, memory: Ram, tier: Tier, records: int, workers: Workers) -> None:
@@ -43,7 +43,7 @@ class Tiered(RowBackend):
         self._open()
 
     def _open(self) -> None:
-        self._restored = False  # rows that belong in memory are there; further rows are loaded into the file
+        self._restored = False  # True: memory has all of its rows, so further rows are loaded into the file
         self.directory = self.memory.directory
         cold = self.cold
         self.parts = (*self.memory.parts, Part(cold.directory, cold.read, cold.live, cold.file.path))
@@ -60,7 +60,7 @@ class Tiered(RowBackend):
         self.cold.file.close()
 
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
-        """Return where rows are, and read rows that are in the file."""
+        """Return the locations of rows, and read rows that are in the file."""
         self._restored &= not use
         places = self.memory.find(ids, splits, use=use, known=known)
         if missing := len(places.missing):
@@ -70,12 +70,12 @@ class Tiered(RowBackend):
         return places
 
     def _reserve(self, new: int) -> None:
-        """Reserve the disk space that rows in memory may need once there are this many new rows."""
+        """Reserve the disk space that this many new rows may need."""
         if self.directory.room < 2 * new:
-            self.cold.reserve(3 * new)  # an id may push out two rows, and be placed there itself
+            self.cold.reserve(3 * new)  # an id may evict two rows, and be placed in the file itself
 
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
-        """Create rows, in the file if the request itself needs all memory; bring rows back from the file."""
+        """Create rows, in the file if the request fills memory; move rows from the file to memory."""
         slots, away = places.slots, places.away
         assert away is not None
         for piece in self.memory.pieces(np.union1d(new, away.positions)):
@@ -86,7 +86,7 @@ class Tiered(RowBackend):
         places.missing = places.missing[slots[places.missing] < 0]
 
     def _bring(self, ids: Ids, splits: Offsets, fresh: Offsets, slots: Inverse, away: Away) -> None:
-        """Write rows that were away to their new slots."""
+        """Write rows from the file to their new slots in memory."""
         at = np.flatnonzero(np.isin(away.positions, fresh, assume_unique=True))
         if not len(at):
             return
@@ -100,11 +100,11 @@ class Tiered(RowBackend):
             self.used(FAST, targets)
 
     def _create_cold(self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets) -> None:
-        """Create rows in the file if memory has no place for them, because this request uses all of it."""
+        """Create rows in the file if they do not fit in memory, because this request fills it."""
         refused = new[slots[new] < 0]
-        # a repeated id may have found room the second time
-        slots[refused], left = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
-        new = refused[left]
+        # the second occurrence of a repeated id may have got a row
+        slots[refused], rest = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
+        new = refused[rest]
         fresh, targets = self.cold.create(ids, splits, new)
         if len(fresh):
             loose, at = Slab(self.memory.kind, len(fresh), self._workers), np.full(len(ids), -1, np.int32)
@@ -131,12 +131,12 @@ class Tiered(RowBackend):
             gather_features(rows, *features, out)
 
     def changing(self, rows: PartRows) -> None:
-        """Note that the file no longer holds the current state of these rows of memory."""
+        """Record that the file no longer holds the current state of these rows of memory."""
         unmark(self.cold.clean, rows.slots)
         super().changing(rows)
 
     def gone(self, rows: PartRows) -> None:
-        """Move rows evicted from memory to the file, while it has room; write only what it lacks."""
+        """Move rows evicted from memory to the file while it has room; write only rows that changed."""
         targets = self.cold.place(rows.ids, rows.splits)
         stays = targets >= 0
         write = stays & ~marked(self.cold.clean, rows.slots)
@@ -153,7 +153,7 @@ class Tiered(RowBackend):
             super().gone(rows.where(~stays))
 
     def announce(self, ids: Ids, splits: Offsets, places: Places) -> None:
-        """Tell the observers that rows are about to change."""
+        """Notify the observers that rows are about to change."""
         self.memory.announce(ids, splits, places)
         if (away := places.away) is not None and self.observers:
             at = np.searchsorted(away.positions, splits)
@@ -168,7 +168,7 @@ class Tiered(RowBackend):
             self.cold.write(away.slots, loose.records(loose.slots))
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
-        """Insert or overwrite rows; once memory is full, in the file, so that no row is pushed out."""
+        """Insert or overwrite rows; once memory is full, in the file, so that no row is evicted."""
         slots = self._place(ids, splits)
         outside = np.flatnonzero(slots < 0)
         at = self.cold.find(ids, splits, outside)
@@ -182,11 +182,11 @@ class Tiered(RowBackend):
         return int((at < 0).sum())
 
     def _place(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return the slots of rows in memory; an id without a row gets a slot there or in the file."""
+        """Return the slots of rows in memory; an id without a row gets a slot in memory or in the file."""
         slots, missing = self.directory.find(ids, splits, use=False)
         missing = missing[self.cold.find(ids, splits, missing) < 0]
         room = 0 if self._restored else self.directory.room
-        self.cold.reserve(3 * len(missing))  # now, when nothing has changed
+        self.cold.reserve(3 * len(missing))  # first, because it may fail and nothing has changed yet
         placed, targets = self.cold.create(ids, splits, missing[room:])
         self.made(FILE, targets)
         missing = np.setdiff1d(missing, placed, assume_unique=True)
@@ -200,7 +200,7 @@ class Tiered(RowBackend):
         return slots
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object]:
-        """Note that ids will be looked up soon; return a function that has the system read their rows."""
+        """Note that ids will be looked up soon; return a function that prefetches their rows."""
         return partial(self.cold.file.prefetch, self.cold.expect(ids, splits))
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -215,8 +215,8 @@ class Tiered(RowBackend):
         return self.cold.statistics()
 
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore the index of memory to an image; further rows that are written go to the file."""
+        """Restore the index of memory to an image; rows written later go to the file."""
         if self.cold.statistics().rows:
-            raise StoreError("the tier of the store holds rows already", fix="clear it first")
+            raise StoreError("the tier of the store already holds rows", fix="clear the store first")
         self._restored |= bool(image)
         self.memory.restore(image)
