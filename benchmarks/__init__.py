@@ -1,1 +1,1 @@
-"""Measurements behind the claims: each a module to run, with its raw results beside it."""
+"""Measurements behind the claims: each a module to run, with its raw results next to it."""

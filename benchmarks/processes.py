@@ -1,4 +1,4 @@
-"""What a process has taken, as the system counts it."""
+"""Resources of a process, as counted by the system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process so far, of its own and the system's."""
+    """Return the processor time of a process so far, in user and system mode."""
     words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""Write one benchmark run as JSON, with what is needed to judge and repeat it."""
+"""Write one benchmark run as JSON, with the data needed to judge and repeat it."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def write(
     path = path or folder / f"{now:%Y-%m-%dT%H%M%S}.json"
     program = Path(sys.argv[0]).resolve()
     module = program.parent.name if program.stem == "__main__" else f"{program.parent.name}.{program.stem}"
-    # Where a folder lies is of no use elsewhere; its name tells which one is meant.
-    given = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    # A folder's location is useless elsewhere; its name identifies it.
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     content = {
         "date": now.isoformat(timespec="seconds"),
-        "command": " ".join(["python", "-m", f"benchmarks.{module}", *given]),
+        "command": " ".join(["python", "-m", f"benchmarks.{module}", *words]),
         "machine": machine(),
         "parameters": parameters,
         "results": results,
     }
-    unfinished = path.with_suffix(".tmp")  # what is there stays whole if this is cut off
+    unfinished = path.with_suffix(".tmp")  # an existing file stays whole if this is interrupted
     unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return unfinished.replace(path)

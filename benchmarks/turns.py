@@ -1,4 +1,4 @@
-"""Processes that take steps by turns: each side computes while the others wait."""
+"""Processes that take steps in turn: each side computes while the others wait."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Process = subprocess.Popen[str]
 def line(process: Process) -> str:
     """Return the next line of a process; it must have one."""
     assert process.stdout is not None
-    if not (found := process.stdout.readline().strip()):
+    if not (text := process.stdout.readline().strip()):
         raise SystemExit("a process has ended early")
-    return found
+    return text
 
 
 def turn(processes: Sequence[Process], steps: int) -> float:
-    """Have the processes of a side take some steps; return the milliseconds of one, where it took longest."""
+    """Run some steps in the processes of a side; return the milliseconds per step of the slowest process."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(f"{steps}\n")

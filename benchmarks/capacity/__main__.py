@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 
 from benchmarks.capacity import workload
@@ -31,7 +31,7 @@ MODES = ("hybrid", "sync", "async")
 
 
 class Window(Observer):
-    """What happened from step `start` of a call of `fit` to step `stop`: time, processor time, counters."""
+    """Figures from step `start` of a call of `fit` to step `stop`: time, processor time, counters."""
 
     def __init__(self, trainer: satrap.Trainer, start: int, stop: int, shards: Sequence[int]) -> None:
         self._trainer, self._places, self._shards, self._step = trainer, (start, stop), shards, 0
@@ -39,7 +39,7 @@ class Window(Observer):
         self._counted: list[ExchangeStatistics] = []
 
     def step(self, progress: Progress) -> None:
-        """Take the figures; reading the counters is outside the window."""
+        """Record the figures; reading the counters is outside the window."""
         self._step += 1
         if self._step == self._places[0]:
             self._counted.append(self._trainer.statistics())
@@ -54,7 +54,7 @@ class Window(Observer):
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def figures(self, batch_size: int) -> dict[str, float]:
-        """Return the speed, and what lookups found in a batch."""
+        """Return the speed, and the hits of lookups in a batch."""
         seconds, worker, shards = (to - from_ for from_, to in zip(*self._at, strict=True))
         before, after = self._counted
         steps = self._places[1] - self._places[0]
@@ -64,7 +64,7 @@ class Window(Observer):
             for name in ("hits", "misses", "created", "evicted", "refused", "second_probes")
         }
         looked_up = counted["hits"] + counted["misses"]
-        found = {
+        results = {
             "samples_per_second": round(steps * batch_size / seconds),
             "processor_ms_per_batch": round(1000 * (worker + shards) / steps, 2),
             "worker_us_per_id": round(1e6 * worker / looked_up, 4),
@@ -79,25 +79,25 @@ class Window(Observer):
             "store_mib": round(after.bytes / 2**20, 1),
         }
         if after.tier is not None and before.tier is not None:
-            found |= {
+            results |= {
                 "rows_on_disk": after.tier.rows,
                 "disk_mib": round(after.tier.bytes / 2**20, 1),
                 "read_from_disk_per_batch": round((after.tier.reads - before.tier.reads) / steps),
             }
-        return found
+        return results
 
 
 class Side:
-    """A worker and shards of its own, which train as soon as it is their turn.
+    """A worker and its shards, which train when it is their turn.
 
     Args:
         stack: ends the shards and the trainer.
-        sizes: virtual parameters, and those whose Zipf distribution is spread over them.
+        sizes: virtual parameters, and those of the space whose Zipf distribution is spread over them.
         mode: "hybrid", "sync" or "async".
         batch_size: samples per step.
         delay: milliseconds to the shards, each way.
-        tier: where evicted rows go.
-        options: of the command line.
+        tier: folder of evicted rows.
+        options: options of the command line.
     """
 
     LEAD = 10
@@ -159,11 +159,11 @@ class Side:
 
 
 def in_turn(sides: dict[str, Side], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Let the sides train in short turns, so that what other programs do falls on all of them alike."""
+    """Let the sides train in short turns, so that other programs affect all of them equally."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     names = list(sides)
     for number in range(rounds):
-        # Each is the first of a round in turn: what comes later may find the machine faster or slower.
+        # Each is the first of a round in turn: for later ones the machine may be faster or slower.
         at = number % len(names)
         for name in [*names[at:], *names[:at]]:
             runs[name].append(sides[name].turn(number))
@@ -172,7 +172,7 @@ def in_turn(sides: dict[str, Side], rounds: int) -> dict[str, list[dict[str, flo
 
 
 def flat(name: str, options: argparse.Namespace, tier: Path | None = None) -> dict[str, Any]:
-    """Run the sizes in turn; return each one's speed as a share of the smallest one's."""
+    """Run the sizes in turn; return the speed of each relative to the smallest size."""
     repeats = []
     for number in range(options.repeats):
         at = number % len(options.parameters)
@@ -209,18 +209,18 @@ Runs = list[dict[str, float]]
 def of_the_first(repeats: list[tuple[Runs, Runs]], quantity: str) -> dict[str, Any]:
     """Return the mean of the repeats' ratios to the first size, its standard error, and the ratios.
 
-    A repeat's ratio is the median of its rounds'. Processes differ for as long as they live, by where their
-    memory lies, so repeats and not rounds are what is independent.
+    A repeat's ratio is the median of its rounds. Processes differ by the location of their memory for their
+    whole life, so repeats are independent, but rounds are not.
     """
-    found = [
+    ratios = [
         statistics.median(run[quantity] / other[quantity] for run, other in zip(runs, first, strict=True))
         for runs, first in repeats
     ]
-    error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
     return {
-        "mean": round(statistics.mean(found), 4),
+        "mean": round(statistics.mean(ratios), 4),
         "error": round(error, 4),
-        "repeats": [round(r, 4) for r in found],
+        "repeats": [round(r, 4) for r in ratios],
     }
 
 
@@ -233,7 +233,7 @@ def modes(options: argparse.Namespace) -> dict[str, Any]:
             for mode in MODES
         }
         runs = in_turn(sides, options.rounds)
-    speed = {m: statistics.median(r["samples_per_second"] for r in found) for m, found in runs.items()}
+    speed = {m: statistics.median(r["samples_per_second"] for r in measured) for m, measured in runs.items()}
     ratios = {f"hybrid_over_{m}": round(speed["hybrid"] / speed[m], 3) for m in ("sync", "async")}
     print(f"{options.delay:g} ms: {speed}, {ratios}", flush=True)
     return {"median_samples_per_second": speed, **ratios, "runs": runs}
@@ -249,20 +249,20 @@ def main() -> None:
     )
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--warm-samples", type=int, default=80 * 4096, help="before the measured steps")
-    parser.add_argument("--steps", type=int, default=50, help="of a side's turn that are measured")
+    parser.add_argument("--steps", type=int, default=50, help="measured steps of a side's turn")
     parser.add_argument("--staleness", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=10, help="turns of each side")
     parser.add_argument("--repeats", type=int, default=4, help="of the sizes, with other processes")
-    parser.add_argument("--tier", type=Path, help="folder for evicted rows; the sizes are run with it, too")
+    parser.add_argument("--tier", type=Path, help="folder for evicted rows; the sizes also run with it")
     parser.add_argument("--tier-memory", type=int, default=512, help="MiB of disk of all shards")
     parser.add_argument(
         "--delay", type=float, default=2.0, help="milliseconds each way; 0: modes are not run"
     )
     parser.add_argument("--delay-batch-size", type=int, default=512)
     parser.add_argument(
-        "--skip-zipf", action="store_true", help="a third of the time less: only ids of the same shape"
+        "--skip-zipf", action="store_true", help="saves a third of the time: only ids of the same shape"
     )
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     kinds = ("spread",) if options.skip_zipf else ("spread", "zipf")

@@ -2,9 +2,9 @@
 
 `python -m benchmarks.capacity.rows --tier FOLDER [--rows 1e9] [--memory 19200]`
 
-Rows of dim 4 in bfloat16 with row-wise Adagrad: 12 bytes of weights and state. Memory holds what the budget
-allows, the tier's file the rest. Every row of a sample is compared with a small store without a tier, which
-gets the same updates: after training, and again after loading.
+Rows of dim 4 in bfloat16 with row-wise Adagrad: 12 bytes of weights and state. Memory holds rows up to the
+budget, the tier's file the others. Every row of a sample is compared with a small store without a tier, which
+receives the same updates: after training, and again after loading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import numpy as np
 import torch
 
@@ -35,7 +35,7 @@ from satrap.store.types import Floats, Ids
 
 DIM, BLOCK, RECORD, SKEW = 4, 1 << 20, 12, 1.05
 SAMPLED = np.uint64(1009)
-"""One id in so many is compared."""
+"""One in this number of ids is compared."""
 GIB = 2**30
 
 
@@ -45,17 +45,17 @@ def table() -> satrap.Table:
 
 
 def ids_of(numbers: Ids) -> Ids:
-    """Spread numbers over all 64-bit ids, each its own."""
+    """Spread numbers over all 64-bit ids, one to one."""
     return (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
 
 
 def batches(rows: int, draws: int, steps: int) -> Iterator[tuple[Ids, Floats]]:
-    """Yield distinct ids, ascending, drawn by Zipf's law (the continuous one), and a gradient for each."""
+    """Yield unique ids, ascending, drawn by Zipf's law (the continuous one), and a gradient for each."""
     for step in range(steps):
         random = np.random.default_rng(step)
         power = 1 - SKEW
         ranks = (1 + random.random(draws) * ((rows + 1.0) ** power - 1)) ** (1 / power)
-        # A prime, so that each rank has a number of its own, and frequent ids were not created first.
+        # A prime, so that each rank has its own number, and frequent ids were not created first.
         numbers = np.unique(ranks.astype(np.uint64) * np.uint64(2_654_435_761) % np.uint64(rows))
         yield np.sort(ids_of(numbers)), random.standard_normal((len(numbers), DIM), np.float32)
 
@@ -66,7 +66,7 @@ def sampled(ids: Ids) -> Any:
 
 
 def wrong(found: Shard, rows: int, trained: list[tuple[Ids, Floats]]) -> tuple[int, int]:
-    """Return how many rows were compared, and how many of them differ from a small store's."""
+    """Return the number of compared rows, and how many of them differ from a small store's rows."""
     oracle = Shard([table()], seed=1)
     for ids, gradients in trained:
         chosen = sampled(ids)
@@ -92,17 +92,17 @@ def opened(options: argparse.Namespace) -> Shard:
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
     """Create, train on, compare and save the rows."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     store, rows = opened(options), int(options.rows)
     start, cpu = time.perf_counter(), time.process_time()
     for first in range(0, rows, BLOCK):
         store.lookup("id", ids_of(np.arange(first, min(rows, first + BLOCK), dtype=np.uint64)))
         if first % (64 * BLOCK) == 0:
             print(f"created {first:,}, {resident() / GIB:.1f} GiB", file=sys.stderr, flush=True)
-    found["create_ns_per_row"] = 1e9 * (time.perf_counter() - start) / rows
-    found["create_cpu_ns_per_row"] = 1e9 * (time.process_time() - cpu) / rows
-    found["rows"] = store.statistics().rows
-    found["resident_gib"] = resident() / GIB
+    figures["create_ns_per_row"] = 1e9 * (time.perf_counter() - start) / rows
+    figures["create_cpu_ns_per_row"] = 1e9 * (time.process_time() - cpu) / rows
+    figures["rows"] = store.statistics().rows
+    figures["resident_gib"] = resident() / GIB
 
     trained, times = [], []
     for ids, gradients in batches(rows, options.draws, options.steps):
@@ -112,21 +112,21 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
         times.append(1e3 * (time.perf_counter() - start))
         chosen = sampled(ids)
         trained.append((ids[chosen], gradients[chosen]))
-    found |= {"first_step_ms": times[0], "last_steps_ms": float(np.median(times[len(times) // 2 :]))}
+    figures |= {"first_step_ms": times[0], "last_steps_ms": float(np.median(times[len(times) // 2 :]))}
     counted = store.statistics().tier
     assert counted is not None
-    found |= {"distinct_ids_per_step": len(ids), "tier": asdict(counted)}
-    found["compared"], found["wrong"] = wrong(store, rows, trained)
+    figures |= {"distinct_ids_per_step": len(ids), "tier": asdict(counted)}
+    figures["compared"], figures["wrong"] = wrong(store, rows, trained)
 
     exchange = LocalExchange(store)
     start = time.perf_counter()
     cut = exchange.durability.snapshot()
-    found["cut_ms"] = 1e3 * (time.perf_counter() - start)
+    figures["cut_ms"] = 1e3 * (time.perf_counter() - start)
     saved = write_checkpoint(options.folder, Checkpoint({"steps": 1}, {"w": torch.zeros(1)}, {}, cut))
     seconds = time.perf_counter() - start
-    found |= {"save_s": seconds, "save_gb": saved.bytes / 1e9, "save_mb_s": saved.bytes / 1e6 / seconds}
+    figures |= {"save_s": seconds, "save_gb": saved.bytes / 1e9, "save_mb_s": saved.bytes / 1e6 / seconds}
     exchange.close()
-    return found
+    return figures
 
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
@@ -139,35 +139,35 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
     for ids, gradients in batches(int(options.rows), options.draws, options.steps):
         trained.append((ids[sampled(ids)], gradients[sampled(ids)]))
     compared, differ = wrong(exchange.shard, int(options.rows), trained)
-    found = {"load_s": seconds, "loaded_rows": exchange.shard.statistics().rows}
-    found |= {
+    figures = {"load_s": seconds, "loaded_rows": exchange.shard.statistics().rows}
+    figures |= {
         "loaded_compared": compared,
         "loaded_wrong": differ,
         "resident_after_load_gib": resident() / GIB,
     }
     exchange.close()
-    return found
+    return figures
 
 
 def main() -> None:
-    """Run both stages, each in a process of its own, and record what they found."""
+    """Run both stages, each in a separate process, and record their results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity.rows", description=__doc__)
     parser.add_argument("--rows", type=float, default=1e9)
     parser.add_argument("--memory", type=int, default=19_200, help="MiB, the index of the file included")
     parser.add_argument(
-        "--file-share", type=float, default=1.0, help="of the rows that the file has room for"
+        "--file-share", type=float, default=1.0, help="share of the rows that the file has room for"
     )
     parser.add_argument("--tier", required=True, help="folder of the file, and of the snapshot")
     parser.add_argument("--draws", type=int, default=16_384, help="ids per step, Zipf(1.05)")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     parser.add_argument("--stage", choices=["make", "load"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
-        found = (make if options.stage == "make" else load)(options)
-        found[f"{options.stage}_peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(json.dumps(found))
+        figures = (make if options.stage == "make" else load)(options)
+        figures[f"{options.stage}_peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps(figures))
         return
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=options.tier) as folder:

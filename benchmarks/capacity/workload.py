@@ -1,7 +1,7 @@
 """Criteo-Syn: 26 features of Criteo's proportions whose ids come from spaces of any size.
 
 PERSIA's capacity test (Lian et al., "Persia: An Open, Hybrid System Scaling Deep Learning-based Recommenders
-up to 100 Trillion Parameters", KDD 2022) counts every id that may occur, times the width of its row. Rows
+up to 100 Trillion Parameters", KDD 2022) counts every possible id, times the width of its row. Rows
 exist once they are touched.
 """
 
@@ -16,7 +16,7 @@ from satrap.data import Dataset
 
 
 def sizes(parameters: float, dim: int) -> list[int]:
-    """Return how many ids each feature may have, so that all their rows have this many parameters."""
+    """Return the number of possible ids of each feature, for a total number of parameters of all rows."""
     times = parameters / dim / sum(CARDINALITIES)
     return [max(1, round(size * times)) for size in CARDINALITIES]
 
@@ -29,7 +29,7 @@ def zipf(random: np.random.Generator, size: int, count: int, s: float = 1.05) ->
 
 
 def spread(ranks: np.ndarray, small: int, large: int) -> np.ndarray:
-    """Return other ids for ranks below `small`, all over the ids below `large`; different ones for each."""
+    """Return unique ids for ranks below `small`, spread over all ids below `large`."""
     step = large // small
     return ranks * step + ranks % step
 
@@ -43,17 +43,17 @@ def samples(
     batches: int,
     seed: int = 1,
 ) -> Dataset:
-    """Return batches in memory; satrap hashes the ids over all 64 bits, as it does with those of a file.
+    """Return batches in memory; satrap hashes the ids over all 64 bits, as with ids from a file.
 
     Args:
-        parameters: which the rows of all ids have together.
-        of: the same of a smaller space, whose Zipf distribution is spread over this one, so that ids repeat
-            as often as there; equal to `parameters`: Zipf over the whole space.
-        schema: of `benchmarks.persia.workload`.
+        parameters: total number of parameters in the rows of all ids.
+        of: the parameters of a smaller space, whose Zipf distribution is spread over this one, so that ids
+            repeat equally often; equal to `parameters`: Zipf over the whole space.
+        schema: the schema of `benchmarks.persia.workload`.
         dim: width of a row.
-        batch_size: samples of a batch.
-        batches: how many.
-        seed: of all that is drawn.
+        batch_size: samples per batch.
+        batches: number of batches.
+        seed: seed of all random numbers.
     """
     random, count = np.random.default_rng(seed), batches * batch_size
     columns: dict[str, np.ndarray] = {"label": (random.random(count) < 0.25).astype(np.float32)}

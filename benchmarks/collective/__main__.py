@@ -1,4 +1,4 @@
-"""Samples/s of workers that hold the tables together, beside TorchRec, by turns. See README.md here."""
+"""Samples/s of collective workers and of TorchRec, in turns. See README.md here."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def shards(count: int) -> Iterator[list[str]]:
     command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     try:
-        yield [one.stdout.readline().split()[4] for one in started if one.stdout is not None]
+        yield [process.stdout.readline().split()[4] for process in started if process.stdout is not None]
     finally:
-        for one in started:
-            one.terminate()
-            one.wait(20)
+        for process in started:
+            process.terminate()
+            process.wait(20)
 
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
-    """Run the ranks of one side; return samples per second of each pass, and where a step's time went."""
+    """Run the ranks of one side; return samples per second of each epoch, and a step's time by stage."""
     count = options["world"] if options["side"].startswith("servers") else 0
     with shards(count) as addresses, Machines(options["world"], options["rate"]) as machines:
         return run_ranks(options | {"shards": addresses}, machines)
 
 
 def run_ranks(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
-    """Run the ranks of one side, each on a machine of its own; see `run`."""
+    """Run the ranks of one side, each on its own machine; see `run`."""
     store = f"{machines.master}:{free_port()}"
     script = [sys.executable, "-m", "benchmarks.collective.ranks"]
     serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
@@ -74,17 +74,17 @@ def run_ranks(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
         meeting.stdout.readline()
     ranks = []
     for rank in range(options["world"]):
-        own = {"rank": rank, "store": store, "host": machines.addresses[rank]}
-        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | own)}
+        settings = {"rank": rank, "store": store, "host": machines.addresses[rank]}
+        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | settings)}
         command = [*machines.command(rank), *script]
         ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    said = [rank.communicate()[0] for rank in ranks]
+    outputs = [rank.communicate()[0] for rank in ranks]
     if meeting is not None:
         meeting.communicate("")
     if any(rank.returncode for rank in ranks):
         raise SystemExit(f"a rank of {options['side']} failed")
-    found: dict[str, Any] = json.loads(said[0].strip().splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(outputs[0].strip().splitlines()[-1])
+    return report
 
 
 def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[
     for repeat in range(options.repeats):
         for side in sides:
             common = {name: getattr(options, name) for name in COMMON}
-            found = run({**common, **case, "side": side, "seed": repeat})
-            speeds[side] += found["speeds"]
-            steps[side] = told(found["of_a_step"], options.batch_size)
+            report = run({**common, **case, "side": side, "seed": repeat})
+            speeds[side] += report["speeds"]
+            steps[side] = told(report["of_a_step"], options.batch_size)
             print(case, side, speeds[side], steps[side], flush=True)
-    median = {side: statistics.median(found) for side, found in speeds.items()}
+    median = {side: statistics.median(values) for side, values in speeds.items()}
     peer = median.get("torchrec")
     ratios = {} if peer is None else {s: round(m / peer, 3) for s, m in median.items()}
     print(case, "over torchrec:", ratios, flush=True)
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2, help="measured passes of each run")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     sides = [side for side in options.sides if "torchrec" not in side or find_spec("torchrec")]
     if options.delay and any("torchrec" in side or side.startswith("servers") for side in sides):

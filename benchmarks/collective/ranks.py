@@ -1,4 +1,4 @@
-"""One rank of a side: trains passes over new samples, and tells how fast each was. See README.md here."""
+"""One rank of a side: trains epochs over new samples, and reports the speed of each. See README.md here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 import torch.distributed as dist
 
@@ -24,13 +24,13 @@ from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 
 LR, DENSE_LR = 0.01, 1e-3
 Side = tuple[Callable[[Samples], object], Callable[[], object], Callable[[], dict[str, Any]]]
-"""What trains on samples; what waits for all ranks; what tells the seconds of the last training by stage,
-and the bytes sent until now."""
+"""Three functions: train on samples; wait for all ranks; return the seconds of the last training by stage,
+and the bytes sent so far."""
 WIRES = {"float32": Wire("float32", "float32"), "int8": Wire("int8", "int8")}
 
 
 class FarRanks(TorchRanks):
-    """Ranks that are further apart: what they send arrives later."""
+    """Ranks with a longer distance: their messages arrive later."""
 
     def __init__(self, delay: float) -> None:
         super().__init__(deadline=300.0)
@@ -47,7 +47,7 @@ class FarRanks(TorchRanks):
 
 
 class FarWorkers(ConnectedWorkers):
-    """Workers that are further apart; their sum is a ring, in which every part travels 2 (W - 1) times."""
+    """Workers with a longer distance; their sum is a ring, in which every part is sent 2 (W - 1) times."""
 
     delay = 0.0
 
@@ -58,7 +58,7 @@ class FarWorkers(ConnectedWorkers):
 
 
 def satrap_side(options: argparse.Namespace) -> Side:
-    """Ranks that hold the rows together, or shard servers; any 64-bit id gets a row when it is first seen."""
+    """Collective ranks, or shard servers; any 64-bit id gets a row on first use."""
     described, workers = schema(options.dim), Workers()
     if options.world > 1:
         workers = FarWorkers(options.store, options.rank, options.world, host=options.host, deadline=300.0)
@@ -171,10 +171,10 @@ def torchrec_side(options: argparse.Namespace) -> Side:
 
 
 def main() -> None:
-    """Train; rank 0 prints the samples per second of each measured pass, all ranks together, as JSON.
+    """Train; rank 0 prints the samples per second of each measured epoch, all ranks together, as JSON.
 
-    It also prints the milliseconds of its stages and the bytes that it sent, per step and per sample, of the
-    measured passes.
+    It also prints the milliseconds of its stages per step and its sent bytes per sample, over the measured
+    epochs.
     """
     options = argparse.Namespace(**json.loads(os.environ["RANK_OPTIONS"]))
     fit, meet, report = (torchrec_side if "torchrec" in options.side else satrap_side)(options)

@@ -42,14 +42,16 @@ def running(
     with ExitStack() as stack:
         processes = []
         for rank in range(options.processes):
-            own = {name: str(value) for name, value in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            variables = {
+                name: str(value) for name, value in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()
+            }
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, **own},
+                env={**os.environ, **variables},
             )
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -64,7 +66,7 @@ def peak(process: Process) -> int:
 
 
 def memory(side: str, stage: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the peaks of a process with a low and a high tower, and the bytes of a weight that follow."""
+    """Return the peaks of a process with a low and a high tower, and the bytes per weight from them."""
     peaks, weights = [], []
     for layers in (3, 6):
         sizes = {"size": 64, "width": options.wide, "layers": layers}
@@ -78,18 +80,18 @@ def memory(side: str, stage: int, options: argparse.Namespace) -> dict[str, Any]
 
 
 def times(stage: int, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Return milliseconds of a step by side; in each round both have their turn, and the other one waits."""
+    """Return milliseconds of a step by side; in each round both have a turn while the other waits."""
     sizes = {"size": options.size, "width": options.width, "layers": options.layers}
-    found: dict[str, list[float]] = {"satrap": [], "deepspeed": []}
+    figures: dict[str, list[float]] = {"satrap": [], "deepspeed": []}
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(running(side, stage, sizes, options)) for side in found}
+        sides = {side: stack.enter_context(running(side, stage, sizes, options)) for side in figures}
         for processes in sides.values():
             for process in processes:
                 line(process)
         for _ in range(options.rounds):
             for side, processes in sides.items():
-                found[side].append(turn(processes, options.steps))
-    return found
+                figures[side].append(turn(processes, options.steps))
+    return figures
 
 
 def main() -> None:
@@ -103,7 +105,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--wide", type=int, default=4096, help="width of the towers whose memory is measured")
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     ask = "import deepspeed, torch; print(deepspeed.__version__, torch.__version__)"
@@ -117,8 +119,8 @@ def main() -> None:
         ratio = statistics.median(a / b for a, b in zip(took["satrap"], took["deepspeed"], strict=True))
         bytes_of = {side: memory(side, stage, options) for side in took}
         results[f"ZeRO-{stage}"] = {"ms": took, "satrap_by_deepspeed": ratio, "memory": bytes_of}
-        medians = {side: round(statistics.median(own), 1) for side, own in took.items()}
-        each = {side: round(own["bytes_per_weight"], 1) for side, own in bytes_of.items()}
+        medians = {side: round(statistics.median(milliseconds), 1) for side, milliseconds in took.items()}
+        each = {side: round(figures["bytes_per_weight"], 1) for side, figures in bytes_of.items()}
         print(
             f"ZeRO-{stage}: ms {medians}, ratio {ratio:.2f}; bytes per weight {each} ({FORMULA[stage]})",
             flush=True,

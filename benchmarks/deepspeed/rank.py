@@ -1,4 +1,4 @@
-"""One process of DeepSpeed: it takes steps when it is told to, and says how long they took.
+"""One process of DeepSpeed: it takes steps on request, and reports their time.
 
 Runs in an environment with DeepSpeed, without satrap: `python rank.py STAGE SIZES` and torchrun's variables.
 """
@@ -29,12 +29,12 @@ class Tower(nn.Module):
         self.head = nn.Linear(width, 1)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        found: Tensor = self.head(self.tower(numbers))
-        return found
+        output: Tensor = self.head(self.tower(numbers))
+        return output
 
 
 def engine_of(model: nn.Module, stage: int, size: int) -> Any:
-    """Return DeepSpeed's engine in float32, with the same optimizer, and its own defaults otherwise."""
+    """Return DeepSpeed's engine in float32, with the same optimizer and DeepSpeed's other defaults."""
     config = {
         "train_micro_batch_size_per_gpu": size,
         "zero_optimization": {"stage": stage},
@@ -50,7 +50,7 @@ def engine_of(model: nn.Module, stage: int, size: int) -> Any:
 
 
 def main() -> None:
-    """Read numbers of steps from standard input, and print the milliseconds that each round took a step."""
+    """Read numbers of steps from standard input, and print the milliseconds per step of each round."""
     stage, sizes = int(sys.argv[1]), json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # DeepSpeed prints

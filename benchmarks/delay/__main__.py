@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 
 from benchmarks.delay.network import Network, round_trip
@@ -25,11 +25,11 @@ from satrap.train import Observer, Progress
 
 MODES = ("sync", "lookahead", "hybrid", "async")
 EDGE = 20
-"""Steps at both ends of the second pass that are not measured."""
+"""Unmeasured steps at both ends of the second epoch."""
 
 
 class First:
-    """The first batches of a data set, the same in every pass."""
+    """The first batches of a data set, the same in every epoch."""
 
     def __init__(self, data: Any, count: int) -> None:
         self._data, self._count = data, count
@@ -39,7 +39,7 @@ class First:
 
 
 class Window(Observer):
-    """Takes the time in the second pass, when all rows are there: from step `start` to step `stop`."""
+    """Measures the time in the second epoch, when all rows exist: from step `start` to step `stop`."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._places, self.at, self.waited = (start, stop), [0.0, 0.0], [0.0, 0.0]
@@ -94,7 +94,7 @@ def compare(batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
         for mode in MODES:
             runs[mode].append(one(mode, batch_size, options))
             print(f"batch {batch_size} {mode:<7} {runs[mode][-1]}", flush=True)
-    speed = {m: statistics.median(r["samples_per_second"] for r in found) for m, found in runs.items()}
+    speed = {m: statistics.median(r["samples_per_second"] for r in measured) for m, measured in runs.items()}
     ratios = {
         "hybrid_over_sync": round(speed["hybrid"] / speed["sync"], 3),
         "hybrid_over_async": round(speed["hybrid"] / speed["async"], 3),
@@ -114,10 +114,8 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=4)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--data", type=Path, default=Path("runs/persia.arrow"), help="made if it is not there"
-    )
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--data", type=Path, default=Path("runs/persia.arrow"), help="created if missing")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     workload.write_file(options.data)
     load, trip = os.getloadavg()[0], round_trip(options.delay)

@@ -11,14 +11,14 @@ import time
 
 
 class Network:
-    """Shard processes, each behind a process that delays.
+    """Shard processes, each behind a delaying process.
 
     Args:
-        shards: how many.
-        delay: milliseconds each way; 0: nothing is between.
+        shards: number of shards.
+        delay: milliseconds each way; 0: no delaying process.
 
     Attributes:
-        addresses: where a client reaches them.
+        addresses: the addresses for clients.
         shards: their process ids.
     """
 
@@ -49,7 +49,7 @@ class Network:
 
 
 def round_trip(delay: float) -> float:
-    """Return the median milliseconds of a byte's way there and back through the delay, echoed at once."""
+    """Return the median round trip of a byte through the delay in milliseconds, echoed at once."""
 
     def echo() -> None:
         connection, _ = listener.accept()

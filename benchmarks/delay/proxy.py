@@ -1,7 +1,7 @@
 """A network with delay, in user space.
 
-`python -m benchmarks.delay.proxy HOST:PORT MILLISECONDS` prints its address. Every byte is passed on
-unchanged, in order, a fixed time after it came, each way; bandwidth is not limited.
+`python -m benchmarks.delay.proxy HOST:PORT MILLISECONDS` prints its address. Every byte is forwarded
+unchanged, in order, a fixed time after its arrival, in both directions; bandwidth is not limited.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK = 1 << 18
 
 
 def deliver(target: socket.socket, coming: SimpleQueue[tuple[float, bytes]]) -> None:
-    """Send each chunk when its time has come; an empty one ends the connection."""
+    """Send each chunk at its due time; an empty chunk ends the connection."""
     with contextlib.suppress(OSError):
         while True:
             due, data = coming.get()
@@ -31,7 +31,7 @@ def deliver(target: socket.socket, coming: SimpleQueue[tuple[float, bytes]]) -> 
 
 
 def pump(source: socket.socket, target: socket.socket, delay: float) -> None:
-    """Take note of when each chunk came."""
+    """Record the arrival time of each chunk."""
     coming: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
     threading.Thread(target=deliver, args=(target, coming), daemon=True).start()
     data = b"first"

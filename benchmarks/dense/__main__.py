@@ -1,4 +1,4 @@
-"""Memory of the network by mesh and while it is saved, and what each wrapping costs. See README.md here."""
+"""Memory of the network by mesh and during a save, and the cost of each backend. See README.md here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from satrap.plan.measure import network as measured_network
 RANK = "benchmarks.dense.rank"
 
 SAVED = {"width": 2048, "layers": 9}
-"""The network of `saving`: 151 MB, and as much of momentum."""
+"""The network of `saving`: 151 MB, and the same amount of momentum."""
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain PyTorch": {"plain": True},
@@ -48,14 +48,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def memory() -> dict[str, Any]:
-    """Return planned and measured peaks: of a process alone with a pretended mesh, and of real processes."""
-    found: dict[str, Any] = {}
+    """Return planned and measured peaks: of one process with a simulated mesh, and of real processes."""
+    figures: dict[str, Any] = {}
     for number, (mesh, options) in enumerate(SETTINGS):
         planned, size = predicted(number), Mesh(**mesh).size
         alone = [pretended_alone(n) for n, case in enumerate(CASES) if case[:2] == (mesh, options)]
         real = answers(PROGRAM, size, json.dumps([(mesh, options, 0)])) if size == 2 else []
         ratios = [plan / was for plan, was in zip(planned, alone, strict=True)]
-        found[json.dumps(mesh | options)] = {
+        figures[json.dumps(mesh | options)] = {
             "mesh": mesh,
             "options": options,
             "planned": planned,
@@ -64,11 +64,11 @@ def memory() -> dict[str, Any]:
             "planned_by_pretended": ratios,
         }
         print(mesh | options, [round(ratio, 3) for ratio in ratios], flush=True)
-    return found
+    return figures
 
 
 def overhead(options: argparse.Namespace) -> dict[str, Any]:
-    """Return milliseconds of a step, each way by turns: while one computes, all others wait."""
+    """Return milliseconds of a step of each variant, in turns: while one computes, all others wait."""
     sizes = json.dumps({"size": options.size, "width": options.width, "layers": options.layers})
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     with ExitStack() as stack:
@@ -83,40 +83,40 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
                 times[name].append(turn(processes, options.steps))
     plain = times["plain PyTorch"]
     expected, speed = predicted_steps(options, statistics.median(plain))
-    found: dict[str, Any] = {"speed": asdict(speed)}
-    for name, own in times.items():
-        # Round by round, so that what slows the machine for a while slows both.
-        ratio = statistics.median(one / base for one, base in zip(own, plain, strict=True))
+    figures: dict[str, Any] = {"speed": asdict(speed)}
+    for name, milliseconds in times.items():
+        # Round by round, so that a temporary load slows both.
+        ratio = statistics.median(one / base for one, base in zip(milliseconds, plain, strict=True))
         planned = expected.get(name)
-        found[name] = {
-            "median_ms": statistics.median(own),
+        figures[name] = {
+            "median_ms": statistics.median(milliseconds),
             "by_plain": ratio,
             "predicted_by_plain": planned,
-            "ms": own,
+            "ms": milliseconds,
         }
-        said = "" if planned is None else f", predicted {planned:5.2f}"
-        print(f"{name:42} {statistics.median(own):8.2f} ms {ratio:6.2f}{said}", flush=True)
-    return found
+        suffix = "" if planned is None else f", predicted {planned:5.2f}"
+        print(f"{name:42} {statistics.median(milliseconds):8.2f} ms {ratio:6.2f}{suffix}", flush=True)
+    return figures
 
 
 def predicted_steps(options: argparse.Namespace, plain_ms: float) -> tuple[dict[str, float], Speed]:
-    """Return what `satrap plan` says of each mesh, by the plain step, and the speeds that were measured."""
+    """Return the prediction of `satrap plan` for each mesh, from the plain step, and the measured speeds."""
     inputs = Inputs(options.size, (), {}, {}, {}, (), options.width, 1, weights=False)
     network = Network(partial(Tower, options.width, options.layers), inputs, adam, loss_of)
     [alone] = needs(network, Mesh())
     speed = Speed(alone.flop / plain_ms * 1000, measured_network(2)[0])
-    found = {}
+    figures = {}
     for name, how in WAYS.items():
         if "mesh" in how:
             steps = [need.seconds(speed) for need in needs(network, Mesh(**how["mesh"]))]
-            found[name] = 1000 * max(steps) / plain_ms
-    return found, speed
+            figures[name] = 1000 * max(steps) / plain_ms
+    return figures, speed
 
 
 def saving() -> dict[str, Any]:
-    """Return what each of two processes needs to save and read a network of which each has half."""
+    """Return the memory that two processes need to save and read a network, with half of it in each."""
     with tempfile.TemporaryDirectory() as folder:
-        found, whole = (
+        sharded, whole = (
             answers("benchmarks.dense.saving", 2, json.dumps(SAVED | {"whole": whole}), f"{folder}/{name}")
             for name, whole in (("model", False), ("other", True))
         )
@@ -124,8 +124,8 @@ def saving() -> dict[str, Any]:
             path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
             for path in Path(folder, "model").rglob("*.safetensors")
         }
-    print(*found, *whole, files, sep="\n", flush=True)
-    return {"processes": found, "reading_the_whole": [one["reading"] for one in whole], "files": files}
+    print(*sharded, *whole, files, sep="\n", flush=True)
+    return {"processes": sharded, "reading_the_whole": [one["reading"] for one in whole], "files": files}
 
 
 def main() -> None:
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=512, help="samples of a batch")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
     load = os.getloadavg()[0]

@@ -1,4 +1,4 @@
-"""Steps of a tower on a CUDA device, satrap's beside those of a plain PyTorch loop, by turns."""
+"""Steps of a tower on a CUDA device, by satrap and by a plain PyTorch loop, in turns."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from satrap.train.microbatches import MicroBatches
 Step = Callable[[], object]
 
 SIZES = {"wide": (8192, 4096, 8), "narrow": (8192, 1024, 6)}
-"""Samples of a batch, width and layers of a tower."""
+"""Samples per batch, width and layers of a tower."""
 PARTS = 8
-"""Micro-batches of a pipeline, and of the loop that it is compared with."""
+"""Microbatches of a pipeline, and of the loop that it is compared with."""
 
 _WARM, _ROUNDS = 4, 12
 
 _TURN_MS = 60.0
-"""A turn has two steps or more, and takes about so long."""
+"""Approximate time of a turn, which has two steps or more."""
 
 
 def _placed(size: int, width: int, layers: int) -> tuple[Tower, EmbeddedBatch]:
@@ -90,30 +90,30 @@ def backend(
 
 
 def _compile(model: nn.Module, device: torch.device) -> None:
-    """Compile blocks; with a PyTorch that satrap refuses, raise the limit for which it does."""
+    """Compile blocks; with a PyTorch that satrap refuses, raise the limit that causes the refusal."""
     if TorchVersion(torch.__version__) >= compiled.PYTORCH:
         compiled.compile_blocks(model, device)
         return
-    known = torch.compile
+    compile_ = torch.compile
 
     def older(function: Any, *, isolate_recompiles: bool = True, **options: Any) -> Any:
-        return known(function, **options)
+        return compile_(function, **options)
 
     torch._dynamo.config.recompile_limit = 64
     accepted, compiled.PYTORCH, torch.compile = compiled.PYTORCH, torch.__version__, older  # type: ignore[assignment]
     try:
         compiled.compile_blocks(model, device)
     finally:
-        compiled.PYTORCH, torch.compile = accepted, known
+        compiled.PYTORCH, torch.compile = accepted, compile_
 
 
 def looped(sizes: tuple[int, int, int], stages: int) -> Step:
-    """Return a step of a pipeline whose stages are all in this process; there is nothing to overlap."""
+    """Return a step of a pipeline whose stages are all in this process, without overlap."""
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     model, batch = _placed(*sizes)
     mesh = Mesh(stages_per_rank=stages, schedule="looped_bfs", microbatches=PARTS)
-    accepted, cutting.PYTORCH = cutting.PYTORCH, "2.11"  # these stages hand on nothing that it refuses
+    accepted, cutting.PYTORCH = cutting.PYTORCH, "2.11"  # these stages pass on nothing that it refuses
     try:
         cut = cutting.stages_of(model, mesh, batch)
     finally:
@@ -156,28 +156,31 @@ def _timed(step: Step, steps: int) -> float:
 
 
 def ways(sizes: tuple[int, int, int]) -> dict[str, tuple[str, Callable[[], Step]]]:
-    """Return names of ways -> (the way that each is compared with, what makes its step)."""
-    found = dict[str, tuple[str, Callable[[], Step]]]()
+    """Return names of variants -> (the variant that each is compared with, the factory of its step)."""
+    variants = dict[str, tuple[str, Callable[[], Step]]]()
     for precision, compiles in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
         name = precision + ", compiled" * compiles
-        found[f"plain, {name}"] = f"plain, {name}", partial(plain, sizes, precision, compiles)
+        variants[f"plain, {name}"] = f"plain, {name}", partial(plain, sizes, precision, compiles)
         if not compiles:
             by_default = partial(plain, sizes, precision, compiles, fused=False)
-            found[f"plain, {name}, Adam by default"] = f"plain, {name}", by_default
-        found[f"satrap, {name}"] = (
+            variants[f"plain, {name}, Adam by default"] = f"plain, {name}", by_default
+        variants[f"satrap, {name}"] = (
             f"plain, {name}",
             partial(backend, sizes, precision, compiles=compiles),
         )
     whole, cut = "satrap, float32", f"satrap, float32, {PARTS} micro-batches"
-    found[cut] = whole, partial(backend, sizes, "float32", parts=PARTS)
-    found["satrap, float32, checkpointed"] = whole, partial(backend, sizes, "float32", checkpointed=True)
+    variants[cut] = whole, partial(backend, sizes, "float32", parts=PARTS)
+    variants["satrap, float32, checkpointed"] = whole, partial(backend, sizes, "float32", checkpointed=True)
     for stages in (2, 4):
-        found[f"{stages} stages in one process, {PARTS} micro-batches"] = cut, partial(looped, sizes, stages)
-    return found
+        variants[f"{stages} stages in one process, {PARTS} micro-batches"] = (
+            cut,
+            partial(looped, sizes, stages),
+        )
+    return variants
 
 
 def measure() -> dict[str, Any]:
-    """Return milliseconds and TFLOP/s of each way, its share of the peak, and its ratio to another way."""
+    """Return milliseconds, TFLOP/s, share of the peak, and ratio to another variant, by variant."""
     torch.backends.cuda.matmul.allow_tf32 = False
     peaks = {precision: peak(precision) for precision in ("float32", "bfloat16")}
     results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "peak_tflops": peaks}
@@ -197,20 +200,20 @@ def measure() -> dict[str, Any]:
             for name, step in steps.items():
                 times[name].append(_timed(step, counts[name]))
         results[title] = {"size": size, "width": width, "layers": layers, "ways": {}}
-        for name, own in times.items():
-            speed = flop / statistics.median(own) / 1e9
+        for name, milliseconds in times.items():
+            speed = flop / statistics.median(milliseconds) / 1e9
             share = speed / peaks["bfloat16" if "bfloat16" in name else "float32"]
             base = times[compared[name]]
-            ratio = statistics.median(was / is_now for was, is_now in zip(base, own, strict=True))
+            ratio = statistics.median(was / is_now for was, is_now in zip(base, milliseconds, strict=True))
             results[title]["ways"][name] = {
-                "median_ms": statistics.median(own),
+                "median_ms": statistics.median(milliseconds),
                 "tflops": speed,
                 "share_of_peak": share,
                 "speed_to": {compared[name]: ratio},
-                "ms": own,
+                "ms": milliseconds,
             }
             print(
-                f"{title:7}{name:45}{statistics.median(own):9.3f} ms{speed:7.1f} TFLOP/s"
+                f"{title:7}{name:45}{statistics.median(milliseconds):9.3f} ms{speed:7.1f} TFLOP/s"
                 f"{share:6.2f} of peak{ratio:6.3f} of {compared[name]}",
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""One process of a kind of training: it takes steps when it is told to, and says how long they took."""
+"""One process of a variant of training: it takes steps on request, and reports their time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-import satrap  # noqa: F401  # isort: skip  # before torch, as a program of satrap is: see satrap.threads
+import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,8 +36,8 @@ class Tower(nn.Module):
         return [EmbeddedBatch.flat, *self.tower, self.head]
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        found: Tensor = self.head(self.tower(batch.flat()))
-        return found
+        output: Tensor = self.head(self.tower(batch.flat()))
+        return output
 
 
 def batch_of(size: int, width: int) -> EmbeddedBatch:
@@ -54,7 +54,7 @@ def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class Party:
-    """Trains a tower in one way.
+    """Trains a tower in one variant.
 
     Args:
         how: {"mesh": ..., "parts": ..., "checkpointed": ..., "plain": ...}, all optional.
@@ -95,7 +95,7 @@ class Party:
 
 
 def main() -> None:
-    """Read numbers of steps from standard input, and print the milliseconds that each round took a step."""
+    """Read numbers of steps from standard input, and print the milliseconds per step of each round."""
     store, rank, how, sizes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
     keep_freed_memory()
     torch.set_num_threads(1)

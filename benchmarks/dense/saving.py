@@ -1,6 +1,6 @@
-"""One process of a mesh: trains a network, saves it and goes on from a snapshot that only process 0 reaches.
+"""One process of a mesh: trains a network, saves it and resumes from a snapshot that only process 0 reaches.
 
-It says how much memory both took.
+It reports the memory of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import satrap  # noqa: F401  # isort: skip  # before torch, as a program of satrap is: see satrap.threads
+import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 from tests.cluster import meshes
 from tests.train.plain import Batches, make_batches
@@ -27,7 +27,7 @@ from satrap.memory import keep_freed_memory, release_freed_memory
 from satrap.train import Checkpointing, dense_files, snapshots
 
 RETURNED = 1 << 17
-"""Bytes from which the C library returns freed memory to the system at once, so that it does not count."""
+"""Block size from which the C library returns freed memory to the system at once, so it does not count."""
 
 
 class Wide(nn.Module):
@@ -39,8 +39,8 @@ class Wide(nn.Module):
         self.tower = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        found: Tensor = self.head(self.tower(self.enter(batch.flat())))
-        return found
+        output: Tensor = self.head(self.tower(self.enter(batch.flat())))
+        return output
 
 
 def resident(key: str) -> float:
@@ -65,27 +65,27 @@ def unseen(_: Any) -> Any:
 
 
 def main() -> None:
-    store, rank, given, place = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
+    store, rank, settings, place = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
     mesh = Mesh(2, sharded=True)
     workers = ConnectedWorkers(store, rank, mesh.size, mesh=mesh, deadline=600)
-    meshes.MODELS["wide"] = partial(Wide, given["width"], given["layers"])
+    meshes.MODELS["wide"] = partial(Wide, settings["width"], settings["layers"])
     arguments: dict[str, Any] = {"dense": partial(torch.optim.SGD, lr=0.01, momentum=0.9)}
     exchange = meshes.exchange_of(workers, (), "sync", "run")
-    # In parts from the beginning: no process ever has the whole network before it is saved.
+    # Sharded initialization: no process ever holds the whole network before it is saved.
     trainer, _ = meshes.make_trainer(
         "sync", "wide", workers=workers, exchange=exchange, in_parts=True, **arguments
     )
     keep_freed_memory(RETURNED, RETURNED)
     data, plan = Batches(make_batches(2, seed=rank)), Checkpointing(f"{place}-snapshots", every_steps=2)
     trainer.fit(data, checkpoint=plan)
-    found: dict[str, Any] = {"saving": measured(lambda: trainer.save(place))}
+    figures: dict[str, Any] = {"saving": measured(lambda: trainer.save(place))}
     if rank:
         dense_files.read_manifest = unseen
-    if given["whole"]:  # as where each process has the whole network
+    if settings["whole"]:  # as where each process has the whole network
         snapshots.opened = lambda *_, **__: nullcontext()
-    found["reading"] = measured(lambda: trainer.fit(data, checkpoint=plan, resume=True))
-    found["network_mb"] = sum(p.numel() * p.itemsize for p in trainer.model.parameters()) / 1e6
-    print(json.dumps(found))
+    figures["reading"] = measured(lambda: trainer.fit(data, checkpoint=plan, resume=True))
+    figures["network_mb"] = sum(p.numel() * p.itemsize for p in trainer.model.parameters()) / 1e6
+    print(json.dumps(figures))
     sys.stdout.flush()
     trainer.close()
     workers.close()

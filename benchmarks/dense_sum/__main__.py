@@ -19,7 +19,7 @@ FORMATS = ("float32", "bfloat16", "float16", "int8", "powersgd", "sign")
 
 
 def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:
-    """Run the workers, each a program of its own started by torchrun; return what rank 0 tells."""
+    """Run the workers, each a separate program started by torchrun; return rank 0's report."""
     environment, port = os.environ | {"OMP_NUM_THREADS": "1"}, str(free_port())
     with Machines(options.workers, rate) as machines:
         ranks = []
@@ -29,11 +29,11 @@ def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:
             command += ["--master-addr", machines.master, "--master-port", port]
             command += ["-m", "benchmarks.dense_sum.rank", dense, str(options.sums)]
             ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        said = [rank.communicate()[0] for rank in ranks]
+        outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         raise SystemExit("a rank failed")
-    found: list[float] = json.loads("".join(said).strip().splitlines()[-1])
-    return found
+    milliseconds: list[float] = json.loads("".join(outputs).strip().splitlines()[-1])
+    return milliseconds
 
 
 def main() -> None:
@@ -41,17 +41,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rates", nargs="+", default=[""], help='such as "1gbit" (needs root); "": loopback')
     parser.add_argument("--sums", type=int, default=20, help="of a run")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each format, by turns")
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each format, in turns")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     load, results = os.getloadavg()[0], {}
     for rate in options.rates:
-        told: dict[str, list[list[float]]] = {dense: [] for dense in FORMATS}
+        by_format: dict[str, list[list[float]]] = {dense: [] for dense in FORMATS}
         for _ in range(options.repeats):
-            for dense, runs in told.items():
+            for dense, runs in by_format.items():
                 runs.append(run(dense, rate, options))
-        median = {dense: statistics.median(ms for one in runs for ms in one) for dense, runs in told.items()}
-        results[rate or "loopback"] = {"median": median, "raw": told}
+        median = {
+            dense: statistics.median(ms for one in runs for ms in one) for dense, runs in by_format.items()
+        }
+        results[rate or "loopback"] = {"median": median, "raw": by_format}
         print(rate or "loopback", median, flush=True)
     if options.write:
         print(write(Path(__file__).parent / "results", vars(options) | {"load_before": load}, results))

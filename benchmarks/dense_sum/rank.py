@@ -1,4 +1,4 @@
-"""One worker: averages gradients with the others, and tells how long that takes. See README.md here."""
+"""One worker: averages gradients with the others, and reports the time. See README.md here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from itertools import pairwise
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 from torch import nn
 
@@ -23,10 +23,10 @@ WIDTHS = ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
 def parameters() -> list[nn.Parameter]:
     """Return the parameters of DLRM's linear layers, with gradients."""
     layers = [nn.Linear(n, m) for widths in WIDTHS for n, m in pairwise(widths)]
-    found = [p for layer in layers for p in layer.parameters()]
-    for parameter in found:
+    weights = [p for layer in layers for p in layer.parameters()]
+    for parameter in weights:
         parameter.grad = torch.randn(parameter.shape)
-    return found
+    return weights
 
 
 def main() -> None:
@@ -34,20 +34,20 @@ def main() -> None:
     dense, repeats = sys.argv[1], int(sys.argv[2])
     keep_freed_memory()
     place = satrap.train.Place.from_environment(wire=Wire(dense=dense), threads=1)  # type: ignore[arg-type]
-    workers, own, found = place.workers, parameters(), []
-    way, gradients = compressed(own, workers.data), [p.grad for p in own]
+    workers, weights, milliseconds = place.workers, parameters(), []
+    way, gradients = compressed(weights, workers.data), [p.grad for p in weights]
     for _ in range(3 + repeats):
-        for parameter, gradient in zip(own, gradients, strict=True):
+        for parameter, gradient in zip(weights, gradients, strict=True):
             parameter.grad = gradient
         workers.count([0.0])  # all begin together
         start = time.perf_counter()
         if way is None:
-            average(own, workers.data, [0.0, 0.0])
+            average(weights, workers.data, [0.0, 0.0])
         else:
             way.average([0.0, 0.0], refused=False)
-        found.append(round(1000 * (time.perf_counter() - start), 2))
+        milliseconds.append(round(1000 * (time.perf_counter() - start), 2))
     if workers.rank == 0:
-        print(json.dumps(found[3:]), flush=True)
+        print(json.dumps(milliseconds[3:]), flush=True)
     workers.close()
 
 

@@ -1,7 +1,7 @@
 """Lookup and update of one batch: over shard servers, in one process, and the bytes alone over a socket.
 
 `python -m benchmarks.exchange [--batches 60] [--shards 1] [--write]`. Times are medians over batches after a
-first pass over the same number of batches; all variants run in one process, one after another.
+first epoch over the same number of batches; all variants run in one process, one after another.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def ahead(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) ->
 def measure(
     exchange: Exchange, work: Sequence[Request], gradients: np.ndarray, pids: Sequence[int]
 ) -> dict[str, Any]:
-    """Run one variant: a pass that creates the rows and compiles, then the measured ones."""
+    """Run one variant: an epoch that creates the rows and compiles, then the measured ones."""
     ahead(exchange, work, gradients)
     result: dict[str, Any] = one_by_one(exchange, work, gradients)
     traffic = exchange.telemetry.traffic()
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     arguments = parser.parse_args()
     work = requests(arguments.batches)
     shape = {"distinct_ids": round(float(np.mean([len(r.ids) for r in work])))}

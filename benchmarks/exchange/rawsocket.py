@@ -1,4 +1,4 @@
-"""The limit: the same bytes, back and forth over a plain TCP socket, with nothing looked at."""
+"""The limit: the same bytes, back and forth over a plain TCP socket, unread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _serve(pipe: Connection) -> None:
 
 
 class RawSocket:
-    """A client of a process that swallows and returns bytes."""
+    """A client of a process that drops and returns bytes."""
 
     def __init__(self) -> None:
         mine, theirs = multiprocessing.Pipe()
@@ -48,7 +48,7 @@ class RawSocket:
         self._buffer = bytearray(64 << 20)
 
     def call(self, outgoing: int, incoming: int) -> None:
-        """Send so many bytes, wait for so many."""
+        """Send a number of bytes, wait for a number of bytes."""
         self._connection.sendall(_SIZES.pack(outgoing, incoming))
         self._connection.sendall(memoryview(self._buffer)[:outgoing])
         _receive(self._connection, memoryview(self._buffer)[:incoming])

@@ -1,9 +1,9 @@
-"""The transport alone, beside the one before it: `python -m benchmarks.exchange.transports [--write]`.
+"""The transport alone, compared with its predecessor: `python -m benchmarks.exchange.transports [--write]`.
 
-A client asks a server process for rows (480 KB of ids there, 7.7 MB back), pushes them (the reverse), and
-makes empty calls; over `satrap.rpc` and over ZeroMQ (ROUTER and DEALER without copies, as satrap had it),
-each open and with a key. All run in turns, round after round; what is kept are medians over the rounds. Needs
-pyzmq, which satrap does not.
+A client requests rows from a server process (480 KB of ids there, 7.7 MB back), pushes them (the reverse),
+and makes empty calls; over `satrap.rpc` and over ZeroMQ (ROUTER and DEALER without copies, as satrap used
+it), each without and with a key. All run in turns, round after round; the results are medians over the
+rounds. Needs pyzmq, which satrap does not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Call = Callable[[Sequence[Any], int], None]
 
 
 def answer_of(parts: Sequence[Any]) -> list[Any]:
-    """The answer to a request says how long it is to be."""
+    """A server whose requests state the size of their answer."""
     size = int.from_bytes(bytes(parts[0])[:8], "little")
     return [b"head".ljust(76), _ROWS[:size] if size else b""]
 
@@ -122,7 +122,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(call: Call, pid: int, calls: int) -> dict[str, float]:
-    ids, found = np.zeros(IDS, np.uint8), {}
+    ids, figures = np.zeros(IDS, np.uint8), {}
     rows = np.zeros(ROWS, np.uint8)
 
     def head(size: int) -> bytes:
@@ -142,23 +142,23 @@ def measure(call: Call, pid: int, calls: int) -> dict[str, float]:
             times.append(time.perf_counter() - started)
         after = cpu_seconds(os.getpid()), cpu_seconds(pid)
         used = [1e3 * (b - a) / count for a, b in zip(before, after, strict=True)]
-        found[f"{name}_us"] = 1e6 * statistics.median(times)
+        figures[f"{name}_us"] = 1e6 * statistics.median(times)
         if moved:
-            found[f"{name}_GB_s"] = moved / statistics.median(times) / 1e9
-            found |= {
+            figures[f"{name}_GB_s"] = moved / statistics.median(times) / 1e9
+            figures |= {
                 f"{name}_cpu_ms_per_MB_{w}": 1e6 * u / moved
                 for w, u in zip(("client", "server"), used, strict=True)
             }
         else:
-            found[f"{name}_cpu_us_both"] = 1e3 * sum(used)
-    return found
+            figures[f"{name}_cpu_us_both"] = 1e3 * sum(used)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=40)
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     arguments = parser.parse_args()
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
@@ -178,13 +178,13 @@ def main() -> None:
                 with server(serve, theirs) as (address, pid):
                     rounds[name].append(measure(client(address, mine), pid, arguments.calls))
     results = {
-        name: {k: float(f"{statistics.median(r[k] for r in found):.4g}") for k in found[0]}
-        for name, found in rounds.items()
+        name: {k: float(f"{statistics.median(r[k] for r in measured):.4g}") for k in measured[0]}
+        for name, measured in rounds.items()
     }
     for name, result in results.items():
         print(name, result)
     if arguments.write:
-        from benchmarks.record import write  # not in the servers: it takes in PyTorch
+        from benchmarks.record import write  # not in the servers: it imports PyTorch
 
         about = vars(arguments) | {
             "load_before": round(load, 2),

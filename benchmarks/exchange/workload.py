@@ -27,7 +27,7 @@ def _zipf(rng: np.random.RandomState, size: int, n: int, s: float = 1.05) -> np.
 
 
 def requests(batches: int, *, seed: int = 1) -> list[Request]:
-    """One request per batch: the distinct ids of 26 features, about 27,500, spread over all 64 bits."""
+    """One request per batch: the unique ids of 26 features, about 27,500, spread over all 64 bits."""
     rng = np.random.RandomState(seed)
     ids = [_zipf(rng, size, batches * BATCH).astype(np.uint64) for size in CARDINALITIES]
     spread = [i * np.uint64(0x9E3779B97F4A7C15) + np.uint64(12345) for i in ids]

@@ -1,4 +1,4 @@
-"""`satrap init` and `satrap train`, nothing edited, beside what scikit-learn offers. See README.md."""
+"""`satrap init` and `satrap train` with unedited recipes, compared with scikit-learn. See README.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def satrap(folder: Path, *arguments: str) -> float:
 
 
 def trained(folder: Path, seed: int, run: str, settings: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Train the recipe in a folder; return the test metrics, the passes and the seconds."""
+    """Train the recipe in a folder; return the test metrics, the epochs and the seconds."""
     options = [part for setting in (*settings, f"training.seed={seed}") for part in ("--set", setting)]
     seconds = satrap(folder, "train", "recipe.yaml", "--output", run, *options)
     history = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
@@ -62,20 +62,20 @@ def one(data: Path, name: str, seed: int, kinds: Sequence[str]) -> dict[str, Any
         for part, rows in zip(("train.csv", "test.csv"), parts, strict=True):
             rows.to_csv(folder / part, index=False)
         init = satrap(folder, "init", "train.csv", "--test", "test.csv", "--label", chosen.label)
-        found: dict[str, Any] = {"set": name, "seed": seed, "init_seconds": round(init, 1)}
-        found["satrap"] = trained(folder, seed, "run")
+        figures: dict[str, Any] = {"set": name, "seed": seed, "init_seconds": round(init, 1)}
+        figures["satrap"] = trained(folder, seed, "run")
         for kind, mode in MODES.items():
             if kind in kinds:
-                found[kind] = trained(folder, seed, kind, (*CLUSTER, f"training.mode={mode}"))
+                figures[kind] = trained(folder, seed, kind, (*CLUSTER, f"training.mode={mode}"))
         columns = Columns(load(folder / "recipe.yaml"))
         files = [folder / "train.csv", folder / "test.csv"]
         train, test = (pd.read_csv(file, dtype=str, keep_default_na=False) for file in files)
     if "trees" in kinds:
-        found["trees"] = timed(lambda: boosted_trees(columns, train, test, seed))
+        figures["trees"] = timed(lambda: boosted_trees(columns, train, test, seed))
     if "linear" in kinds:
         held = np.arange(len(train)) % 10 == 9  # the recipe's validation rows
-        found["linear"] = timed(lambda: logistic_regression(columns, train[~held], train[held], test))
-    return found
+        figures["linear"] = timed(lambda: logistic_regression(columns, train[~held], train[held], test))
+    return figures
 
 
 def timed(score: Callable[[], float]) -> dict[str, float]:
@@ -85,14 +85,14 @@ def timed(score: Callable[[], float]) -> dict[str, float]:
 
 def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Return, per data set, the mean test AUC of each kind of model, and the published floor."""
-    found: dict[str, dict[str, float | None]] = {}
+    figures: dict[str, dict[str, float | None]] = {}
     for name in dict.fromkeys(run["set"] for run in runs):
-        found[name] = {"floor": DATA_SETS[name].floor}
+        figures[name] = {"floor": DATA_SETS[name].floor}
         for kind in ("satrap", *KINDS):
             values = [run[kind]["auc"] for run in runs if run["set"] == name and kind in run]
             if values:
-                found[name][kind] = round(statistics.mean(values), 5)
-    return found
+                figures[name][kind] = round(statistics.mean(values), 5)
+    return figures
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument(
-        "--kinds", nargs="*", choices=KINDS, default=KINDS, help="beside satrap in one process"
+        "--kinds", nargs="*", choices=KINDS, default=KINDS, help="in addition to satrap in one process"
     )
     a = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
@@ -110,7 +110,7 @@ def main() -> None:
     path: Path | None = None
     for seed in a.seeds:
         for name in a.sets:
-            again = seed not in a.seeds[: DATA_SETS[name].parts]  # on the same rows it finds the same weights
+            again = seed not in a.seeds[: DATA_SETS[name].parts]  # the same rows give the same weights
             run = one(a.data, name, seed, [kind for kind in a.kinds if not (again and kind == "linear")])
             runs.append(run)
             shown = "  ".join(f"{k} {v['auc']:.4f}" for k, v in run.items() if isinstance(v, dict))

@@ -1,4 +1,4 @@
-"""What a new user would try first with scikit-learn, on the columns that a recipe uses."""
+"""Typical first attempts with scikit-learn, on the columns that a recipe uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satrap.config.keys import CategoricalKeys
 from satrap.data.encode import MISSING
 
 MOST_CATEGORIES = 255
-"""Of a column that scikit-learn's trees take as categories; ids of others become numbers."""
+"""Limit for columns that scikit-learn's trees use as categories; ids of other columns become numbers."""
 
 
 class Columns:
@@ -57,7 +57,7 @@ class Columns:
 
 
 def logistic_regression(columns: Columns, train: Any, valid: Any, test: Any) -> float:
-    """AUC on `test` with the best of three C by `valid`: one-hot, numbers as they are and as logarithms."""
+    """AUC on `test` with the best of three C by `valid`: one-hot, numbers and their logarithms."""
     parts: list[Any] = []
     if columns.categories:
         parts.append(("one-hot", OneHotEncoder(handle_unknown="ignore"), columns.categories))
@@ -80,11 +80,11 @@ def logistic_regression(columns: Columns, train: Any, valid: Any, test: Any) -> 
         for f, n in zip(frames, numbers, strict=True)
     ]
     y = [columns.target(rows) for rows in (train, valid, test)]
-    found = []
+    scores = []
     for c in (0.03, 0.3, 3.0):
         model = LogisticRegression(C=c, max_iter=200).fit(X[0], y[0])
-        found.append([roc_auc_score(y[i], model.decision_function(X[i])) for i in (1, 2)])
-    return float(max(found)[1])
+        scores.append([roc_auc_score(y[i], model.decision_function(X[i])) for i in (1, 2)])
+    return float(max(scores)[1])
 
 
 def _numbers(columns: Columns, frame: pd.DataFrame, train: pd.DataFrame) -> Any:

@@ -1,4 +1,4 @@
-"""Seven public data sets as a stranger would have them: one CSV file to learn from, one to be judged by."""
+"""Seven public data sets, each as one CSV file for training and one for the test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _adult(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _census(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The weight of a row is no feature, and the marital status is the label of another task."""
+    """The weight of a row is not a feature, and the marital status is the label of another task."""
     parts = [folder / "census_income_kdd" / f"{part}.csv.gz" for part in ("train", "test")]
     train, test = (pd.read_csv(p, dtype=str).drop(columns=["instance_weight", "marital_stat"]) for p in parts)
     return train, test
@@ -60,7 +60,7 @@ def _movielens(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _lastfm(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two random tags for each that was assigned, as the papers on NFM and AFN do with MovieLens."""
+    """Two random tags per assigned tag, as the papers on NFM and AFN do with MovieLens."""
     path = folder / "lastfm_hetrec" / "user_taggedartists.dat.gz"
     real = pd.read_csv(path, sep="\t")[["userID", "artistID", "tagID"]].assign(assigned=1)
     draw = np.random.default_rng(2011)
@@ -82,15 +82,15 @@ def _book_crossing(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _open_bandit(folder: Path, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """207 clicks are too few for one test part: each seed has its own third, so that all clicks count."""
-    found = []
+    """207 clicks are too few for one test part: each seed has another third, so all clicks count."""
+    frames = []
     for campaign in ("men", "women"):
         for policy in ("random", "bts"):
             path = folder / "open_bandit_sample" / f"{policy}_{campaign}.csv.gz"
             rows = pd.read_csv(path, index_col=0)
             rows["item_id"] = campaign + "-" + rows["item_id"].astype(str)
-            found.append(rows.loc[:, "timestamp":"user_feature_3"].assign(campaign=campaign))
-    return _every(pd.concat(found), 3, seed % 3)
+            frames.append(rows.loc[:, "timestamp":"user_feature_3"].assign(campaign=campaign))
+    return _every(pd.concat(frames), 3, seed % 3)
 
 
 def _goodbooks(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:

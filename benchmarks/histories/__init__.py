@@ -1,1 +1,1 @@
-"""A model of histories beside models without, see README.md."""
+"""Models with and without histories, see README.md."""

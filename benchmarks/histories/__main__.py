@@ -46,7 +46,7 @@ WAYS: dict[str, tuple[str, dict[str, Feature], dict[str, Any]]] = {
 
 
 MEAN = "mean of the history's ratings"
-"""No model; three usual ratings are added, so that one rating does not say all."""
+"""No model; three average ratings are added, so that a single rating does not decide."""
 
 
 def read(folder: Path, name: str) -> pa.Table:
@@ -56,26 +56,29 @@ def read(folder: Path, name: str) -> pa.Table:
 
 
 def with_histories(folder: Path, length: int = LENGTH) -> pa.Table:
-    """Return the ratings by time, with what the viewer rated before: films, ratings, hours since then.
+    """Return the ratings by time, with the viewer's last `length` earlier films, ratings and hours since.
 
-    The last `length` ones. A rating of the same second is not before.
+    A rating of the same second is not earlier.
     """
     ratings, movies = read(folder, "ratings"), read(folder, "movies")
     place = {movie: row for row, movie in enumerate(movies["movieId"].to_pylist())}
     rows = pa.array([place[movie] for movie in ratings["movieId"].to_pylist()])
     ratings = ratings.append_column("genres", movies["genres"].take(rows))
     times = np.array([int(str(text).split()[0]) for text in ratings["timestamp"].to_pylist()])
-    order = np.argsort(times, kind="stable")  # as numbers: some copies have a word in this column
+    order = np.argsort(times, kind="stable")  # as numbers: some copies have text in this column
     ratings, times = ratings.take(order), times[order]
     users, films, stars = (ratings[name].to_numpy() for name in ("userId", "movieId", "rating"))
     past: dict[int, npt.NDArray[np.int64]] = {}
     before = []
     for row, user in enumerate(users):
-        own = past.get(user, np.empty(0, np.int64))
-        before.append(own[times[own] < times[row]][-length:])
-        past[user] = np.append(own, row)
-    offsets = pa.array(np.append(0, np.cumsum([len(own) for own in before])), pa.int32())
-    events, ask = np.concatenate(before), np.repeat(np.arange(len(users)), [len(own) for own in before])
+        earlier = past.get(user, np.empty(0, np.int64))
+        before.append(earlier[times[earlier] < times[row]][-length:])
+        past[user] = np.append(earlier, row)
+    offsets = pa.array(np.append(0, np.cumsum([len(earlier) for earlier in before])), pa.int32())
+    events, ask = (
+        np.concatenate(before),
+        np.repeat(np.arange(len(users)), [len(earlier) for earlier in before]),
+    )
     for name, values in (
         ("seen", films[events]),
         ("seen_rating", stars[events]),
@@ -117,9 +120,9 @@ def auc(way: str, parts: list[pa.Table], seed: int) -> float:
     )
     train, validation, test = (one.with_options(schema=schema) for one in (train, *data[1:]))
     trainer.fit(train, validation=validation, epochs=EPOCHS)
-    found: float = trainer.evaluate(test)["auc"]
+    score: float = trainer.evaluate(test)["auc"]
     trainer.close()
-    return found
+    return score
 
 
 def main() -> None:
@@ -134,14 +137,14 @@ def main() -> None:
         parts = parts_of(table, split)
         for way in a.ways:
             start = time.monotonic()
-            found = [auc(way, parts, seed) for seed in a.seeds]
+            scores = [auc(way, parts, seed) for seed in a.seeds]
             seconds = round(time.monotonic() - start)
             results.setdefault(split, {})[way] = {
-                "auc": statistics.mean(found),
-                "by_seed": found,
+                "auc": statistics.mean(scores),
+                "by_seed": scores,
                 "seconds": seconds,
             }
-            print(f"{split}: {way}: AUC {statistics.mean(found):.4f} ({seconds} s)", flush=True)
+            print(f"{split}: {way}: AUC {statistics.mean(scores):.4f} ({seconds} s)", flush=True)
             kept = write(
                 Path(__file__).parent / "results", {**vars(a), "folder": a.folder.name}, results, kept
             )

@@ -1,8 +1,8 @@
-"""Events of the batches of two workers, and how long these take: with and without `balance`.
+"""Events of the batches of two workers, and the time of the batches: with and without `balance`.
 
 `python -m benchmarks.histories.balance FOLDER`: the ratings of `benchmarks.histories`, with the last 100
-films as history. A step waits for the worker that takes longer. Its time here is processor time of one
-thread, one worker after another, so that it does not depend on what else the machine does.
+films as history. A step waits for the slower worker. Its time here is processor time of one thread, one
+worker after another, so that it does not depend on other load of the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA = satrap.Schema(
 
 def seconds(model: torch.nn.Module, batch: Batch) -> float:
     """Return the processor time of both passes of the network, the least of three; rows are random."""
-    offsets, found = batch.ids["seen"].offsets, []
+    offsets, times = batch.ids["seen"].offsets, []
     assert offsets is not None
     for _ in range(3):
         seen = JaggedRows(torch.randn(int(offsets[-1]), 16, requires_grad=True), torch.from_numpy(offsets))
@@ -43,12 +43,12 @@ def seconds(model: torch.nn.Module, batch: Batch) -> float:
         )
         start = time.process_time()
         model(embedded).sum().backward()
-        found.append(time.process_time() - start)
-    return min(found)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def spread(steps: npt.NDArray[Any]) -> dict[str, float]:
-    """Return, of figures by step and worker, the larger worker over their mean, and the largest over all."""
+    """Return the larger worker's figure over the mean of both, and the largest figure over the total mean."""
     return {
         "mean": float(steps.mean()),
         "step": float(steps.max(1).sum() / steps.mean(1).sum()),
@@ -57,10 +57,10 @@ def spread(steps: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def measured(train: pa.Table, size: int, balance: str | None, samples: int) -> dict[str, Any]:
-    """Return the spread of events and pairs of tokens, over a pass, and of seconds, over its first part."""
+    """Return the spread of events and token pairs over an epoch, and of seconds over its first part."""
     rows = satrap.data.read(train, SCHEMA, batch_size=size, shuffle=True)
     shares = [rows.with_options(worker=n, workers=WORKERS, balance=balance) for n in range(WORKERS)]
-    # The last batch of a pass is smaller, with and without.
+    # The last batch of an epoch is smaller in both cases.
     lengths = [
         [np.diff(batch.ids["seen"].offsets) for batch in share.batches() if batch.size == size]
         for share in shares
@@ -94,13 +94,13 @@ def main() -> None:
             train = train.take(np.random.default_rng(0).permutation(len(train)))
         for size in a.batch:
             for balance in (None, "past"):
-                found = measured(train, size, balance, a.samples)
-                results[f"{order}, batches of {size}, balance: {balance}"] = found
+                figures = measured(train, size, balance, a.samples)
+                results[f"{order}, batches of {size}, balance: {balance}"] = figures
                 print(
                     order,
                     size,
                     balance,
-                    {k: {n: round(v, 4) for n, v in f.items()} for k, f in found.items()},
+                    {k: {n: round(v, 4) for n, v in f.items()} for k, f in figures.items()},
                 )
                 kept = write(Path(__file__).parent / "results", parameters, results, kept)
     print(kept)

@@ -1,4 +1,4 @@
-"""What `hstu` keeps for the backward pass, by event of a history: bytes, and processor time of both passes.
+"""Memory of `hstu` for the backward pass, per event of a history, and processor time of both passes.
 
 `python -m benchmarks.histories.kept`: 2 blocks of width 64, one history of 1,000, 4,000 or 16,000 events.
 """
@@ -31,10 +31,10 @@ def measured(events: int, options: dict[str, int]) -> dict[str, float]:
     torch.manual_seed(0)
     model = satrap.models.create("hstu", schema, **options)
     rows = JaggedRows(torch.randn(events, 16, requires_grad=True), torch.tensor([0, events]))
-    batch, found = EmbeddedBatch(1, {"seen": rows}, torch.empty(1, 0)), dict[int, int]()
+    batch, storages = EmbeddedBatch(1, {"seen": rows}, torch.empty(1, 0)), dict[int, int]()
 
     def pack(tensor: Tensor) -> Tensor:
-        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     start = time.process_time()
@@ -42,7 +42,7 @@ def measured(events: int, options: dict[str, int]) -> dict[str, float]:
         logits = model(batch)
     logits.sum().backward()
     seconds = time.process_time() - start
-    return {"bytes": sum(found.values()) / events, "microseconds": seconds / events * 1e6}
+    return {"bytes": sum(storages.values()) / events, "microseconds": seconds / events * 1e6}
 
 
 def main() -> None:
@@ -51,11 +51,10 @@ def main() -> None:
     for way, options in WAYS.items():
         for events in LENGTHS:
             if options or events < 16_000:  # all pairs of 16,000 events would be 8 GiB
-                measured(events, options)  # the first time, memory is asked of the system
-                found = results.setdefault(way, {})[str(events)] = measured(events, options)
-                print(
-                    f"{way}, {events} events: {found['bytes'] / 1024:.1f} KiB, {found['microseconds']:.1f} us"
-                )
+                measured(events, options)  # the first time, memory comes from the system
+                figures = results.setdefault(way, {})[str(events)] = measured(events, options)
+                kib, us = figures["bytes"] / 1024, figures["microseconds"]
+                print(f"{way}, {events} events: {kib:.1f} KiB, {us:.1f} us")
     print(write(Path(__file__).parent / "results", {}, results))
 
 

@@ -78,7 +78,7 @@ def train(path: Path) -> dict[str, float]:
 def peak_mib() -> float:
     """Return the highest resident memory of this program so far, in MiB.
 
-    `ru_maxrss` will not do on Linux: a child starts with the peak of the parent that launched it.
+    `ru_maxrss` is unsuitable on Linux: a child starts with the peak of its parent.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

@@ -47,7 +47,7 @@ def one(recipe: Path, mode: str, seed: int, settings: Sequence[str]) -> dict[str
 
 
 def differences(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return, per mode, mean test AUC and how far it is from sync's, by seed and on average."""
+    """Return, per mode, mean test AUC and its difference from sync, by seed and on average."""
     of_mode: dict[str, dict[int, float]] = {}
     for run in runs:
         of_mode.setdefault(run["mode"], {})[run["seed"]] = run["test_auc"]
@@ -92,11 +92,11 @@ def main() -> None:
             runs.append(one(a.recipe, mode, seed, settings))
             auc, speed = runs[-1]["test_auc"], runs[-1]["samples_per_second"]
             print(f"seed {seed} {mode:<7} test AUC {auc:.4f}  {speed:,} samples/s", flush=True)
-    found = differences(runs)
-    print(json.dumps(found, indent=2))
+    figures = differences(runs)
+    print(json.dumps(figures, indent=2))
     if a.write:
         parameters = {k: str(v.name) if isinstance(v, Path) else v for k, v in vars(a).items()}
-        print(write(Path(__file__).parent / "results", parameters, {"modes": found, "runs": runs}))
+        print(write(Path(__file__).parent / "results", parameters, {"modes": figures, "runs": runs}))
 
 
 if __name__ == "__main__":

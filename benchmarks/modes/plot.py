@@ -1,7 +1,7 @@
-"""Sums up and draws all results of a recipe: `python -m benchmarks.modes.plot goodbooks.yaml` writes an SVG.
+"""Summarize and draw all results of a recipe: `python -m benchmarks.modes.plot goodbooks.yaml` writes an SVG.
 
-The curve of a mode is the AUC of the training samples (windows of 50,000 of rank 0, scored before they are
-learnt from) over the samples of all workers: the mean over seeds, and the range of them.
+The curve of a mode is the AUC of the training samples (windows of 50,000 of rank 0, scored before training on
+them) over the samples of all workers: the mean over seeds, and their range.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ POINTS = 60
 
 def runs_of(recipe: str) -> list[dict[str, Any]]:
     """Return the newest run of each mode and seed, with the number of workers."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    newest: dict[tuple[str, int], dict[str, Any]] = {}
     for file in sorted((HERE / "results").glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["parameters"]["recipe"] == recipe:
             for run in content["results"]["runs"]:
-                found[run["mode"], run["seed"]] = run | {"workers": content["parameters"]["workers"]}
-    return list(found.values())
+                newest[run["mode"], run["seed"]] = run | {"workers": content["parameters"]["workers"]}
+    return list(newest.values())
 
 
 def curve(run: dict[str, Any]) -> tuple[list[float], list[float]]:
@@ -74,9 +74,9 @@ def main() -> None:
     parser.add_argument("recipe")
     recipe = parser.parse_args().recipe
     runs = runs_of(recipe)
-    for mode, found in differences(runs).items():
+    for mode, figures in differences(runs).items():
         aucs = [run["test_auc"] for run in runs if run["mode"] == mode]
-        minus = list((found["minus_sync"] or {0: 0.0}).values())
+        minus = list((figures["minus_sync"] or {0: 0.0}).values())
         spread = statistics.stdev(aucs) if len(aucs) > 1 else 0.0
         print(
             f"{mode:<7} seeds {len(aucs)}  test AUC {statistics.mean(aucs):.5f}  deviation {spread:.5f}  "

@@ -1,4 +1,4 @@
-"""How training goes on while rows move between shard processes. See README.md here."""
+"""Training speed while rows move between shard processes. See README.md here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from satrap.train.state import TrainingState
 
 BLOCK = 100_000
 MOST_SECONDS = 300.0
-"""After which a move is taken to hang."""
+"""Seconds after which a move counts as hung."""
 
 
 class Wish(Desk):
-    """One order, and its answer."""
+    """One request, and its answer."""
 
     def __init__(self) -> None:
         self.wanted: Order | None = None
@@ -63,7 +63,7 @@ class Training:
         self._mover = Mover(cast(TrainingState, state), self.wish, cast(Snapshots, idle))
 
     def step(self) -> None:
-        """Train on one batch: half of its ids are of a hundredth of the rows."""
+        """Train on one batch: half of its ids belong to a hundredth of the rows."""
         half, hot = self.batch // 2, max(1, len(self.ids) // 100)
         places = [self.random.integers(0, hot, half), self.random.integers(0, len(self.ids), half)]
         look_up_and_update(self.exchange, np.unique(self.ids[np.concatenate(places)]))
@@ -71,14 +71,14 @@ class Training:
         self._mover.stepped()
 
     def rate(self, seconds: float) -> float:
-        """Return the steps per second, of so many seconds."""
+        """Return the steps per second, measured over some seconds."""
         start, first = time.perf_counter(), self.run.steps
         while time.perf_counter() - start < seconds:
             self.step()
         return float((self.run.steps - first) / (time.perf_counter() - start))
 
     def move(self, order: Order) -> dict[str, float]:
-        """Train until an order is carried out; return what became of it, and of the training meanwhile."""
+        """Train until a request is done; return its result, and the figures of training during it."""
         before = self.rate(3.0)
         self.wish.wanted, self.wish.answered = order, None
         start, first, slowest = time.perf_counter(), self.run.steps, 0.0
@@ -113,7 +113,7 @@ def look_up_and_update(exchange: ServersExchange, ids: np.ndarray) -> None:
 
 
 def measure(rows: int, dim: int, batch: int) -> dict[str, Any]:
-    """Let a third shard join two, then end one of them, while training goes on."""
+    """Let a third shard join two, then stop one of them, during training."""
     table = satrap.Table("id", dim=dim, optimizer=satrap.optim.RowWiseAdagrad(lr=0.05))
     ids = np.unique(np.random.default_rng(0).integers(1, 2**63, rows).astype(np.uint64))
     np.random.default_rng(2).shuffle(ids)
@@ -125,10 +125,10 @@ def measure(rows: int, dim: int, batch: int) -> dict[str, Any]:
         training = Training(exchange, ids, batch)
         join = training.move(Order("join", join={2: network.addresses[2]}))
         drain = training.move(Order("drain", leave=(1,)))
-        found = exchange.telemetry.statistics().rows
+        row_count = exchange.telemetry.statistics().rows
         exchange.close()
-    assert found == len(ids), (found, len(ids))
-    return {"rows": found, "join": join, "drain": drain}
+    assert row_count == len(ids), (row_count, len(ids))
+    return {"rows": row_count, "join": join, "drain": drain}
 
 
 def main() -> None:
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=10_000, help="ids of a step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--at-once", action="store_true", help="move all rows in one portion")
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     if options.at_once:
         moves.FIRST_ROWS = 1 << 40

@@ -1,4 +1,4 @@
-"""What it costs a shard to count the uses of its rows, by request and by id. See README.md here."""
+"""Cost of counting the uses of rows at a shard, per request and per id. See README.md here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shard:
         return seconds
 
     def step(self, ids: np.ndarray) -> float:
-        """Return the seconds of a step of distinct ids, uint64[n]."""
+        """Return the seconds of a step of unique ids, uint64[n]."""
         splits = np.array([0, len(ids)], np.int64)
         code, zeros = CODES["bfloat16"], np.zeros(len(ids) * self.dim * 2, np.uint8)
         lookup = self.do(Kind.LOOKUP, pack([Section(0, splits, ids)]))
@@ -58,28 +58,28 @@ class Shard:
 
 
 def main() -> None:
-    """Measure and print; with --write also keep the result."""
+    """Measure and print; with --write also save the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ids", type=int, nargs="+", default=[10, 1_000, 10_000, 100_000])
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    shard, results = Shard(asked.dim), {}
+    options = parser.parse_args()
+    shard, results = Shard(options.dim), {}
     uses = shard.service._rows.uses
     count = uses.count
     random = np.random.default_rng(1)
-    for ids in asked.ids:
+    for ids in options.ids:
         batches = [random.choice(ROWS, ids, replace=False).astype(np.uint64) for _ in range(8)]
         steps = min(500, max(8, 400_000 // ids))
         for batch in batches:
             shard.step(batch)
-        found = {"counting": [], "without": []}
-        for _ in range(asked.repeats):
-            for name, times in found.items():
+        figures = {"counting": [], "without": []}
+        for _ in range(options.repeats):
+            for name, times in figures.items():
                 uses.count = count if name == "counting" else lambda *_: None  # type: ignore[method-assign]
                 times.append(statistics.median(shard.step(batches[i % 8]) for i in range(steps)))
-        each = {name: min(times) * 1e6 for name, times in found.items()}
+        each = {name: min(times) * 1e6 for name, times in figures.items()}
         alone, splits = [], np.array([0, ids], np.int64)
         for i in range(steps):
             begun = time.perf_counter()
@@ -88,8 +88,8 @@ def main() -> None:
         each["count_alone"] = statistics.median(alone) * 1e6
         results[str(ids)] = {f"{name}_us": value for name, value in each.items()}
         print(ids, results[str(ids)], flush=True)
-    if asked.write:
-        write(Path(__file__).parent / "results", vars(asked), results)
+    if options.write:
+        write(Path(__file__).parent / "results", vars(options), results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training with optimizer and weights on a disk, with room for them in memory and without. See README.md."""
+"""Training with optimizer and weights on a disk, with and without room for them in memory. See README.md."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WAYS = ("nothing", "optimizer", "weights")
 
 @contextmanager
 def limited(count: int) -> Iterator[str]:
-    """Give the file through which a process enters a group with so many bytes of memory."""
+    """Yield the file through which a process enters a control group with limited memory."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines()]
-    own = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
-    group = Path(f"/sys/fs/cgroup/memory{own[0]}/satrap-offload-{os.getpid()}")
+    groups = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
+    group = Path(f"/sys/fs/cgroup/memory{groups[0]}/satrap-offload-{os.getpid()}")
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(count))
@@ -34,13 +34,13 @@ def limited(count: int) -> Iterator[str]:
 
 
 def run(how: str, folder: str, group: str, sizes: list[int]) -> dict[str, Any]:
-    """Return the seconds of a step, of all and of the processor, or that it was killed."""
+    """Return the elapsed and processor seconds of a step, or that it was killed."""
     command = [sys.executable, "-m", "benchmarks.offload.steps", how, folder, group, *map(str, sizes)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if folder == "cuda" and not ended.returncode:
-        found: dict[str, Any] = loads(ended.stdout)
-        print(how, group, found, flush=True)
-        return found
+        figures: dict[str, Any] = loads(ended.stdout)
+        print(how, group, figures, flush=True)
+        return figures
     if ended.returncode == -9:
         return {"killed": True}
     if ended.returncode:
@@ -52,7 +52,7 @@ def run(how: str, folder: str, group: str, sizes: list[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure each way without and with a limit."""
+    """Measure each variant without and with a limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", help="on the disk to be measured, or cuda: host memory, for that device")
     parser.add_argument(
@@ -61,18 +61,18 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     for name, default in (("layers", 24), ("width", 1024), ("batch", 512), ("steps", 6)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    sizes = [given.layers, given.width, given.batch, given.steps]
-    weights = 4 * given.layers * given.width * (given.width + 1)
-    found: dict[str, Any] = {"bytes": {"weights": weights, "gradients": weights, "optimizer": 2 * weights}}
-    on_device = given.folder == "cuda"
+    options = parser.parse_args()
+    sizes = [options.layers, options.width, options.batch, options.steps]
+    weights = 4 * options.layers * options.width * (options.width + 1)
+    figures: dict[str, Any] = {"bytes": {"weights": weights, "gradients": weights, "optimizer": 2 * weights}}
+    on_device = options.folder == "cuda"
     room = "0" if on_device else os.devnull
-    found["with_room"] = {how: run(how, given.folder, room, sizes) for how in given.ways}
-    if given.limit:
-        with nullcontext(str(given.limit)) if on_device else limited(given.limit) as group:
-            found["limited"] = {how: run(how, given.folder, group, sizes) for how in given.ways}
-    parameters = {name: value for name, value in vars(given).items() if name != "folder"}
-    print(write(RESULTS, parameters, found).read_text(encoding="utf-8"))
+    figures["with_room"] = {how: run(how, options.folder, room, sizes) for how in options.ways}
+    if options.limit:
+        with nullcontext(str(options.limit)) if on_device else limited(options.limit) as group:
+            figures["limited"] = {how: run(how, options.folder, group, sizes) for how in options.ways}
+    parameters = {name: value for name, value in vars(options).items() if name != "folder"}
+    print(write(RESULTS, parameters, figures).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

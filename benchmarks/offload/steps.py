@@ -1,4 +1,4 @@
-"""Trains a network, with what was chosen of it on a disk, and prints how long each step takes and a sum."""
+"""Trains a network, with the chosen parts on a disk, and prints the time of each step and a sum."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network(layers: int, width: int) -> nn.Module:
 def train(
     how: str, folder: str | None, device: torch.device, layers: int, width: int, batch: int, steps: int
 ) -> list[Any]:
-    """Return [seconds, seconds of the processor] of each step, and the sum of the weights."""
+    """Return [seconds, processor seconds] of each step, and the sum of the weights."""
     off = how == "weights"
     model = deferred(lambda: network(layers, width)) if off and folder else network(layers, width)
     if off:
@@ -39,7 +39,7 @@ def train(
     else:
         model.to(device)
     make = adam if how == "nothing" else offloaded(adam, folder)
-    parameters, found = list(model.parameters()), list[Any]()
+    parameters, times = list(model.parameters()), list[Any]()
     optimizer = make(parameters)
     for step in range(steps):
         torch.manual_seed(step)
@@ -50,12 +50,12 @@ def train(
             parameter.grad = None
         if device.type == "cuda":
             torch.cuda.synchronize()
-        found.append([time.perf_counter() - begin, time.process_time() - used])
-    return [*found, sum(parameter.double().sum().item() for parameter in parameters)]
+        times.append([time.perf_counter() - begin, time.process_time() - used])
+    return [*times, sum(parameter.double().sum().item() for parameter in parameters)]
 
 
 def on_device(how: str, limit: int, *sizes: int) -> dict[str, Any]:
-    """Train with so many bytes of a CUDA device, or all of them for 0; say how many bytes tensors took."""
+    """Train with limited memory of a CUDA device, or all of it for 0; print the bytes of the tensors."""
     device = torch.device("cuda")
     total = torch.cuda.get_device_properties(device).total_memory
     train(how, None, device, 2, 300, 8, 2)
@@ -64,7 +64,7 @@ def on_device(how: str, limit: int, *sizes: int) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
     try:
-        *steps, found = train(how, None, device, *sizes)
+        *steps, checksum = train(how, None, device, *sizes)
     except torch.OutOfMemoryError:
         return {"out_of_memory": True, "seconds": time.perf_counter() - begin}
     return {
@@ -72,12 +72,12 @@ def on_device(how: str, limit: int, *sizes: int) -> dict[str, Any]:
         "seconds": time.perf_counter() - begin,
         "steps_s": [round(seconds, 4) for seconds, _ in steps],
         "peak_bytes": torch.cuda.max_memory_allocated(),
-        "sum": found,
+        "sum": checksum,
     }
 
 
 def main() -> None:
-    """Train a small network, enter a group of processes, train."""
+    """Train a small network, enter a control group, train."""
     how, folder, group, *sizes = sys.argv[1:]
     layers, width, batch, steps = map(int, sizes)
     keep_freed_memory()  # as a worker does
@@ -86,7 +86,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
-    train(how, folder, cpu, 2, 300, 8, 2)  # what a first step loads counts for nothing
+    train(how, folder, cpu, 2, 300, 8, 2)  # the imports of a first step do not count
     Path(group).write_text("0", encoding="utf-8")
     print(json.dumps(train(how, folder, cpu, layers, width, batch, steps)))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 
 from benchmarks.persia import workload
@@ -50,7 +50,7 @@ PLACES = (
 
 
 class ShardProcess:
-    """`benchmarks.persia.shard` on a free port, with a journal in a folder if one is given."""
+    """`benchmarks.persia.shard` on a free port, with a journal in `folder` if it is not None."""
 
     def __init__(self, journal: Path | None) -> None:
         command = [sys.executable, "-m", "benchmarks.persia.shard", "127.0.0.1:0"]
@@ -64,8 +64,8 @@ class ShardProcess:
 
     def snapshot(self) -> dict[str, Any]:
         self.process.send_signal(signal.SIGUSR1)
-        found: dict[str, Any] = json.loads(self._line())
-        return found
+        results: dict[str, Any] = json.loads(self._line())
+        return results
 
     def stop(self) -> None:
         self.process.terminate()
@@ -73,7 +73,7 @@ class ShardProcess:
 
 
 class Window(Observer):
-    """Takes the figures of worker and shard after the warm-up and after the measured batches."""
+    """Records the figures of worker and shard after the warm-up and after the measured batches."""
 
     def __init__(self, stages: Stages, shard: ShardProcess) -> None:
         self._stages, self._shard = stages, shard
@@ -89,7 +89,7 @@ class Window(Observer):
 
 
 class Loader:
-    """A data set whose reading is timed; it runs in the trainer's reader thread."""
+    """A data set with timed reads; it runs in the trainer's reader thread."""
 
     def __init__(self, data: Any, stages: Stages) -> None:
         self._data, self._stages = data, stages
@@ -127,11 +127,11 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
     finally:
         trainer.close()
         shard.stop()
-    found = figures(options, dim, window)
+    results = figures(options, dim, window)
     if options.journal_folder:
         size = sum(file.stat().st_size for file in options.journal_folder.rglob("*") if file.is_file())
-        found["journal_bytes_per_sample"] = round(size / (workload.BATCHES * workload.BATCH), 1)
-    return found
+        results["journal_bytes_per_sample"] = round(size / (workload.BATCHES * workload.BATCH), 1)
+    return results
 
 
 def figures(options: argparse.Namespace, dim: int, window: Window) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def figures(options: argparse.Namespace, dim: int, window: Window) -> dict[str, 
 
 
 def cores(window: Window, seconds: float, own: float) -> dict[str, float]:
-    """Return how many cores this run, other programs and nobody used, and the machine's host took away."""
-    before, after = (found["machine"] for found in window.worker)
+    """Return the cores used by this run and by other programs, idle, and taken by the machine's host."""
+    before, after = (results["machine"] for results in window.worker)
     shares = {name: (after[name] - before[name]) / seconds for name in before}
     return {
         "own": round(own / seconds, 2),
@@ -167,22 +167,22 @@ def cores(window: Window, seconds: float, own: float) -> dict[str, float]:
 
 
 def in_process(dim: int, journal: str | None = None) -> dict[str, Any]:
-    """Run `one` in a new process: what was allocated and compiled before must not count."""
+    """Run `one` in a new process, so that earlier allocations and compilations do not count."""
     arguments = [a for a in sys.argv[1:] if a not in ("--write", "--journal")]
     command = [sys.executable, "-m", "benchmarks.persia", *arguments, "--dims", str(dim), "--inside"]
     command += ["--journal-folder", journal] if journal else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def with_journal(options: argparse.Namespace, dim: int, without: dict[str, Any]) -> dict[str, Any]:
     """Run once more with a journal, on the disk of the data; compare with the run just before."""
     with tempfile.TemporaryDirectory(dir=options.data.parent) as folder:
-        found = in_process(dim, folder)
+        results = in_process(dim, folder)
     for name in ("samples_per_second", "cpu_seconds_per_million_samples"):
-        found[f"{name}_to_without"] = round(found[name] / without[name], 3)
-    return found
+        results[f"{name}_to_without"] = round(results[name] / without[name], 3)
+    return results
 
 
 def main() -> None:
@@ -195,12 +195,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--data", type=Path, default=Path("runs/persia.arrow"), help="made if it is not there"
-    )
-    parser.add_argument("--journal", action="store_true", help="by turns without and with a journal")
+    parser.add_argument("--data", type=Path, default=Path("runs/persia.arrow"), help="created if missing")
+    parser.add_argument("--journal", action="store_true", help="in turns without and with a journal")
     parser.add_argument("--journal-folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:

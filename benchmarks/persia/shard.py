@@ -1,4 +1,4 @@
-"""A shard server that tells, at every SIGUSR1, where its time went: one line of JSON.
+"""A shard server that reports its time by stage at every SIGUSR1, as one line of JSON.
 
 `python -m benchmarks.persia.shard HOST:PORT [JOURNAL]`
 """

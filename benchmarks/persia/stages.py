@@ -1,4 +1,4 @@
-"""Where a process spends its time: functions wrapped with two clocks each."""
+"""Time of a process by stage: functions wrapped with two clocks each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stages:
         total[2] += 1
 
     def wrap(self, stage: str, place: str, name: str) -> None:
-        """Replace `module:Class` (or `module`) attribute `name` by one that is timed."""
+        """Replace attribute `name` of `module:Class` (or `module`) by a timed one."""
         module, _, owner = place.partition(":")
         where: Any = import_module(module)
         where = getattr(where, owner) if owner else where
@@ -48,7 +48,7 @@ class Stages:
         setattr(where, name, timed)
 
     def iterate(self, stage: str, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, timing the making of each."""
+        """Yield the items, timing the creation of each."""
         iterator = iter(items)
         while True:
             start, cpu = time.perf_counter(), time.thread_time()
@@ -85,19 +85,19 @@ def _machine() -> dict[str, float]:
 
 
 def threads() -> dict[str, float]:
-    """Return the CPU seconds of this process's threads; those that are not Python's are added up."""
+    """Return the CPU seconds of this process's threads; threads outside Python are summed."""
     names = {t.native_id: t.name for t in threading.enumerate()}
-    found: dict[str, float] = {}
+    by_thread: dict[str, float] = {}
     for folder in Path("/proc/self/task").iterdir():
         fields = (folder / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         name = names.get(int(folder.name), "others")
         seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        found[name] = found.get(name, 0.0) + seconds
-    return found
+        by_thread[name] = by_thread.get(name, 0.0) + seconds
+    return by_thread
 
 
 def difference(before: dict[str, Any], after: dict[str, Any], batches: int, samples: int) -> dict[str, Any]:
-    """Return what happened between two snapshots, per batch in ms and per million samples in CPU seconds."""
+    """Return the difference of two snapshots, per batch in ms and per million samples in CPU seconds."""
     million = samples / 1e6
     stages = {
         stage: {

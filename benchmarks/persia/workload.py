@@ -44,7 +44,7 @@ def columns() -> dict[str, npt.NDArray[np.generic]]:
 
 
 def write_file(path: Path) -> None:
-    """Write the samples as an Arrow file, unless it is there."""
+    """Write the samples as an Arrow file, unless it exists."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A step of workers that hold the tables, by placement, beside what is predicted. See README.md here."""
+"""A step of collective workers by placement, measured and predicted. See README.md here."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ def planned(workers: int, wire: str, rate: str, options: argparse.Namespace) -> 
 
 
 def run(workers: int, wire: str, rate: str, placement: dict[str, Any], options: argparse.Namespace) -> Any:
-    """Train with every worker as a program of its own, started by torchrun; return what rank 0 tells."""
-    told = {name: getattr(options, name) for name in ("data", "batch_size", "steps", "tower", "lookahead")}
-    told |= {"recipe": str(RECIPE), "wire": WIRES[wire], "placement": placement}
-    environment = os.environ | {"RANK_OPTIONS": json.dumps(told), "OMP_NUM_THREADS": "1"}
+    """Train with every worker as a separate program, started by torchrun; return rank 0's report."""
+    settings = {
+        name: getattr(options, name) for name in ("data", "batch_size", "steps", "tower", "lookahead")
+    }
+    settings |= {"recipe": str(RECIPE), "wire": WIRES[wire], "placement": placement}
+    environment = os.environ | {"RANK_OPTIONS": json.dumps(settings), "OMP_NUM_THREADS": "1"}
     port = str(free_port())
     with Machines(workers, rate) as machines:
         ranks = []
@@ -57,27 +59,27 @@ def run(workers: int, wire: str, rate: str, placement: dict[str, Any], options: 
             command = [*machines.command(rank), *torchrun, "--master-port", port]
             command += ["-m", "benchmarks.placement.rank"]
             ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        said = [rank.communicate()[0] for rank in ranks]
+        outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         raise SystemExit("a rank failed")
-    return json.loads("".join(said).strip().splitlines()[-1])
+    return json.loads("".join(outputs).strip().splitlines()[-1])
 
 
 def case(workers: int, wire: str, rate: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all placements by turns; return medians beside what was predicted."""
+    """Measure all placements in turns; return medians and predictions."""
     chosen = planned(workers, wire, rate, options)
     auto = {"tables": dict(chosen.placements), "owners": dict(chosen.cost.owners)}
     placements = {name: {"default": name} for name in PLACEMENTS} | {"auto": auto}
     costs = {**chosen.uniform, "auto": chosen.cost}
-    told: dict[str, list[Any]] = {name: [] for name in placements}
+    reports: dict[str, list[Any]] = {name: [] for name in placements}
     for _ in range(options.repeats):
         for name, placement in placements.items():
-            told[name].append(run(workers, wire, rate, placement, options))
-            print(workers, wire, rate or "loopback", name, json.dumps(told[name][-1]), flush=True)
-    median = {name: statistics.median(one["ms"] for one in all_) for name, all_ in told.items()}
+            reports[name].append(run(workers, wire, rate, placement, options))
+            print(workers, wire, rate or "loopback", name, json.dumps(reports[name][-1]), flush=True)
+    median = {name: statistics.median(one["ms"] for one in all_) for name, all_ in reports.items()}
     best = min(value for name, value in median.items() if name != "auto")
     return {
-        "raw": told,
+        "raw": reports,
         "ms": median,
         "auto_over_best": median["auto"] / best,
         "auto_table_wise": [table for table, own in chosen.placements.items() if own == "table_wise"],
@@ -96,9 +98,9 @@ def main() -> None:
     parser.add_argument("--tower", choices=["tiny", "dlrm"], default="tiny")
     parser.add_argument("--batch-size", type=int, default=512, help="of each worker")
     parser.add_argument("--steps", type=int, default=20, help="of a pass")
-    parser.add_argument("--lookahead", type=int, default=0, help="steps; then nobody pools")
+    parser.add_argument("--lookahead", type=int, default=0, help="steps; owners then do not pool")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     load_before, results, path = os.getloadavg()[0], {}, None
     for workers in options.workers:

@@ -1,4 +1,4 @@
-"""One worker: trains a pass that warms up and a measured one, and tells what it cost. See README.md here."""
+"""One worker: trains a warm-up epoch and a measured one, and reports its cost. See README.md here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
 import torch
 
 from satrap.batch import Batch
@@ -19,7 +19,7 @@ from satrap.exchange.servers import Wire
 
 
 class First:
-    """The first batches of a data set, the same in every pass."""
+    """The first batches of a data set, the same in every epoch."""
 
     def __init__(self, data: Any, count: int) -> None:
         self._data, self._count = data, count
@@ -29,7 +29,7 @@ class First:
 
 
 def main() -> None:
-    """Train; rank 0 prints, of the measured pass, ms per step and its parts, and the KiB that it sent."""
+    """Train; rank 0 prints ms per step and its parts, and the KiB that it sent, for the measured epoch."""
     options = json.loads(os.environ["RANK_OPTIONS"])
     recipe = load(options["recipe"], [f"data.train={options['data']}"])
     schema = recipe.schema()
@@ -60,7 +60,7 @@ def main() -> None:
     before, start = trainer.exchange.telemetry.traffic(), time.perf_counter()
     result = trainer.fit(data)
     seconds, after = time.perf_counter() - start, trainer.exchange.telemetry.traffic()
-    told = {
+    report = {
         "ms": 1000 * seconds / steps,
         "stages_ms": {name: 1000 * s / steps for name, s in result.traffic["stage_seconds"].items()},
         "sent_kib": (after.sent - before.sent) / steps / 1024,
@@ -68,7 +68,7 @@ def main() -> None:
         "push_ms": 1000 * (after.pushes.seconds - before.pushes.seconds) / steps,
     }
     if place.workers.rank == 0:
-        print(json.dumps(told), flush=True)
+        print(json.dumps(report), flush=True)
     place.workers.meet("done")
     trainer.close()
     place.workers.close()

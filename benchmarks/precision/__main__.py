@@ -1,8 +1,8 @@
-"""Test AUC of training with numbers of fewer bits, on the wire or in the network, and of 32: several seeds.
+"""Test AUC of training with fewer bits, on the wire or in the network, and with 32 bits: several seeds.
 
 `python -m benchmarks.precision RECIPE [--seeds 1 2 3 4 5] [--workers 2] [--wires "16 bits"] [--file FILE]`. A
-step has as many samples as in the recipe, divided among the workers. Each run is added to FILE, by default
-`results/RECIPE.json`, when it ends; a run that is there is not made again.
+step has the recipe's number of samples, divided among the workers. Each run is added to FILE, by default
+`results/RECIPE.json`, when it ends; existing runs are not repeated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WIRES = {
     "network bfloat16": ("float32", "float32", "float32", "bfloat16"),
     "32 bits": ("float32", "float32"),
 }
-"""Formats of the numbers that `KEYS` are about; float32 where there is none. First the defaults."""
+"""Values of the `KEYS`; float32 if a key is missing. The defaults come first."""
 
 KEYS = ("cluster.wire.forward", "cluster.wire.backward", "cluster.wire.dense", "dense.precision")
 
 
 def differences(runs: Sequence[dict[str, Any]], short: Sequence[str]) -> dict[str, Any]:
-    """Return, per AUC, mean and deviation of each wire, and the paired differences, each minus 32 bits."""
+    """Return, per AUC, mean and deviation of each format, and the paired differences, each minus 32 bits."""
     tests = {(run["wire"], run["seed"]): run["test"] for run in runs}
     wires = [*short, "32 bits"]
     seeds = [seed for seed in sorted({run["seed"] for run in runs}) if all((w, seed) in tests for w in wires)]
@@ -50,12 +50,12 @@ def differences(runs: Sequence[dict[str, Any]], short: Sequence[str]) -> dict[st
                 ]
             out[label] = {
                 name: {
-                    "mean": round(statistics.mean(found), 7),
-                    "deviation": round(statistics.stdev(found), 7),
-                    "standard_error": round(statistics.stdev(found) / math.sqrt(len(seeds)), 7),
-                    "by_seed": [round(value, 7) for value in found],
+                    "mean": round(statistics.mean(figures), 7),
+                    "deviation": round(statistics.stdev(figures), 7),
+                    "standard_error": round(statistics.stdev(figures) / math.sqrt(len(seeds)), 7),
+                    "by_seed": [round(value, 7) for value in figures],
                 }
-                for name, found in values.items()
+                for name, figures in values.items()
             }
     return out
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--wires", nargs="+", choices=[*WIRES][:-1], default=["16 bits"])
-    parser.add_argument("--file", type=Path, help="keeps the runs; default results/RECIPE.json")
+    parser.add_argument("--file", type=Path, help="file of the runs; default results/RECIPE.json")
     a = parser.parse_args()
     path = a.file or Path(__file__).parent / "results" / f"{a.recipe.stem}.json"
     size = load(a.recipe).sections.data.batch_size // a.workers
@@ -75,10 +75,10 @@ def main() -> None:
     parameters = {"recipe": a.recipe.name, "settings": settings, "wires": wires}
     runs: list[dict[str, Any]] = []
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["parameters"] != json.loads(json.dumps(parameters)):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["parameters"] != json.loads(json.dumps(parameters)):
             parser.error(f"{path} has runs with other parameters; name another --file")
-        runs = kept["results"]["runs"]
+        runs = content["results"]["runs"]
     for seed in a.seeds:
         for name, formats in wires.items():
             if any((run["wire"], run["seed"]) == (name, seed) for run in runs):
@@ -89,9 +89,9 @@ def main() -> None:
             runs.append({"wire": name, **{key: run[key] for key in kept_keys}})
             write(path.parent, parameters, {"runs": runs}, path)
             print(f"seed {seed} {name}: test AUC {run['test_auc']:.5f}", flush=True)
-    found = differences(runs, a.wires)
-    write(path.parent, parameters, {"differences": found, "runs": runs}, path)
-    print(json.dumps(found, indent=2))
+    summary = differences(runs, a.wires)
+    write(path.parent, parameters, {"differences": summary, "runs": runs}, path)
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

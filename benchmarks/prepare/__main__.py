@@ -1,6 +1,6 @@
-"""Prepares generated click logs: speed beside a plain read, memory over size, and bytes after two kills.
+"""Prepare generated click logs: speed relative to a plain read, memory over size, and bytes after two kills.
 
-Seconds of processors are shown beside seconds, since other programs may run.
+Processor seconds are shown next to elapsed seconds, because other programs may run.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ BLOCK = 64_000_000
 
 
 def main() -> None:
-    """Run the benchmark; everything it writes but its figures is removed at its end."""
+    """Run the benchmark; all files except its figures are removed at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the text file, in 1e9 bytes")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--folder", help="where to write; needs twice the size and a little")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder is removed
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(dir=asked.folder, prefix="satrap-prepare-") as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="satrap-prepare-") as folder:
         work = Path(folder)
-        block = generated(asked.seed)
-        results["tenth"] = measured(work, block, asked.gigabytes / 10, asked.processes)
-        results["whole"] = measured(work, block, asked.gigabytes, asked.processes)
-        results["kills"] = killed(work, asked.processes)
+        block = generated(options.seed)
+        results["tenth"] = measured(work, block, options.gigabytes / 10, options.processes)
+        results["whole"] = measured(work, block, options.gigabytes, options.processes)
+        results["kills"] = killed(work, options.processes)
     print(json.dumps(results, indent=2))
-    print(write(RESULTS, vars(asked) | {"block_bytes": len(block)}, results))
+    print(write(RESULTS, vars(options) | {"block_bytes": len(block)}, results))
 
 
 def generated(seed: int) -> bytes:
-    """Return rows of a label, 13 whole numbers and 26 hexadecimal texts, about `BLOCK` bytes."""
+    """Return rows of a label, 13 integers and 26 hexadecimal texts, about `BLOCK` bytes."""
     random = np.random.default_rng(seed)
     parts: list[bytes] = []
     while sum(map(len, parts)) < BLOCK:
@@ -81,20 +81,20 @@ def measured(work: Path, block: bytes, gigabytes: float, processes: int) -> dict
         f"data: {{train: rows.tsv, columns: [label, {', '.join(NUMBERS + CATEGORIES)}]}}\n"
         "labels: [label]\nfeatures:\n" + "\n".join(features) + "\nmodel: {name: dlrm}\n"
     )
-    found: dict[str, Any] = {"bytes": size, "plain_read": plain_read(work)}
+    results: dict[str, Any] = {"bytes": size, "plain_read": plain_read(work)}
     for count in dict.fromkeys((1, processes)):
         out = work / f"out-{count}"
         figures = watched(command(work, out, count))
         figures["prepared_bytes"] = sum(path.stat().st_size for path in out.glob("*/*.parquet"))
-        found[f"{count} processes"] = figures
-        found["digest"] = digest(out)
+        results[f"{count} processes"] = figures
+        results["digest"] = digest(out)
         shutil.rmtree(out)
-    found["plain_read_again"] = plain_read(work)
-    for figures in found.values():
+    results["plain_read_again"] = plain_read(work)
+    for figures in results.values():
         if isinstance(figures, dict):
             figures["mb_per_s"] = size / figures["seconds"] / 1e6
             figures["mb_per_cpu_s"] = size / figures["cpu_seconds"] / 1e6
-    return found
+    return results
 
 
 def plain_read(work: Path) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def watched(arguments: list[str]) -> dict[str, Any]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
+    """Return the child processes of a process."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -166,7 +166,7 @@ def killed(work: Path, processes: int) -> dict[str, Any]:
     subprocess.run(command(work, whole, processes, "--files", "12"), check=True, stdout=subprocess.DEVNULL)
     expected, count = digest(whole), len(list(whole.glob("*/*.parquet")))
     shutil.rmtree(whole)
-    left: list[int] = []
+    counts: list[int] = []
     for share in (1, 2):
         process = subprocess.Popen(again, stdout=subprocess.DEVNULL)
         while len(list(out.glob("*/*.parquet"))) < max(share, count * share // 3):
@@ -175,21 +175,21 @@ def killed(work: Path, processes: int) -> dict[str, Any]:
             time.sleep(0.01)
         process.kill()
         process.wait()
-        left.append(len(list(out.glob("*/*.parquet"))))
+        counts.append(len(list(out.glob("*/*.parquet"))))
     subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
     if digest(out) != expected:
-        raise SystemExit("the bytes differ from those of an undisturbed run")
-    return {"files": count, "files_when_killed": left, "same_bytes": True, "digest": expected}
+        raise SystemExit("the bytes differ from an undisturbed run")
+    return {"files": count, "files_when_killed": counts, "same_bytes": True, "digest": expected}
 
 
 def digest(folder: Path) -> str:
     """Return a digest of names and contents of the prepared files and the recipe."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for path in [*sorted(folder.glob("*/*.parquet")), folder / "recipe.yaml"]:
-        found.update(str(path.relative_to(folder)).encode())
+        sha.update(str(path.relative_to(folder)).encode())
         with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Regression beside plain PyTorch, see README.md."""
+"""Regression compared with plain PyTorch, see README.md."""

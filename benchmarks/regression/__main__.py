@@ -29,9 +29,9 @@ def by_satrap(seed: int, epochs: int, *, times: float = 1.0, scaled: bool = True
     table = csv.read_csv(FILE)
     columns = {name: table[name].to_numpy() for name in ("user_id", "book_id")}
     columns["rating"] = table["rating"].to_numpy() * times
-    known = {} if scaled else {"mean": 0.0, "std": 1.0}
+    scaling = {} if scaled else {"mean": 0.0, "std": 1.0}
     schema = satrap.Schema(
-        [satrap.Label(name="rating", kind="regression", **known)],
+        [satrap.Label(name="rating", kind="regression", **scaling)],
         {"user_id": satrap.Categorical(dim=DIM), "book_id": satrap.Categorical(dim=DIM)},
     )
     train, test = (
@@ -48,9 +48,9 @@ def by_satrap(seed: int, epochs: int, *, times: float = 1.0, scaled: bool = True
         store=satrap.store.StoreConfig(seed=seed),
     )
     trainer.fit(train.with_options(schema=schema), epochs=epochs)
-    found = trainer.evaluate(test.with_options(schema=schema))["rmse"] / times
+    rmse = trainer.evaluate(test.with_options(schema=schema))["rmse"] / times
     trainer.close()
-    return found
+    return rmse
 
 
 class Plain(nn.Module):
@@ -68,8 +68,8 @@ class Plain(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return float32[size] from int64[size, 2]."""
-        found: Tensor = self.net(torch.cat([self.user(ids[:, 0]), self.book(ids[:, 1])], dim=1))
-        return found.squeeze(1)
+        output: Tensor = self.net(torch.cat([self.user(ids[:, 0]), self.book(ids[:, 1])], dim=1))
+        return output.squeeze(1)
 
 
 def by_pytorch(seed: int, epochs: int) -> float:
@@ -112,9 +112,9 @@ def main() -> None:
     results = {}
     for name, way in ways.items():
         start = time.monotonic()
-        found = [way(seed) for seed in a.seeds]
-        results[name] = {"rmse": statistics.mean(found), "by_seed": found}
-        print(f"{name}: RMSE {statistics.mean(found):.4f} ({time.monotonic() - start:.0f} s)", flush=True)
+        rmses = [way(seed) for seed in a.seeds]
+        results[name] = {"rmse": statistics.mean(rmses), "by_seed": rmses}
+        print(f"{name}: RMSE {statistics.mean(rmses):.4f} ({time.monotonic() - start:.0f} s)", flush=True)
     print(write(Path(__file__).parent / "results", vars(a), results))
 
 

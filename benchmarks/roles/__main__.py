@@ -1,4 +1,4 @@
-"""How long the roles of a run take to start, and what it costs to watch over them. See README.md here."""
+"""Start-up time of the roles of a run, and the cost of their supervision. See README.md here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.roles.processes import KINDS, Process, below, frozen, seconds
 
 OVERSEERS = ("driver", "agent", "ray")
 MOST_SECONDS = 600.0
-"""After which a start is given up."""
+"""Seconds after which a start is abandoned."""
 
 ENDLESS = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
 STORE = 80 << 20
@@ -32,7 +32,7 @@ STORE = 80 << 20
 
 @contextmanager
 def ray_cluster(nodes: int) -> Iterator[str]:
-    """Start a Ray cluster of so many nodes on this machine; yield its address."""
+    """Start a Ray cluster of some nodes on this machine; yield its address."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
@@ -48,12 +48,12 @@ def ray_cluster(nodes: int) -> Iterator[str]:
 
 
 class Run:
-    """A run of so many roles: one trains, one reads, the others hold rows. Use it as a context.
+    """A run with one worker, one loader and shards. Use it as a context.
 
     Args:
-        folder: a new one.
-        roles: how many.
-        settings: of the recipe.
+        folder: a new folder.
+        roles: number of roles.
+        settings: settings of the recipe.
     """
 
     def __init__(self, folder: Path, roles: int, settings: list[str]) -> None:
@@ -80,12 +80,12 @@ class Run:
             time.sleep(0.2)
 
     def notes(self) -> list[tuple[float, str, str, str]]:
-        """Return what the driver has noted: time, what, of whom, a value."""
+        """Return the driver's records: time, event, role, a value."""
         text = self._notes.read_text() if self._notes.exists() else ""
         return [tuple(json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def wait(self, what: str, count: int) -> None:
-        """Return once something was noted of so many roles; raise `RuntimeError` if the run ends before."""
+        """Wait until an event was recorded for some roles; raise `RuntimeError` if the run ends before."""
         limit = time.monotonic() + MOST_SECONDS
         while len({name for _, noted, name, _ in self.notes() if noted == what}) < count:
             if self._driver.poll() is not None or time.monotonic() > limit:
@@ -97,11 +97,11 @@ class Run:
         return below(self._driver.pid)
 
     def overseers(self) -> list[Process]:
-        """Return those that neither hold rows nor read nor train."""
+        """Return the processes that are not shards, loaders or workers."""
         return [process for process in self.processes() if process.sort in OVERSEERS]
 
     def steps(self) -> int:
-        """Return the steps taken, as the worker itself says."""
+        """Return the number of steps, as reported by the worker."""
         address = next(v for _, what, name, v in self.notes() if what == "MetricsServed" and "worker" in name)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
@@ -111,7 +111,7 @@ class Run:
 
 
 def start_up(run: Run) -> dict[str, Any]:
-    """Wait for the first step; return seconds of the clock and of processors, by parts."""
+    """Wait for the first step; return elapsed and processor seconds, by parts."""
     run.wait("Ready", run.roles - 1)
     ready = run.processes()
     run.wait("Stepped", 1)
@@ -156,24 +156,24 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def per(processes: list[Process], sort: str) -> float:
-    """Return the processor seconds of one process of a sort, on average; 0 without any."""
+    """Return the average processor seconds of the processes of a kind; 0 if there are none."""
     return seconds(processes, sort) / max(1, sum(process.sort == sort for process in processes))
 
 
 def memory(processes: list[Process]) -> dict[str, float]:
-    """Return MiB of a process of each sort, on average, and of all together."""
-    found: dict[str, list[float]] = {}
+    """Return the average MiB of a process of each kind, and the total."""
+    mib: dict[str, list[float]] = {}
     for process in processes:
         try:
-            found.setdefault(process.sort, []).append(process.memory)
+            mib.setdefault(process.sort, []).append(process.memory)
         except OSError:
             continue  # it has just ended
-    means = {sort: statistics.mean(sizes) for sort, sizes in found.items()}
-    return {**means, "all": sum(map(sum, found.values()))}
+    means = {sort: statistics.mean(sizes) for sort, sizes in mib.items()}
+    return {**means, "all": sum(map(sum, mib.values()))}
 
 
 def oversight(run: Run, windows: int, length: float) -> dict[str, Any]:
-    """Return what overseers cost while training goes on: in windows they run and are held by turns."""
+    """Return the cost of supervision during training; supervisors run and pause in alternating windows."""
     watched, held, cpu = list[float](), list[float](), dict.fromkeys(OVERSEERS, 0.0)
     steps = 0
     for _ in range(windows):
@@ -186,7 +186,7 @@ def oversight(run: Run, windows: int, length: float) -> dict[str, Any]:
             cpu[sort] += seconds(after, sort) - seconds(before, sort)
         with frozen(run.overseers()):
             held.append(pace(run, length)[0])
-        time.sleep(1.0)  # for what has waited meanwhile
+        time.sleep(1.0)  # for work that has accumulated
     return {
         "windows": windows,
         "window_s": length,
@@ -199,7 +199,7 @@ def oversight(run: Run, windows: int, length: float) -> dict[str, Any]:
 
 
 def pace(run: Run, length: float) -> tuple[float, int]:
-    """Return the milliseconds of a step, and how many were taken, in so many seconds."""
+    """Return the milliseconds of a step, and the number of steps, within some seconds."""
     first, began = run.steps(), time.monotonic()
     time.sleep(length)
     count, took = run.steps() - first, time.monotonic() - began
@@ -212,17 +212,19 @@ def main() -> None:
     parser.add_argument("--roles", type=int, nargs="+", default=[10, 20, 50])
     parser.add_argument("--launchers", nargs="+", default=["local", "ray"], choices=["local", "ray"])
     parser.add_argument("--nodes", type=int, default=2, help="of the Ray cluster")
-    parser.add_argument("--windows", type=int, default=5, help="with and without overseers; 0: start-up only")
+    parser.add_argument(
+        "--windows", type=int, default=5, help="with and without supervision; 0: start-up only"
+    )
     parser.add_argument("--length", type=float, default=4.0, help="seconds of a window")
-    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
     results, path = [], None
     for roles in options.roles:
         for launcher in options.launchers:
             with tempfile.TemporaryDirectory() as folder:
-                found = {"launcher": launcher, **measure(Path(folder), roles, launcher, options)}
-            results.append(found)
-            print(json.dumps(found), flush=True)
+                figures = {"launcher": launcher, **measure(Path(folder), roles, launcher, options)}
+            results.append(figures)
+            print(json.dumps(figures), flush=True)
             if options.write:
                 path = write(Path(__file__).parent / "results", vars(options), {"runs": results}, path)
 
@@ -238,13 +240,13 @@ def measure(folder: Path, roles: int, launcher: str, options: argparse.Namespace
 
 
 def measured(run: Run, options: argparse.Namespace) -> dict[str, Any]:
-    """Return start-up and oversight of a run, and end it."""
+    """Return start-up and supervision of a run, and end it."""
     with run:
-        found = start_up(run)
+        figures = start_up(run)
         return (
-            found
+            figures
             if not options.windows
-            else {**found, "oversight": oversight(run, options.windows, options.length)}
+            else {**figures, "oversight": oversight(run, options.windows, options.length)}
         )
 
 

@@ -1,4 +1,4 @@
-"""Trains a recipe and writes down when each role was asked for, ran, was ready and took its first step."""
+"""Trains a recipe and records when each role was requested, ran, was ready and took its first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satrap.launchers.ray_launcher import RayLauncher
 
 
 class Noted:
-    """A launcher whose events are written down with their times; all else is as it is."""
+    """A launcher that records its events with their times; otherwise unchanged."""
 
     def __init__(self, launcher: Launcher, file: TextIO) -> None:
         self._launcher, self._file = launcher, file
@@ -44,13 +44,13 @@ class Noted:
 
 
 def note(file: TextIO, what: str, name: str = "", value: str = "") -> None:
-    """Write one line: the time on the machine's monotonic clock, what, of whom, a value."""
+    """Write one line: the time on the machine's monotonic clock, event, role, a value."""
     file.write(json.dumps([time.monotonic(), what, name, value]) + "\n")
     file.flush()
 
 
 def main() -> None:
-    """Train `argv[1]` into the folder `argv[2]`, with settings; note what happens in the file `argv[3]`."""
+    """Train `argv[1]` into the folder `argv[2]`, with settings; record events in the file `argv[3]`."""
     recipe, folder, notes, *settings = sys.argv[1:]
     with Path(notes).open("w") as file:
         make, place = cluster._launcher, RayLauncher._place

@@ -1,4 +1,4 @@
-"""The processes below this one: of which sort each is, its processor seconds and its memory."""
+"""The descendants of this process: the kind of each, its processor seconds and its memory."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class Process:
 
     @property
     def memory(self) -> float:
-        """MiB of its own, and its share of what it shares."""
+        """MiB of private memory, plus its part of shared memory."""
         lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def below(driver: int) -> list[Process]:
-    """Return the processes that this one has started, and those that they have; `driver` is one of them."""
+    """Return all descendants of this process; `driver` is one of them."""
     parents, cpu = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             words = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
             parents[pid], cpu[pid] = int(words[1]), (int(words[11]) + int(words[12])) / _TICKS
-    found, reached = [], {os.getpid()}
+    processes, reached = [], {os.getpid()}
     while reached:
         reached = {pid for pid, parent in parents.items() if parent in reached}
         for pid in reached:
             with contextlib.suppress(OSError):
-                found.append(Process(pid, "driver" if pid == driver else _sort(pid), cpu[pid]))
-    return found
+                processes.append(Process(pid, "driver" if pid == driver else _sort(pid), cpu[pid]))
+    return processes
 
 
 def _sort(pid: int) -> str:
@@ -56,13 +56,13 @@ def _sort(pid: int) -> str:
 
 
 def seconds(processes: list[Process], sort: str) -> float:
-    """Return the processor seconds of the processes of a sort."""
+    """Return the processor seconds of the processes of a kind."""
     return sum(process.cpu for process in processes if process.sort == sort)
 
 
 @contextmanager
 def frozen(processes: list[Process]) -> Iterator[None]:
-    """Hold processes for a while."""
+    """Pause processes for a while."""
     for process in processes:
         os.kill(process.pid, signal.SIGSTOP)
     try:

@@ -1,16 +1,16 @@
-"""Processor time of a scored request, beside the plain eager network alone on its rows.
+"""Processor time of a scored request, compared with the plain eager network alone on its rows.
 
 `python -m benchmarks.serving [--seconds 2] [--rounds 5]`
 
 The reference work: DCN-v2 over 26 ids of dim 16 and 13 numbers, hidden layers of 256 and 128, 2 cross layers.
 A request has one context (13 ids, 7 numbers) and 100 items, as JSON by columns. One thread of PyTorch.
 
-Every figure is processor time in milliseconds a request; what is compared takes turns in one process. Of
-ratios, the median of the rounds counts, each divided by the network of the same round, in float32 also for
-the server in bfloat16. "alone" is the whole way from JSON to JSON in this process: parsing, encoding,
-lookup, network, writing; "joined" the same for 8 requests scored together. "http" is the processor time of a
-server's process for requests that come one after another, all of HTTP included. Scores are checked first:
-they are those of the plain network on the same rows.
+Every figure is processor time in milliseconds per request; the compared variants take turns in one process.
+Ratios are medians over the rounds, each divided by the network of the same round, in float32 also for the
+server in bfloat16. "alone" is the whole path from JSON to JSON in this process: parsing, encoding, lookup,
+network, writing; "joined" the same for 8 requests scored together. "http" is the processor time of a server's
+process for consecutive requests, including all of HTTP. Scores are checked first: they equal the scores of
+the plain network on the same rows.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def schema(table: str | None = None) -> satrap.Schema:
-    """Return the features of the reference work; `table`: of all ids, default one for each."""
+    """Return the features of the reference work; `table`: the table of all ids, default one for each."""
     features: dict[str, Any] = {f"c{i}": satrap.Categorical(dim=DIM, table=table) for i in range(IDS)}
     features |= {f"n{i}": satrap.Numeric(transform="log1p") for i in range(NUMBERS)}
     return satrap.Schema((satrap.Label(name="click"),), features)
 
 
 def trained(folder: Path) -> str:
-    """Save a model with `ROWS` rows a table."""
+    """Save a model with `ROWS` rows per table."""
     random = np.random.default_rng(0)
     return trained_on(np.array([random.permutation(ROWS) for _ in range(IDS)]), schema(), random, folder)
 
@@ -98,7 +98,7 @@ def request(items: int, seed: int, rows: int = ROWS) -> bytes:
 
 
 class Work:
-    """What is compared: the network alone, and whole requests."""
+    """The compared variants: the network alone, and whole requests."""
 
     def __init__(self, url: str, items: int, precision: str = "float32") -> None:
         self.model = ServedModel("reference", Predictor.load(url, threads=1), precision=precision)
@@ -114,7 +114,7 @@ class Work:
         self.turn = 0
 
     def network(self) -> None:
-        """Pool and run the eager network: what nobody can leave out."""
+        """Pool and run the eager network: the unavoidable work."""
         predictor = self.model._predictor
         ticket, rows = self.inputs[self._next(1)[0]]
         with torch.inference_mode():
@@ -122,14 +122,14 @@ class Work:
 
     def requests(self, count: int) -> list[bytes]:
         bodies = [self.bodies[i] for i in self._next(count)]
-        asked = [protocol.read(body, self.model, max_items=MAX_ITEMS) for body in bodies]
-        scores = self.model.score(self.model.encode(asked))
+        parsed = [protocol.read(body, self.model, max_items=MAX_ITEMS) for body in bodies]
+        scores = self.model.score(self.model.encode(parsed))
         answers, start = [], 0
-        for one in asked:
+        for request in parsed:
             answers.append(
-                protocol.write(Answer(self.model, self.model.step, scores[start : start + one.size]))
+                protocol.write(Answer(self.model, self.model.step, scores[start : start + request.size]))
             )
-            start += one.size
+            start += request.size
         return answers
 
     def _next(self, count: int) -> list[int]:
@@ -138,7 +138,7 @@ class Work:
 
 
 def check(work: Work, url: str) -> None:
-    """Raise if an answer is not what the plain network says of the same rows."""
+    """Raise if an answer differs from the plain network's scores of the same rows."""
     predictor = Predictor.load(url, threads=1)
     for body in work.bodies[:3]:
         request = json.loads(body)
@@ -152,7 +152,7 @@ def check(work: Work, url: str) -> None:
 
 
 def processor_ms(work: Callable[[], Any], seconds: float) -> float:
-    """Return processor time of a call, repeated for some seconds."""
+    """Return the processor time of a call, repeated for some seconds."""
     count, start, until = 0, time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < until:
         work()
@@ -161,7 +161,7 @@ def processor_ms(work: Callable[[], Any], seconds: float) -> float:
 
 
 class Process:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, url: str, precision: str = "float32") -> None:
         program = [sys.executable, "-m", "benchmarks.serving.server", url, precision]
@@ -197,7 +197,7 @@ def http_ms(process: Process, bodies: Sequence[bytes], seconds: float) -> float:
 def measured(
     works: Mapping[str, Work], processes: Mapping[str, Process], seconds: float
 ) -> Iterator[tuple[str, float]]:
-    """Yield what is compared and the processor time of a request in milliseconds, one after another."""
+    """Yield each variant and its processor time per request in milliseconds, one after another."""
     yield "network", processor_ms(works["float32"].network, seconds)
     for precision, work in works.items():
         ending = "" if precision == "float32" else f" {precision}"
@@ -220,19 +220,21 @@ def main() -> None:
         for items in arguments.items:
             works = {precision: Work(url, items, precision) for precision in PRECISIONS}
             check(works["float32"], url)
-            found: dict[str, list[float]] = {}
+            figures: dict[str, list[float]] = {}
             for _ in range(arguments.rounds):
                 for name, took in measured(works, processes, arguments.seconds):
-                    found.setdefault(name, []).append(took)
+                    figures.setdefault(name, []).append(took)
             rounds = range(arguments.rounds)
             results[f"{items} items"] = {
-                "milliseconds": found,
-                "median": {name: statistics.median(values) for name, values in found.items()},
+                "milliseconds": figures,
+                "median": {name: statistics.median(values) for name, values in figures.items()},
                 "ratio": {
-                    name: statistics.median(values[i] / found["network"][i] for i in rounds)
-                    for name, values in found.items()
+                    name: statistics.median(values[i] / figures["network"][i] for i in rounds)
+                    for name, values in figures.items()
                 },
-                "per core-second": {name: 1000 / statistics.median(values) for name, values in found.items()},
+                "per core-second": {
+                    name: 1000 / statistics.median(values) for name, values in figures.items()
+                },
             }
             print(f"{items} items")
             for kind in ("ratio", "median", "per core-second"):

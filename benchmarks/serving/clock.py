@@ -1,21 +1,21 @@
-"""Latency of a server that has one core for itself, on a clock of processor time.
+"""Latency of a server with one dedicated core, on a clock of processor time.
 
 `python -m benchmarks.serving.clock [--seconds 30] [--rounds 3]`
 
-On a machine that others use, wall-clock tails are theirs. So here the queue is played through: Poisson
+On a shared machine, other programs cause the wall-clock tails. So this benchmark simulates the queue: Poisson
 arrivals, one scoring thread that does the real work (parsing, encoding, lookup, network, writing, folding
-rows of an update) with the real model, and a clock that goes on by the processor time of each piece of it, or
-jumps to the next arrival when nothing is left to do. A thread on a busy machine needs more processor time for
-the same work, since cores share caches and memory (docs/decisions/0026): so each piece is divided by how much
-longer the network alone took just before than it does at best in this run ("slowdown" is the average).
-The cost of HTTP, measured in the same run on a server's process, is added to each request. What a real server
-does beside it is not in the clock: the thread that makes an overlay of an update is taken to have another
-core ("updates"), or it has half of this one meanwhile ("shared").
+rows of an update) with the real model, and a clock that advances by the processor time of each piece of work,
+or jumps to the next arrival when the thread is idle. A thread on a busy machine needs more processor time for
+the same work, because cores share caches and memory (docs/decisions/0026). So each time is divided by the
+current slowdown of the network alone, measured just before, relative to its best time in this run ("slowdown"
+is the average). The cost of HTTP, measured in the same run on a server's process, is added to each request.
+Other work of a real server is not in the clock: the thread that makes an overlay of an update is assumed to
+have another core ("updates"), or it takes half of the same core ("shared").
 
-The model is that of `python -m benchmarks.serving`, with `--rows` rows; requests have one context and 100
-items. An update changes `--changed` rows every 5 seconds. Ratios are of p99 with updates by p99 without, of
-the same round. "longest update" is the longest piece of the scoring thread's work for an update, "going back"
-the processor time until an earlier version answers. Without `--rates`, only that is measured.
+The model is the model of `python -m benchmarks.serving`, with `--rows` rows; requests have one context and
+100 items. An update changes `--changed` rows every 5 seconds. Ratios are p99 with updates over p99 without,
+in the same round. "longest update" is the longest piece of the scoring thread's work for an update, "going
+back" the processor time until an earlier version answers. Without `--rates`, only the latter is measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ITEMS = 100
 
 
 class Slowdown:
-    """How much longer the same work takes now than at best: the network alone, on its rows.
+    """Current time of the same work relative to its best time: the network alone, on its rows.
 
     Args:
         work: the network.
@@ -80,7 +80,7 @@ class Slowdown:
         return thread_time() - start
 
     def look(self) -> float:
-        """Return it; every ten calls, it is measured."""
+        """Return the slowdown; it is measured every ten calls."""
         if self._since % 10 == 0:
             self.now = max(1.0, statistics.median(self._timed() for _ in range(5)) / self._best)
             self.seen.append(self.now)
@@ -111,7 +111,7 @@ class Loaded:
         )
 
     def update(self, changed: int, seed: int) -> tuple[Update, float]:
-        """Return an update of rows, and the seconds of processor time to make it of what was read."""
+        """Return an update of rows, and the processor seconds to create it from the data read."""
         random, overlay = np.random.default_rng(seed), Overlay(self.model._exchange.shard)
         took = 0.0
         for table in range(IDS):
@@ -132,8 +132,8 @@ class Queue:
 
     Args:
         loaded: the model.
-        http: seconds that HTTP costs for each request.
-        slowdown: by which processor time is divided.
+        http: seconds of HTTP per request.
+        slowdown: divisor of processor time.
         shared: whether reading an update takes half of the core.
     """
 
@@ -146,8 +146,8 @@ class Queue:
         self.busy = 0.0
 
     def _spend(self, seconds: float) -> None:
-        """Let the clock go on by work of the scoring thread."""
-        slowed = min(seconds, self._reading)  # while an update is read, each gets half of the core
+        """Advance the clock by work of the scoring thread."""
+        slowed = min(seconds, self._reading)  # during the read of an update, each gets half of the core
         self._reading -= slowed
         self.now += seconds + slowed
         self.busy += seconds
@@ -174,7 +174,7 @@ class Queue:
                 self._idle(arriving[0][0], following[0] if following and not reading else self.now)
 
     def _idle(self, arrival: float, update: float) -> None:
-        """Let the clock go on until a request or an update is there, or an update has been read."""
+        """Advance the clock to the next request or update, or to the end of reading an update."""
         until = min(arrival, update) if update > self.now else arrival
         pause = max(0.0, until - self.now)
         if self._reading > 0:
@@ -193,8 +193,8 @@ class Queue:
         slowdown = self._slowdown.look()
         jobs = [waiting.popleft() for _ in range(min(len(waiting), JOINED_ROWS // ITEMS))]
         start = thread_time()
-        asked = [protocol.read(body, model, max_items=MAX_ITEMS) for _, body in jobs]
-        scores = model.score(model.encode(asked))
+        requests = [protocol.read(body, model, max_items=MAX_ITEMS) for _, body in jobs]
+        scores = model.score(model.encode(requests))
         for i in range(len(jobs)):
             protocol.write(Answer(model, model.step, scores[i * ITEMS : (i + 1) * ITEMS]))
         self._spend((thread_time() - start) / slowdown + self._http * len(jobs))
@@ -204,7 +204,7 @@ class Queue:
 def updates_of(
     loaded: Loaded, changed: int, seconds: float, seed: int
 ) -> Iterator[tuple[float, Update, float]]:
-    """Yield (when it is there, update, seconds of processor time that making it took)."""
+    """Yield (arrival time, update, processor seconds to create it)."""
     at, number = EVERY / 2, 0
     while at < seconds:
         update, took = loaded.update(changed, 1000 * seed + number)
@@ -214,7 +214,7 @@ def updates_of(
 
 @dataclass
 class Setting:
-    """What all measurements share."""
+    """Data shared by all measurements."""
 
     changed: int
     seconds: float
@@ -242,8 +242,8 @@ def measured(loaded: Loaded, rate: float, seed: int, kind: str, setting: Setting
 
 
 def going_back(loaded: Loaded, setting: Setting) -> dict[str, list[float]]:
-    """Return the processor time of going back by one version and by two, in seconds, after updates."""
-    found: dict[str, list[float]] = {"by 1": [], "by 2": []}
+    """Return the processor time of a rollback by one version and by two, in seconds, after updates."""
+    times: dict[str, list[float]] = {"by 1": [], "by 2": []}
     model = loaded.model
     for seed in range(3):
         for name, steps in (("by 1", 1), ("by 2", 2)):
@@ -254,38 +254,38 @@ def going_back(loaded: Loaded, setting: Setting) -> dict[str, list[float]]:
             setting.slowdown._since = 0
             slowdown, start = setting.slowdown.look(), thread_time()
             model.apply(model.back_to(model.history.steps[-steps]))
-            found[name].append((thread_time() - start) / slowdown)
+            times[name].append((thread_time() - start) / slowdown)
             while model.folding:
                 model.fold()
-    return found
+    return times
 
 
 def http_seconds(work: Work, process: Process, slowdown: Slowdown) -> float:
-    """Return the processor time of HTTP: of a server's process, less that of the same work without it."""
-    found = []
+    """Return the processor time of HTTP: a server's process minus the same work without HTTP."""
+    seconds = []
     for _ in range(5):
         whole, alone = http_ms(process, work.bodies, 1.0), processor_ms(partial(work.requests, 1), 1.0)
         slowdown.look()
-        found.append((whole - alone) / slowdown.now / 1000)
-    return max(0.0, statistics.median(found))
+        seconds.append((whole - alone) / slowdown.now / 1000)
+    return max(0.0, statistics.median(seconds))
 
 
 def compared(loaded: Loaded, rate: float, rounds: int, setting: Setting) -> dict[str, Any]:
-    """Return what was measured at a rate, round by round, the medians, and the ratios of p99."""
+    """Return the measurements at a rate, by round, the medians, and the ratios of p99."""
     kinds = ("without", "updates", "shared")
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for seed in range(rounds):
         for kind in kinds:
-            found[kind].append(measured(loaded, rate, seed, kind, setting))
+            figures[kind].append(measured(loaded, rate, seed, kind, setting))
     return {
-        "rounds": found,
+        "rounds": figures,
         "median": {
             kind: {key: statistics.median(one[key] for one in many) for key in many[0]}
-            for kind, many in found.items()
+            for kind, many in figures.items()
         },
         "ratio of p99": {
             kind: statistics.median(
-                a["p99"] / b["p99"] for a, b in zip(found[kind], found["without"], strict=True)
+                a["p99"] / b["p99"] for a, b in zip(figures[kind], figures["without"], strict=True)
             )
             for kind in kinds[1:]
         },
@@ -315,12 +315,12 @@ def main() -> None:
             measured(loaded, 100, 99, "updates", setting)  # kernels and caches
             for rate in arguments.rates:
                 name = f"{rate:g}/s {precision}"
-                results[name] = found = compared(loaded, rate, arguments.rounds, setting)
-                print(name, found["ratio of p99"], flush=True)
-                for kind, median in found["median"].items():
+                results[name] = figures = compared(loaded, rate, arguments.rounds, setting)
+                print(name, figures["ratio of p99"], flush=True)
+                for kind, median in figures["median"].items():
                     print(f"  {kind:<8}", {key: round(value, 2) for key, value in median.items()}, flush=True)
-            results[f"going back {precision}"] = found = going_back(loaded, setting)
-            print("going back", precision, found, flush=True)
+            results[f"going back {precision}"] = figures = going_back(loaded, setting)
+            print("going back", precision, figures, flush=True)
             loaded.model.close()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 

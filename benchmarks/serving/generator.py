@@ -1,10 +1,10 @@
-"""How many requests per second the generator of `satrap bench serve` sends, and how late.
+"""Rate and lateness of the requests of the generator of `satrap bench serve`.
 
 `python -m benchmarks.serving.generator [--seconds 5] [--rates 500 1000 2000 4000]`
 
 Requests of 100 items, to a server in another process that answers at once, without reading them. "sent" is
-the time from when a request was due until it was sent, in milliseconds of wall-clock, "latency" that until
-its answer was there; "processor_ms" is the processor time of the generator's process for a request.
+the time from a request's due time until it was sent, in milliseconds of wall-clock time, "latency" the time
+until its answer arrived; "processor_ms" is the processor time of the generator's process per request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER = (
 
 
 class AtOnce(asyncio.Protocol):
-    """Answers when as many bytes are there as a request says it has."""
+    """Answers once the stated number of bytes of a request has arrived."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport, self.data = transport, b""
@@ -71,15 +71,15 @@ def main() -> None:
         outcomes = uvloop.run(Generator(target, requests, due, read=scores_in).run())
         took = 1000 * (time.process_time() - start) / len(outcomes)
         assert all(one.answered for one in outcomes)
-        found = {"processor_ms": took, "waited": sum(one.waited for one in outcomes)}
+        figures = {"processor_ms": took, "waited": sum(one.waited for one in outcomes)}
         for name, seconds in (
             ("sent", [one.sent - one.due for one in outcomes]),
             ("latency", [one.latency for one in outcomes]),
         ):
             for share in (0.5, 0.99):
-                found[f"{name} p{100 * share:g}"] = 1000 * float(np.quantile(seconds, share))
-        results[f"{rate:g}/s"] = found
-        print(f"{rate:g}/s", {name: round(value, 3) for name, value in found.items()}, flush=True)
+                figures[f"{name} p{100 * share:g}"] = 1000 * float(np.quantile(seconds, share))
+        results[f"{rate:g}/s"] = figures
+        print(f"{rate:g}/s", {name: round(value, 3) for name, value in figures.items()}, flush=True)
     process.terminate()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 

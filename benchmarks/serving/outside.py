@@ -1,11 +1,11 @@
-"""How others see the server: `wrk` and `autocannon`, and the same model in Ray Serve.
+"""The server measured by external tools, `wrk` and `autocannon`, and the same model in Ray Serve.
 
 `python -m benchmarks.serving.outside [--seconds 10] [--connections 1 8]`
 
 The reference work of `python -m benchmarks.serving`, as a trained run: `satrap serve` and one replica of
-`satrap deploy ray-serve` take turns. Each is asked by `wrk` and by `autocannon` on as many connections, one
-request of 100 items after another on each. "cpu_ms" is the processor time for a request, of the server, or of
-all processes of Ray. Needs `pip install 'satrap[ray]'`, and wrk (Debian) and autocannon (npm) in PATH.
+`satrap deploy ray-serve` take turns. `wrk` and `autocannon` load each on the given numbers of connections,
+one request of 100 items after another on each. "cpu_ms" is the processor time per request, of the server, or
+of all processes of Ray. Needs `pip install 'satrap[ray]'`, and wrk (Debian) and autocannon (npm) in PATH.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def trained(folder: Path) -> Path:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and all that it has started."""
-    found = [pid]
+    """Return a process and all its descendants."""
+    pids = [pid]
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
-        for one in child.read_text().split():
-            found += descendants(int(one))
-    return found
+        for word in child.read_text().split():
+            pids += descendants(int(word))
+    return pids
 
 
 @contextmanager
@@ -115,9 +115,9 @@ def by_wrk(url: str, connections: int, seconds: float, folder: Path) -> dict[str
     assert "Non-2xx" not in text, text
 
     def milliseconds(share: str) -> float:
-        found = re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", text)
-        assert found, text
-        return float(found[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]]
+        match = re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", text)
+        assert match, text
+        return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
 
     count = re.search(r"(\d+) requests in", text)
     assert count, text
@@ -139,10 +139,10 @@ def by_autocannon(url: str, connections: int, seconds: float, folder: Path) -> d
     ]
     words += ["-H", "Content-Type=application/json", url]
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["non2xx"] == found["errors"] == 0, found
-    latency = found["latency"]
-    return {"requests": found["requests"]["total"], "p50_ms": latency["p50"], "p99_ms": latency["p99"]}
+    report = json.loads(done.stdout)
+    assert report["non2xx"] == report["errors"] == 0, report
+    latency = report["latency"]
+    return {"requests": report["requests"]["total"], "p50_ms": latency["p50"], "p99_ms": latency["p99"]}
 
 
 TOOLS = {"wrk": by_wrk, "autocannon": by_autocannon}
@@ -153,12 +153,12 @@ def asked(
 ) -> dict[str, float]:
     pids = descendants(process)
     before, begun = sum(map(processor_seconds, pids)), time.perf_counter()
-    found = TOOLS[tool](url, connections, seconds, folder)
+    figures = TOOLS[tool](url, connections, seconds, folder)
     took = time.perf_counter() - begun
     return {
-        **found,
-        "requests_per_second": found["requests"] / took,
-        "cpu_ms": 1000 * (sum(map(processor_seconds, pids)) - before) / found["requests"],
+        **figures,
+        "requests_per_second": figures["requests"] / took,
+        "cpu_ms": 1000 * (sum(map(processor_seconds, pids)) - before) / figures["requests"],
     }
 
 
@@ -196,12 +196,14 @@ def main() -> None:
                     for tool in TOOLS:
                         for who, process in (("satrap", ours.pid), ("ray", theirs.pid)):
                             url = f"http://127.0.0.1:{ports[who]}/v1/score"
-                            found = asked(url, process, tool, connections, options.seconds, folder)
-                            print(who, tool, connections, json.dumps(found), flush=True)
-                            rounds.setdefault(f"{who}, {tool}, {connections} connections", []).append(found)
+                            measured = asked(url, process, tool, connections, options.seconds, folder)
+                            print(who, tool, connections, json.dumps(measured), flush=True)
+                            rounds.setdefault(f"{who}, {tool}, {connections} connections", []).append(
+                                measured
+                            )
         medians = {
-            key: {name: statistics.median(one[name] for one in found) for name in found[0]}
-            for key, found in rounds.items()
+            key: {name: statistics.median(figures[name] for figures in measured) for name in measured[0]}
+            for key, measured in rounds.items()
         }
     print(write(Path(__file__).parent / "results", vars(options), {"medians": medians, "rounds": rounds}))
     print(json.dumps(medians, indent=1))

@@ -1,12 +1,12 @@
-"""A server whose rows are in shards, beside one that has them.
+"""A server whose rows are in shards, compared with a server that holds them.
 
 `python -m benchmarks.serving.shards [--requests 1000] [--shards 1 2 4]`
 
 The reference work of `benchmarks.serving`, a request of one context and 100 items. Shards are processes on
 the same machine, without a key. Each request is answered by both servers in turn, in one process with one
 thread of PyTorch, and the scores must be equal to the bit. "processor" is the processor time of the server's
-process, all its threads, of a request from JSON to JSON, in milliseconds; "shards" that of all shards
-together; "wall" the clock on the wall, and "lookup" the part of it until the rows are there.
+process, all its threads, for a request from JSON to JSON, in milliseconds; "shards" the processor time of all
+shards together; "wall" the elapsed time, and "lookup" the part of it until the rows arrive.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def serving(url: str, number: int, shards: int, told: Any) -> None:
 
     loaded(url, exchange)
     version = Version(0, read_manifest(Storage(url)).id, 0.0)
-    kept = RowVersions(KeptRows(rows[0].shard, version), keep=1, most_bytes=1 << 20)
-    server = Server("127.0.0.1:0", RowsService(kept, map, number))
+    versions = RowVersions(KeptRows(rows[0].shard, version), keep=1, most_bytes=1 << 20)
+    server = Server("127.0.0.1:0", RowsService(versions, map, number))
     told.send(server.address)
     server.run()
 
@@ -70,7 +70,7 @@ def cpu_ms(processes: list[Any]) -> float:
 
 
 class Served:
-    """A server without sockets for clients, and what its requests took."""
+    """A server without sockets for clients, and the times of its requests."""
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
@@ -79,8 +79,8 @@ class Served:
 
     def answer(self, body: bytes) -> Any:
         wall, processor = time.perf_counter(), time.process_time()
-        asked = protocol.read(body, self.model, max_items=MAX_ITEMS)
-        scores = self.model.score(self.model.encode([asked]))
+        request = protocol.read(body, self.model, max_items=MAX_ITEMS)
+        scores = self.model.score(self.model.encode([request]))
         protocol.write(Answer(self.model, self.model.step, scores))
         self.processor.append(1000 * (time.process_time() - processor))
         self.wall.append(1000 * (time.perf_counter() - wall))
@@ -112,29 +112,30 @@ def main() -> None:
             with ShardLinks(addresses, None) as links:
                 links.wait(bool, print)
                 exchange = partial(ShardedRows, links=links, version=id)
-                own = Served(ServedModel("reference", loaded(url, LocalExchange), version=id))
+                local = Served(ServedModel("reference", loaded(url, LocalExchange), version=id))
                 far = Served(ShardedModel("reference", loaded(url, exchange), version=id))
                 before = cpu_ms(processes)
                 for number in range(arguments.requests):
                     body = request(100, number)
-                    order = (own, far) if number % 2 else (far, own)
+                    order = (local, far) if number % 2 else (far, local)
                     answers = [one.answer(body) for one in order]
                     assert np.array_equal(*answers), "the scores differ"
-                found: dict[str, Any] = {
+                figures: dict[str, Any] = {
                     name: {
-                        key: float(np.median(getattr(one, name))) for key, one in (("own", own), ("far", far))
+                        key: float(np.median(getattr(one, name)))
+                        for key, one in (("own", local), ("far", far))
                     }
                     for name in ("processor", "wall")
                 }
-                found["shards"] = (cpu_ms(processes) - before) / arguments.requests
-                found["lookup"] = {
-                    "own": own.lookup_ms(arguments.requests),
+                figures["shards"] = (cpu_ms(processes) - before) / arguments.requests
+                figures["lookup"] = {
+                    "own": local.lookup_ms(arguments.requests),
                     "far": far.lookup_ms(arguments.requests),
                 }
-                found["ratio"] = {n: found[n]["far"] / found[n]["own"] for n in ("processor", "wall")}
-                results[f"{shards} shards"] = found
-                print(shards, found, flush=True)
-                own.model.close()
+                figures["ratio"] = {n: figures[n]["far"] / figures[n]["own"] for n in ("processor", "wall")}
+                results[f"{shards} shards"] = figures
+                print(shards, figures, flush=True)
+                local.model.close()
                 far.model.close()
             for process in processes:
                 process.terminate()

@@ -1,14 +1,14 @@
-"""A server with memory for a part of its rows, beside one with all of them.
+"""A server with memory for a part of its rows, compared with a server with all rows in memory.
 
 `python -m benchmarks.serving.tier [--requests 2000] [--warm 3000] [--share 0.1] [--policies lfu lru]`
 
 The reference work of `benchmarks.serving`, whose 26 ids share one table of a million rows here. The values of
 requests follow Zipf's law with exponent 1.1. Each request is answered by both servers in turn, in one process
-with one thread, and the scores must be equal to the bit. "hits" is the share of a request's ids, repeated
-ones included, whose row is in memory when it comes; "best" is what the best fixed set of as many rows has.
-"processor" is the processor time of a request from JSON to JSON, in milliseconds: the processor's part of
-reading the file counts, and waiting for a disk does not. "wall" is the clock on the wall, and "dropped" the
-same for requests before each of which the system has dropped the file from its memory.
+with one thread, and the scores must be equal to the bit. "hits" is the share of a request's ids, including
+repeated ones, whose row is in memory when the request arrives; "best" is the share for the best fixed set of
+the same number of rows. "processor" is the processor time of a request from JSON to JSON, in milliseconds:
+processor time of reading the file counts, waiting for a disk does not. "wall" is the elapsed time, and
+"dropped" the same if the system has dropped the file from its memory before each request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RECORD = 4 * DIM
 INDEX_BYTES, ROW_BYTES = 19.5, 84
 """Memory of the index for a row on the disk, and of a row in memory with its index."""
 DROPPED = 200
-"""Requests before each of which the file is dropped from memory."""
+"""Number of requests with the file dropped from memory before each."""
 
 
 def trained(folder: Path) -> str:
@@ -70,8 +70,8 @@ class Requests:
         self._values = self._random.permutation(ROWS)
 
     def _ids(self, count: int) -> list[int]:
-        found: list[int] = self._values[np.searchsorted(self.shares, self._random.random(count))].tolist()
-        return found
+        ids: list[int] = self._values[np.searchsorted(self.shares, self._random.random(count))].tolist()
+        return ids
 
     def __call__(self) -> bytes:
         random = self._random
@@ -85,7 +85,7 @@ class Requests:
 
 
 class Served:
-    """A server without sockets, and what its requests took."""
+    """A server without sockets, and the times of its requests."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.model = ServedModel("reference", predictor)
@@ -110,8 +110,8 @@ class Served:
 
     def answer(self, body: bytes) -> tuple[bytes, npt.NDArray[Any]]:
         wall, processor = time.perf_counter(), time.process_time()
-        asked = protocol.read(body, self.model, max_items=MAX_ITEMS)
-        scores = self.model.score(self.model.encode([asked]))
+        request = protocol.read(body, self.model, max_items=MAX_ITEMS)
+        scores = self.model.score(self.model.encode([request]))
         written = protocol.write(Answer(self.model, self.model.step, scores))
         self.processor.append(1000 * (time.process_time() - processor))
         self.wall.append(1000 * (time.perf_counter() - wall))
@@ -128,7 +128,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 def compared(
     whole: Served, part: Served, requests: Requests, count: int, *, drop: bool = False
 ) -> list[float]:
-    """Have both answer requests in turn; return the hits of the one with a tier."""
+    """Let both answer requests in turn; return the hits of the server with a tier."""
     hits = []
     for number in range(count):
         body = requests()
@@ -144,9 +144,7 @@ def compared(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument(
-        "--warm", type=int, default=3000, help="requests looked up before those that are measured"
-    )
+    parser.add_argument("--warm", type=int, default=3000, help="requests looked up before the measured ones")
     parser.add_argument("--share", type=float, default=0.1, help="of the rows for which there is memory")
     parser.add_argument("--policies", nargs="*", default=["lfu", "lru"])
     parser.add_argument(
@@ -157,7 +155,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         url = trained(Path(folder) / "model")
-        records = ROWS * 11 // 10  # the rows, and some that come later
+        records = ROWS * 11 // 10  # the rows, and some later ones
         memory = int(records * INDEX_BYTES + arguments.share * ROWS * ROW_BYTES)
         for policy in arguments.policies:
             store = StoreConfig(memory=memory, eviction=Eviction(policy), tier=Tier(folder, records * RECORD))
@@ -168,7 +166,7 @@ def main() -> None:
             room = part.store.groups[0].directory.limit
             early = [part.warm(requests()) for _ in range(arguments.warm)]
             hits = compared(whole, part, requests, arguments.requests)
-            found: dict[str, Any] = {
+            figures: dict[str, Any] = {
                 "rows in memory": room,
                 "best": float(requests.shares[room - 1]),
                 "hits": float(np.mean(hits)),
@@ -177,12 +175,12 @@ def main() -> None:
             }
             for name in ("processor", "wall"):
                 each = {key: quantiles(getattr(one, name)) for key, one in (("all", whole), ("part", part))}
-                found[name] = {**each, "ratio": {q: each["part"][q] / each["all"][q] for q in each["all"]}}
+                figures[name] = {**each, "ratio": {q: each["part"][q] / each["all"][q] for q in each["all"]}}
             whole.forget(), part.forget()
             compared(whole, part, requests, DROPPED, drop=True)
-            found["dropped"] = {"all": quantiles(whole.wall), "part": quantiles(part.wall)}
-            results[policy] = found
-            print(policy, found, flush=True)
+            figures["dropped"] = {"all": quantiles(whole.wall), "part": quantiles(part.wall)}
+            results[policy] = figures
+            print(policy, figures, flush=True)
             whole.model.close(), part.model.close()
     print(write(Path(__file__).parent / "results", vars(arguments), results))
 

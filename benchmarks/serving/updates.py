@@ -1,14 +1,14 @@
-"""From the cut of a version to its being served, what it costs on the way, and what requests notice of it.
+"""From the cut of a version until it is served: time, cost, and effect on requests.
 
 `python -m benchmarks.serving.updates [--rows 1000000] [--changed 100000 1000000] [--seconds 20]`
 
 The reference model of `python -m benchmarks.serving`, with `--rows` rows in all. A process changes rows,
 takes a cut and writes it to a feed on the local disk; a server in another process follows it. "served" is
 the time from the moment before the cut until the scoring thread answers with the new step; "folded" until
-the changed rows are in their place; "rollback" is going back by one version and by three, from being asked
-until the older step answers. Meanwhile a client in the server's process sends one request of 100
-items after another: by turns some seconds without updates and some with one every 5 seconds. Times are
-wall-clock; other work on the machine adds to them.
+the changed rows are in their place; "rollback" is the time of a rollback by one version and by three,
+from the request until the older step answers. During the measurement a client in the server's process sends
+one request of 100 items after another: in turns some seconds without updates and some with an update every 5
+seconds. Times are wall-clock; other work on the machine adds to them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Publisher:
 
 
 def publishing(asked: Any, url: str, rows: int, dtype: str) -> None:
-    """Publish whenever asked to, in a process of its own; tell when each cut began."""
+    """Publish on request, in a separate process; send the start time of each cut."""
     torch.set_num_threads(1)
     publisher = Publisher(url, rows, dtype)
     while (changed := asked.recv()) is not None:
@@ -118,7 +118,7 @@ def model_of(place: str) -> ServedModel:
 
 
 class Client:
-    """Sends one request after another to a scorer, in a thread of its own."""
+    """Sends one request after another to a scorer, in a separate thread."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer, self._stopping = scorer, False
@@ -133,8 +133,8 @@ class Client:
             body = self._bodies[count % len(self._bodies)]
             count += 1
             start = time.perf_counter()
-            asked = protocol.read(body, self._scorer.model, max_items=MAX_ITEMS)
-            protocol.write(await self._scorer.score(asked, seconds=60))
+            request = protocol.read(body, self._scorer.model, max_items=MAX_ITEMS)
+            protocol.write(await self._scorer.score(request, seconds=60))
             self.latencies.append(time.perf_counter() - start)
 
     def stop(self) -> None:
@@ -155,22 +155,24 @@ def until(check: Any) -> float:
 
 def percentiles(latencies: list[float]) -> dict[str, float]:
     ordered = sorted(latencies)
-    found = {name: 1000 * ordered[int(len(ordered) * share)] for name, share in (("p50", 0.5), ("p99", 0.99))}
-    return {**found, "max": 1000 * ordered[-1], "requests": len(ordered)}
+    values = {
+        name: 1000 * ordered[int(len(ordered) * share)] for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
+    return {**values, "max": 1000 * ordered[-1], "requests": len(ordered)}
 
 
 def rolled_back(follower: Follower, scorer: Scorer) -> list[float]:
-    """Return how long it took to go back by one version, three times, and by all that are kept."""
-    found = []
+    """Return the times of three rollbacks by one version, and of one by all kept versions."""
+    times = []
     for steps in (1, 1, 1, KEPT):
         newest = scorer.model.step
         until(lambda: scorer.model.settled)
         begun = time.perf_counter()
         follower.rollback(scorer.model.history.steps[-steps])
-        found.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - begun)
         follower.release()
         until(lambda newest=newest: scorer.model.step == newest and scorer.model.settled)
-    return found
+    return times
 
 
 def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) -> dict[str, Any]:
@@ -180,8 +182,8 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
     mine.send(0)
     mine.recv()
     model = model_of(feed.place(mine.recv()))
-    found: dict[str, Any] = {"served_s": [], "folded_s": [], "without": [], "with": []}
-    found["bytes_of_ram_per_row"] = model.stored()[0] / sum(model.rows().values())
+    figures: dict[str, Any] = {"served_s": [], "folded_s": [], "without": [], "with": []}
+    figures["bytes_of_ram_per_row"] = model.stored()[0] / sum(model.rows().values())
     with Scorer(model) as scorer, _following(feed, scorer) as follower:
         client = Client(scorer)
 
@@ -190,33 +192,33 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
             mine.send(changed)
             begun = mine.recv()
             served = until(lambda: scorer.model.step > before)
-            found["served_s"].append(served - begun)
-            found["folded_s"].append(until(lambda: not scorer.model.folding) - begun)
+            figures["served_s"].append(served - begun)
+            figures["folded_s"].append(until(lambda: not scorer.model.folding) - begun)
             assert mine.recv() == scorer.model.step
 
         update()  # kernels are loaded
-        found["served_s"].clear()
-        found["folded_s"].clear()
+        figures["served_s"].clear()
+        figures["folded_s"].clear()
         for _ in range(3):
             client.latencies.clear()
             time.sleep(seconds)
-            found["without"].append(percentiles(client.latencies))
+            figures["without"].append(percentiles(client.latencies))
             client.latencies.clear()
             for _ in range(max(1, int(seconds / EVERY))):
                 start = time.perf_counter()
                 update()
                 time.sleep(max(0.0, EVERY - time.perf_counter() + start))
-            found["with"].append(percentiles(client.latencies))
-        found["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
-        found["rollback_s"] = rolled_back(follower, scorer)
+            figures["with"].append(percentiles(client.latencies))
+        figures["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
+        figures["rollback_s"] = rolled_back(follower, scorer)
         client.stop()
         assert follower.statistics.reloads == 0
     mine.send(None)
     process.join()
     manifest = feed.manifest(feed.latest() or 0)
     of_rows = sum(entry.bytes for entry in manifest.files.values() if entry.table)
-    found["bytes_per_changed_row"] = of_rows / sum(manifest.rows().values())
-    return found
+    figures["bytes_per_changed_row"] = of_rows / sum(manifest.rows().values())
+    return figures
 
 
 def main() -> None:
@@ -231,19 +233,19 @@ def main() -> None:
     for dtype in arguments.dtype:
         for changed in arguments.changed:
             with tempfile.TemporaryDirectory() as folder:
-                found = measured(Path(folder), arguments.rows, changed, arguments.seconds, dtype)
+                figures = measured(Path(folder), arguments.rows, changed, arguments.seconds, dtype)
             name = f"{changed:,} rows, {dtype}"
-            results[name] = found
+            results[name] = figures
             print(name)
-            print("  served", statistics.median(found["served_s"]), "to", max(found["served_s"]))
-            print("  folded", statistics.median(found["folded_s"]), "to", max(found["folded_s"]))
-            print("  rollback by 1 and by", KEPT, found["rollback_s"])
-            print("  without", *found["without"], "  with   ", *found["with"], sep="\n    ")
+            print("  served", statistics.median(figures["served_s"]), "to", max(figures["served_s"]))
+            print("  folded", statistics.median(figures["folded_s"]), "to", max(figures["folded_s"]))
+            print("  rollback by 1 and by", KEPT, figures["rollback_s"])
+            print("  without", *figures["without"], "  with   ", *figures["with"], sep="\n    ")
             print(
                 "  bytes:",
-                found["bytes_per_changed_row"],
+                figures["bytes_per_changed_row"],
                 "a row fed,",
-                found["bytes_of_ram_per_row"],
+                figures["bytes_of_ram_per_row"],
                 "in RAM",
             )
     print(write(Path(__file__).parent / "results", vars(arguments), results))

@@ -1,4 +1,4 @@
-"""Throughput that `satrap plan --simulate` predicts, beside what real runs measure. See README.md here."""
+"""Throughput predicted by `satrap plan --simulate`, compared with real runs. See README.md here."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def keep(found: dict[str, Any], options: argparse.Namespace, load: float) -> Non
     before, _, rest = readme.read_text(encoding="utf-8").partition("<!-- measured -->\n")
     _, _, after = rest.partition("<!-- end -->\n")
     when = f"{datetime.now(UTC):%Y-%m-%d}, load {load:.1f} before"
-    said = f"{when}, [json](results/{raw.name}):\n\n{table(found)}\n"
-    readme.write_text(f"{before}<!-- measured -->\n{said}<!-- end -->\n{after}", encoding="utf-8")
+    section = f"{when}, [json](results/{raw.name}):\n\n{table(found)}\n"
+    readme.write_text(f"{before}<!-- measured -->\n{section}<!-- end -->\n{after}", encoding="utf-8")
     print(raw)
 
 
@@ -145,27 +145,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--batch-size", type=int, default=768)
-    parser.add_argument(
-        "--data", type=Path, default=Path("runs/persia.arrow"), help="made if it is not there"
-    )
+    parser.add_argument("--data", type=Path, default=Path("runs/persia.arrow"), help="created if missing")
     parser.add_argument(
         "--write", action="store_true", help="keep the raw result, and the table in README.md"
     )
     options = parser.parse_args()
     workload.write_file(options.data)
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    wanted = [*cases(cores), *COMPARED]
-    found: list[list[Measured]] = [[] for _ in wanted]
+    all_cases = [*cases(cores), *COMPARED]
+    measurements: list[list[Measured]] = [[] for _ in all_cases]
     with tempfile.TemporaryDirectory() as folder:
         path = recipe(Path(folder), options.data, options.batch_size)
         for number in range(options.rounds):
-            for case, each in zip(wanted, found, strict=True):
+            for case, each in zip(all_cases, measurements, strict=True):
                 with delayed(case.delay) as way:
                     each.append(measure(path, [], case, options.steps, way=way))
                 speed, busy = each[-1].samples_per_second, each[-1].busy
-                said = f"{named(case, options.batch_size)}: {speed:,.0f} samples/s, {busy:.2f} cores busy"
-                print(f"round {number + 1}, {said}", flush=True)
-    runs = told(wanted, found)
+                line = f"{named(case, options.batch_size)}: {speed:,.0f} samples/s, {busy:.2f} cores busy"
+                print(f"round {number + 1}, {line}", flush=True)
+    runs = told(all_cases, measurements)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     calibration = Calibration(runs[: -len(COMPARED)], cores, "benchmarks.simulate", today)
     compared = results(calibration, runs[-len(COMPARED) :], options)

@@ -1,15 +1,15 @@
-"""How fast a snapshot is written and read, and how long training waits for it.
+"""Speed of writing and reading a snapshot, and the pause of training for it.
 
 `python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--delta-rows 1000000] [--dim 16]`
 
-For each table size: MB/s of a save and of a load (verified), beside the disk's sequential write of as many
-bytes, fsync included: through the system's page cache in blocks of 1 MiB, as `dd conv=fsync` does, and past
-it in blocks of 8 MiB, as `dd oflag=direct` does, where the disk can. A disk's speed may vary manyfold, so it
-is measured just before and just after each save; the ratio of a round is the mean of those two times over
-the save's, and what counts is the median of the rounds. And the pause: the time from asking for a cut until
-the next lookup can be issued, beside the longest step of 10,000 rows (lookup and update) while the cut is
-being written. Then the bytes of a delta after a part of `--delta-rows` was touched, beside those of the full
-snapshot.
+For each table size: MB/s of a save and of a load (verified), compared with the disk's sequential write of the
+same number of bytes, including fsync: through the system's page cache in blocks of 1 MiB, as `dd conv=fsync`
+does, and past it in blocks of 8 MiB, as `dd oflag=direct` does, if the disk supports it. A disk's speed may
+vary manyfold, so it is measured immediately before and after each save. The ratio of a round is the mean of
+these two times over the save's time; the result is the median of the rounds. The pause is the time from
+requesting a cut until the next lookup can be issued; next to it is the longest step of 10,000 rows (lookup
+and update) while the cut is being written. Then the bytes of a delta after a part of `--delta-rows` was
+touched, compared with the full snapshot.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def direct(path: Path, size: int) -> None:
     """Write past the page cache, whole blocks only.
 
     Raises:
-        OSError: the file system cannot.
+        OSError: the file system does not support it.
     """
     with mmap.mmap(-1, DIRECT_BLOCK) as block:  # aligned, as such writes must be
         block.write(np.random.default_rng(0).bytes(DIRECT_BLOCK))
@@ -156,22 +156,22 @@ def measure(rows: int, dim: int, folder: Path) -> dict[str, Any]:
             empty = filled(0, dim)
             times["load"].append(timed(partial(load, place, empty)))
             empty.close()
-    found: dict[str, Any] = {"rows": rows, "dim": dim, "bytes": size}
-    found |= {f"{name}_mb_s": size / 1e6 / statistics.median(taken) for name, taken in times.items()}
+    figures: dict[str, Any] = {"rows": rows, "dim": dim, "bytes": size}
+    figures |= {f"{name}_mb_s": size / 1e6 / statistics.median(taken) for name, taken in times.items()}
     for name in ("disk", "direct"):
         ratios = sorted(disk / save for disk, save in zip(times[name], times["save"], strict=True))
-        found[f"save_to_{name}"] = statistics.median(ratios)
-        found[f"save_to_{name}_rounds"] = ratios
-    found |= pauses(exchange, place)
+        figures[f"save_to_{name}"] = statistics.median(ratios)
+        figures[f"save_to_{name}_rounds"] = ratios
+    figures |= pauses(exchange, place)
     exchange.close()
     shutil.rmtree(place)
-    return found
+    return figures
 
 
 def deltas(rows: int, dim: int, folder: Path) -> list[dict[str, float]]:
-    """Size and time of a delta after so many rows were touched, beside the full snapshot's."""
+    """Size and time of a delta after some rows were touched, and of the full snapshot."""
     exchange, series = filled(rows, dim), Series(str(folder / "series"), keep=9)
-    shard, random, found = exchange.shard, np.random.default_rng(1), []
+    shard, random, figures = exchange.shard, np.random.default_rng(1), []
     ids = np.concatenate([chunk.ids for chunk in shard.export("user")])
 
     def save(step: int) -> tuple[int, float]:
@@ -192,10 +192,10 @@ def deltas(rows: int, dim: int, folder: Path) -> list[dict[str, float]]:
         shard.lookup("user", touched)
         shard.update("user", touched, np.full((len(touched), dim), 1e-3, np.float32))
         size, taken_ms = save(step)
-        found.append({"rows": rows, "touched": len(touched), "bytes": size, "full_bytes": full})
-        found[-1] |= {"bytes_per_touched_row": size / len(touched), "ms": taken_ms, "full_ms": full_ms}
+        figures.append({"rows": rows, "touched": len(touched), "bytes": size, "full_bytes": full})
+        figures[-1] |= {"bytes_per_touched_row": size / len(touched), "ms": taken_ms, "full_ms": full_ms}
     exchange.close()
-    return found
+    return figures
 
 
 def main() -> None:
@@ -206,17 +206,22 @@ def main() -> None:
     parser.add_argument("--delta-rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--folder", default=None, help="on the disk to measure; default the temporary folder")
-    given = parser.parse_args()
+    options = parser.parse_args()
     results = []
-    for rows in given.rows:
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            results.append(measure(rows, given.dim, Path(folder)))
+    for rows in options.rows:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            results.append(measure(rows, options.dim, Path(folder)))
         print({k: np.round(value, 2).tolist() for k, value in results[-1].items()}, flush=True)
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        changes = deltas(given.delta_rows, given.dim, Path(folder))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        changes = deltas(options.delta_rows, options.dim, Path(folder))
     for one in changes:
         print({key: round(value, 2) for key, value in one.items()}, flush=True)
-    parameters = {"rows": given.rows, "delta_rows": given.delta_rows, "dim": given.dim, "rounds": ROUNDS}
+    parameters = {
+        "rows": options.rows,
+        "delta_rows": options.delta_rows,
+        "dim": options.dim,
+        "rounds": ROUNDS,
+    }
     print(write(Path(__file__).parent / "results", parameters, {"tables": results, "deltas": changes}))
 
 

@@ -1,12 +1,12 @@
-"""What it costs that rows change while a cut is read: they are copied first.
+"""Cost of rows that change while a cut is read: they are copied first.
 
 `python -m benchmarks.snapshot.copies [--rows 200000 2000000] [--source OLD/src]`
 
-A store of 8 times as many rows (dim 8, Adagrad), of which `rows` are updated, 10,000 at a time, after a cut
-was taken and before it is read. In seconds: the updates with no cut there (`alone`) and with it (`copying`),
-the longest time a lookup of one row waited while the cut was then read (`longest_wait`), and the reading. In
-MiB: by how much the process's memory grew at most, above that of the store. Each number of rows has a
-process of its own; with `--source`, also one with the package of that folder, to compare in one run.
+The store has 8 times `rows` rows (dim 8, Adagrad); `rows` of them are updated, 10,000 at a time, after a cut
+was taken and before it is read. In seconds: the updates without a cut (`alone`) and with it (`copying`), the
+longest time a lookup of one row waited while the cut was then read (`longest_wait`), and the read. In MiB:
+the largest growth of the process's memory above the store. Each number of rows has its own process; with
+`--source`, a second process with the package of that folder, to compare in one run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resident() -> int:
 
 
 class Peak:
-    """Most memory in use while it runs, looked at every millisecond."""
+    """Peak of the memory in use while it runs, sampled every millisecond."""
 
     def __enter__(self) -> Peak:
         self.start = self.most = resident()
@@ -64,7 +64,7 @@ def train(shard: Shard, ids: np.ndarray) -> float:
 
 
 def measure(rows: int) -> dict[str, Any]:
-    """Return the figures for so many changed rows."""
+    """Return the figures for a number of changed rows."""
     table = satrap.Table("a", dim=8, optimizer=satrap.optim.Adagrad(lr=0.01))
     shard = Shard([table], seed=1, threads=1)
     every = np.arange(8 * rows, dtype=np.uint64)
@@ -105,7 +105,7 @@ def measure(rows: int) -> dict[str, Any]:
 
 
 def run(rows: int, source: str | None) -> dict[str, Any]:
-    """Measure in a process of its own, with the package of a folder."""
+    """Measure in a separate process, with the package of a folder."""
     paths = [path for path in (source, os.environ.get("PYTHONPATH")) if path]
     done = subprocess.run(
         [sys.executable, "-m", __spec__.name, "--one", str(rows)],
@@ -113,8 +113,8 @@ def run(rows: int, source: str | None) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> None:
@@ -127,12 +127,12 @@ def main() -> None:
         print(json.dumps(measure(options.one)))
         return
     sources = {"now": None, **({"before": options.source} if options.source else {})}
-    found = [{"source": name, **run(rows, path)} for rows in options.rows for name, path in sources.items()]
-    for line in found:
+    figures = [{"source": name, **run(rows, path)} for rows in options.rows for name, path in sources.items()]
+    for line in figures:
         print(line)
     folder = Path(__file__).parent / "results"
     path = folder / "copies.json"
-    print(write(folder, {"rows": options.rows, "step": STEP}, {"runs": found}, path))
+    print(write(folder, {"rows": options.rows, "step": STEP}, {"runs": figures}, path))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What staleness costs: where training with it diverges, and short runs with and without a warm-up."""
+"""The cost of staleness: where training with it diverges, and short runs with and without a warm-up."""

@@ -1,4 +1,4 @@
-"""Gradients under SGD with stale rows beside the bound, by staleness, skew of ids and batch size."""
+"""Gradients under SGD with stale rows, compared with the bound, by staleness, skew of ids and batch size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from satrap.batch import Batch, EmbeddedBatch, Jagged
 IDS, STEPS, RATE = 2_000, 3_000, 4.0
 SKEWS, BATCH_SIZES, STALENESS = (0.0, 0.8, 1.2), (16, 256), (0, 1, 4, 16, 64)
 LIPSCHITZ = 0.25
-"""Of the gradient of a mean of logistic losses, each of one row."""
+"""Lipschitz constant of the gradient of a mean of logistic losses, each of one row."""
 WINDOW = 100
 """Steps whose mean of squared gradients counts as one value of E||g||^2."""
 
@@ -48,7 +48,7 @@ class Problem:
         return float(np.log(2) - self.p @ least)
 
     def hottest(self) -> float:
-        """Return the largest probability of an id to be in a batch."""
+        """Return the largest probability that an id is in a batch."""
         return float(1 - (1 - self.p.max()) ** self.batch_size)
 
 
@@ -88,22 +88,22 @@ def run(problem: Problem, staleness: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print and record the table."""
-    found = []
+    figures = []
     for skew in SKEWS:
         for batch_size in BATCH_SIZES:
             problem = Problem(skew, batch_size)
             fresh: dict[str, Any] = {}
             for staleness in STALENESS:
-                one = run(problem, staleness)
-                fresh = fresh or one
+                measured = run(problem, staleness)
+                fresh = fresh or measured
                 about = {"skew": skew, "batch_size": batch_size, "alpha": problem.hottest()}
-                about |= {"staleness": staleness, **one}
-                about["times_fresh"] = one["squared_gradient"] / fresh["squared_gradient"]
-                about["loss_more_than_fresh"] = one["last_loss"] - fresh["last_loss"]
-                found.append(about)
+                about |= {"staleness": staleness, **measured}
+                about["times_fresh"] = measured["squared_gradient"] / fresh["squared_gradient"]
+                about["loss_more_than_fresh"] = measured["last_loss"] - fresh["last_loss"]
+                figures.append(about)
                 print({k: float(f"{v:.3g}") for k, v in about.items()}, flush=True)
     parameters = {"ids": IDS, "steps": STEPS, "rate": RATE, "window": WINDOW}
-    print(write(Path(__file__).parent / "results", parameters, {"bound": found}))
+    print(write(Path(__file__).parent / "results", parameters, {"bound": figures}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The largest learning rate at which a row converges, by staleness and how often its id occurs."""
+"""The largest learning rate at which a row converges, by staleness and frequency of its id."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Row(nn.Module):
 
 
 def trainer_of_rows(rate: float, staleness: int, scale: float, loss: Loss) -> satrap.Trainer:
-    """Return a trainer of rows alone, by SGD, with full staleness from the first step on."""
+    """Return a trainer of rows only, by SGD, with full staleness from the first step."""
     return satrap.Trainer(
         Row(),
         satrap.Schema(labels=["y"], features={"id": satrap.Categorical(dim=1)}),
@@ -65,7 +65,7 @@ def trainer_of_rows(rate: float, staleness: int, scale: float, loss: Loss) -> sa
 
 
 def remains(rate: float, staleness: int, frequency: float) -> float:
-    """Return the loss on the hot row at the end, over that at the beginning."""
+    """Return the loss on the hot row at the end, divided by the loss at the beginning."""
     hot: list[float] = []
 
     def loss(outputs: Tensor, batch: EmbeddedBatch) -> Tensor:
@@ -78,7 +78,7 @@ def remains(rate: float, staleness: int, frequency: float) -> float:
     trainer = trainer_of_rows(rate, staleness, 0.5, loss)
     try:
         trainer.fit(Samples(frequency))
-    except TrainingError:  # a hundred steps in a row whose loss is not finite
+    except TrainingError:  # a hundred consecutive steps whose loss is not finite
         return math.inf
     finally:
         trainer.close()
@@ -108,14 +108,14 @@ def largest(staleness: int, frequency: float, steps: int = 6) -> float:
 
 def main() -> None:
     """Print and record the table."""
-    found = []
+    figures = []
     for frequency in (1.0, 0.25, 0.05):
         for staleness in (0, 1, 4, 16):
             rate, theory = largest(staleness, frequency), limit(frequency * staleness)
             about = {"frequency": frequency, "staleness": staleness}
-            found.append(about | {"largest": rate, "theory": theory})
+            figures.append(about | {"largest": rate, "theory": theory})
             print(f"{about} largest rate {rate:.3f}, theory {theory:.3f}", flush=True)
-    print(write(Path(__file__).parent / "results", {"steps": STEPS}, {"hot_row": found}))
+    print(write(Path(__file__).parent / "results", {"steps": STEPS}, {"hot_row": figures}))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def scores(staleness: int, batch_size: int, workers: int, seed: int, warmup: int
     options = [part for s in (*settings, *(TWO if workers == 2 else ())) for part in ("--set", s)]
     with tempfile.TemporaryDirectory() as folder:
         satrap(Path(folder), "train", str(RECIPE), "--output", "run", *options)
-        found = json.loads((Path(folder) / "run" / "metrics.json").read_text())["test"]
-    return {name: round(found[name], 5) for name in ("auc", "logloss")}
+        figures = json.loads((Path(folder) / "run" / "metrics.json").read_text())["test"]
+    return {name: round(figures[name], 5) for name in ("auc", "logloss")}
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         for batch_size in BATCH_SIZES:
             for workers in a.workers:
                 for staleness in a.staleness:
-                    # Full at once, as in the bound; what the default warm-up mends is shown where it is most.
+                    # Full at once, as in the bound; the default warm-up is shown where it matters most.
                     for warmup in (0, None) if staleness >= 16 else (0,):
                         about = {"seed": seed, "batch_size": batch_size, "workers": workers}
                         about |= {"staleness": staleness, "warmup": warmup != 0}

@@ -1,4 +1,4 @@
-"""One short pass with staleness that is full at once or begins small, beside sync: AUC of validation rows."""
+"""One short epoch with staleness that is full at once or begins small, and with sync: validation AUC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.first_try.data_sets import DATA_SETS
 from benchmarks.record import write
 
 BATCH_SIZES = {"book_crossing": 1024, "movielens_latest_small": 2048, "adult": 512, "lastfm_hetrec": 8192}
-"""Four times what `satrap init` chooses, so that a pass has about 50 steps."""
+"""Four times the choice of `satrap init`, so that an epoch has about 50 steps."""
 
 OPTIMIZERS = {
     "init": [],
@@ -24,29 +24,29 @@ STALENESS = {4: (0, 10, 20, 40), 16: (0, 20)}
 
 
 def validation(folder: Path, *settings: str) -> dict[str, float]:
-    """Train the recipe for one pass; return the metrics of its validation rows."""
+    """Train the recipe for one epoch; return the metrics of its validation rows."""
     fixed = ("data.test=null", "training.epochs=1")
     options = [part for setting in (*fixed, *settings) for part in ("--set", setting)]
     with tempfile.TemporaryDirectory() as run:
         satrap(folder, "train", "recipe.yaml", "--output", f"{run}/run", *options)
-        found = json.loads((Path(run) / "run" / "metrics.json").read_text())["validation"]
-    return {name: round(found[name], 5) for name in ("auc", "logloss")}
+        figures = json.loads((Path(run) / "run" / "metrics.json").read_text())["validation"]
+    return {name: round(figures[name], 5) for name in ("auc", "logloss")}
 
 
 def one(folder: Path, name: str, optimizer: str) -> list[dict[str, Any]]:
     """Return the metrics of each schedule on a data set whose recipe is in a folder."""
     common = [f"data.batch_size={BATCH_SIZES[name]}", *OPTIMIZERS[optimizer]]
     about = {"set": name, "optimizer": optimizer}
-    found = [about | {"staleness": 0} | validation(folder, "training.mode=sync", *common)]
+    figures = [about | {"staleness": 0} | validation(folder, "training.mode=sync", *common)]
     for staleness, all_steps in STALENESS.items():
         for steps in all_steps:
             schedule = {"mode": "hybrid", "staleness": staleness, "staleness_warmup": steps * staleness}
             settings = [f"training.{key}={value}" for key, value in schedule.items()]
             shown = {"staleness": staleness, "steps_for_each": steps}
-            found.append(about | shown | validation(folder, *settings, *common))
-    for run in found:
+            figures.append(about | shown | validation(folder, *settings, *common))
+    for run in figures:
         print(json.dumps(run), flush=True)
-    return found
+    return figures
 
 
 def main() -> None:

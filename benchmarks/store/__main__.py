@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
         "--allocator",
         choices=["kept", "system"],
         default="kept",
-        help="keep memory that is freed, as satrap's trainer does, or leave it to the C library's defaults",
+        help="keep freed memory, as satrap's trainer does, or use the C library's defaults",
     )
     parser.add_argument("--fbgemm", type=Path, help="folder of `pip install --target` with fbgemm-gpu-cpu")
     options = parser.parse_args()
@@ -99,9 +99,9 @@ def _create(sizes: dict[int, int]) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and record; the file is written after each section.
 
-    PyTorch and FBGEMM allocate their outputs anew in each step, which takes them longer when the memory comes
-    from the system each time. By default page faults are not what is compared, and freed memory is kept,
-    large blocks too; `--allocator system` shows both as they come.
+    PyTorch and FBGEMM allocate their outputs again in each step, which takes longer if the memory comes from
+    the system each time. By default page faults are excluded and freed memory is kept, also in large blocks;
+    `--allocator system` uses the C library's defaults.
     """
     options = arguments()
     if options.allocator == "kept":

@@ -1,4 +1,4 @@
-"""What the memory allows: copying and changing rows whose addresses are known, prefetched, nothing else."""
+"""The memory's limit: copying and changing rows at known addresses, prefetched, without other work."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def _rmw(width: int, scalar: bool) -> Any:
 
 
 class Limit:
-    """The fastest loop over known rows found on this machine: prefetch distance tuned on the spot.
+    """The fastest loop over known rows on this machine: the prefetch distance is tuned at run time.
 
     Args:
         kind: "gather" (copy `width` floats of each slot's row to a dense output) or "rmw" (read, add to and
             write them, and the row's scalar if `rows` has any).
-        rows: where rows lie.
+        rows: memory of the rows.
         width: floats per row, for "rmw" a multiple of 16.
         threads: how many threads share the slots.
         aside: for "gather" to an output too large for the caches: write past them. `width` is a multiple of
@@ -106,7 +106,7 @@ class Limit:
         self.seconds = 0.0
 
     def __call__(self, slots: Any, out: Any) -> None:
-        """Process the rows of `slots`; `out` takes what "gather" copies."""
+        """Process the rows of `slots`; `out` receives the copies of "gather"."""
         self._run(slots, out, self._ahead)
 
     def _run(self, slots: Any, out: Any, ahead: int) -> None:
@@ -142,11 +142,11 @@ class Limit:
 
 
 class StepLimit:
-    """What a whole step has to move, with all addresses known: rows to the block, gradients, rows changed.
+    """The memory traffic of a step, with all addresses known: rows to the block, gradients, changed rows.
 
-    One row per id is copied to its place in the block; the block's gradient is read once, as fast as it can
-    be; each distinct row and its scalar are read, added to and written. Finding rows, telling which ids are
-    equal and summing their gradients are not in it.
+    One row per id is copied to its place in the block; the block's gradient is read once, at full speed; each
+    unique row and its scalar are read, added to and written. Finding rows, deduplicating ids and summing
+    their gradients are not included.
 
     Args:
         shard: with one group, whose optimizer is row-wise Adagrad.
@@ -168,7 +168,7 @@ class StepLimit:
         self._change = Limit("rmw", slab.rows, dim, threads).tuned(self._distinct, self._block)
 
     def __call__(self, i: int) -> None:
-        """Move what batch i needs."""
+        """Move the data of batch i."""
         self._fill(self._each[i], self._block)
         all_finite(self._gradient)
         self._change(self._distinct[i], self._block)

@@ -33,7 +33,7 @@ def filled(dim: int, rows: int, optimizer: Any, threads: int = 1) -> Shard:
 
 
 def measure(dim: int, rows: int, skew: str, threads: int, repeats: int, only: list[str]) -> dict[str, Any]:
-    """Return figures of lookup and of each optimizer's update; ns per distinct id."""
+    """Return figures of lookup and of each optimizer's update; ns per unique id."""
     work = batches(rows, skew, 8)
     per = float(np.mean([len(b.unique) for b in work]))
     results: dict[str, Any] = {"distinct_per_batch": round(per), "rows": rows}
@@ -78,8 +78,8 @@ def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, 
 
     def update_finite(i: int) -> None:
         b = work[i]
-        known = gradients[: len(b.unique)]
-        shard.update_group(0, b.unique, b.unique_splits, known, slots=handles[i], checked=True)
+        finite = gradients[: len(b.unique)]
+        shard.update_group(0, b.unique, b.unique_splits, finite, slots=handles[i], checked=True)
 
     methods["update, slots known"] = update_known
     methods["update, slots known, finite"] = update_finite
@@ -89,7 +89,7 @@ def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, 
 def create(dim: int, rows: int, optimizer: Any, chunk: int, touched: bool) -> dict[str, Any]:
     """Return ns per created row, and ms of single requests of `chunk` ids: by the clock, and of processor.
 
-    The longest request is the pause of growth; waiting for a core that others use is no part of its
+    The longest request is the pause of growth; waiting for a core that other programs use is not part of its
     processor time.
     """
     shard = open_shard(dim, optimizer)
@@ -116,9 +116,9 @@ def create(dim: int, rows: int, optimizer: Any, chunk: int, touched: bool) -> di
 
 
 def first_touch(mib: int) -> dict[str, float]:
-    """Return ms of processor that the system takes to give each 2 MiB of fresh memory.
+    """Return the processor ms that the system needs to provide each 2 MiB of fresh memory.
 
-    A virtual machine may have to ask its host for memory that none of its programs has used before.
+    A virtual machine may have to request memory from its host that none of its programs has used before.
     """
     pages = Reserved(mib << 20).array(np.uint8)[::HUGE]
     times = np.empty(len(pages))

@@ -36,7 +36,7 @@ Step = Callable[[int], None]
 
 
 def zeros(rows: int, dim: int) -> torch.Tensor:
-    """Return zeros in large pages, as the store has them: page size is not what is compared."""
+    """Return zeros in large pages, as in the store: page sizes are not part of the comparison."""
     from satrap.store.memory import Reserved
 
     reserved = Reserved(4 * rows * dim + (2 << 20))
@@ -48,7 +48,7 @@ def zeros(rows: int, dim: int) -> torch.Tensor:
 
 
 def dedup(rows: int, skew: str, repeats: int) -> dict[str, Any]:
-    """Return ns per id of distinct ids with inverse."""
+    """Return ns per id for computing unique ids with inverse."""
     work = batches(rows, skew, 8)
     methods: Methods = {
         "np.unique": lambda i: np.unique(work[i].ids, return_inverse=True),
@@ -82,7 +82,7 @@ def whole_step(dim: int, rows: int, skew: str, threads: int, repeats: int) -> di
 
 
 def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
-    """Return the step in the store's public calls."""
+    """Return the step with the store's public calls."""
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
@@ -94,7 +94,7 @@ def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
 
 
 def _trainer(shard: Shard, dim: int, work: list[Batch], gradient: torch.Tensor) -> Step:
-    """Return the step in the calls of the training loop: ticket, exchange, autograd, exchange."""
+    """Return the step with the calls of the training loop: ticket, exchange, autograd, exchange."""
     schema = satrap.Schema(
         labels=["clicked"], features={f"f{t}": satrap.Categorical(dim=dim) for t in range(FEATURES)}
     )
@@ -140,7 +140,7 @@ def _torch(dim: int, rows: int, work: Any, gradient: torch.Tensor) -> dict[str, 
 
 
 def _fbgemm(dim: int, rows: int, work: Any, gradient: torch.Tensor) -> dict[str, Any]:
-    """Return FBGEMM's steps; none when it is not installed (`fbgemm-gpu-cpu`, of the matching version)."""
+    """Return FBGEMM's steps; none if it is not installed (`fbgemm-gpu-cpu`, in the matching version)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,7 +148,7 @@ def _fbgemm(dim: int, rows: int, work: Any, gradient: torch.Tensor) -> dict[str,
             from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
             from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
     except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        print(f"FBGEMM is left out: {type(error).__name__}: {error}")
+        print(f"FBGEMM is skipped: {type(error).__name__}: {error}")
         return {}
     tables = ops.SplitTableBatchedEmbeddingBagsCodegen(
         [(rows // FEATURES, dim, ops.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)] * FEATURES,

@@ -29,12 +29,12 @@ from benchmarks.store.workload import (
 from satrap.store import Shard
 
 DIM = 16
-"""In bfloat16, so that 100 million rows take 5 GiB."""
+"""Dim of the rows, in bfloat16, so that 100 million rows take 5 GiB."""
 PROGRAM = "from benchmarks.store.scale import resident_per_row; resident_per_row({}, {}, {!r})"
 
 
 def throughput(largest: int, folder: Path) -> dict[str, Any]:
-    """Return lookups and updates from 1e5 rows to `largest`; writes `scale.svg` beside the raw figures."""
+    """Return lookups and updates from 1e5 rows to `largest`; writes `scale.svg` next to the raw figures."""
     sizes = sorted({*(10**k for k in range(5, 10) if 10**k < largest), largest})
     results: dict[str, Any] = {}
     for rows in sizes:
@@ -49,7 +49,7 @@ def throughput(largest: int, folder: Path) -> dict[str, Any]:
             shard.lookup_group(0, ids, splits, out[: len(ids)])
         for skew in ("zipf", "uniform"):
             figures = _one_size(shard, batches(rows, skew, 8))
-            show(f"{rows} rows of dim {DIM}, bfloat16, {skew}, ns per distinct id", figures)
+            show(f"{rows} rows of dim {DIM}, bfloat16, {skew}, ns per unique id", figures)
             results[f"{rows} {skew}"] = figures
         shard.close()
     _plot(results, folder)
@@ -84,7 +84,7 @@ def _plot(results: dict[str, Any], folder: Path) -> None:
         for skew in ("zipf", "uniform")
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"Store, one thread, dim {DIM}, bfloat16: time per distinct id"
+    title = f"Store, one thread, dim {DIM}, bfloat16: time per unique id"
     (folder / "scale.svg").write_text(line_plot(title, "rows in the table", "ns", lines), encoding="utf-8")
 
 
@@ -109,7 +109,7 @@ def _resident() -> int:
 
 
 def resident_per_row(rows: int, dim: int, optimizer: str) -> None:
-    """Fill one table group and print what it costs; called in a process of its own."""
+    """Fill one table group and print its cost; called in a separate process."""
     rng = np.random.default_rng(0)
     shard = open_shard(dim, OPTIMIZERS[optimizer])
     out = np.zeros((52000, dim), np.float32)

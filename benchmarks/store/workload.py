@@ -28,8 +28,8 @@ class Batch:
         local: int64[26 * 4096], id inside its feature's table.
         flat: int64, the same inside one table of all features.
         ids: uint64, `flat` scrambled to 64 bits: what satrap reads.
-        splits: int64[27], where each feature begins.
-        unique, unique_splits, inverse: what `distinct(ids, splits)` returns.
+        splits: int64[27], the start of each feature.
+        unique, unique_splits, inverse: the result of `distinct(ids, splits)`.
     """
 
     local: npt.NDArray[np.int64]
@@ -75,7 +75,7 @@ def batches(rows: int, skew: str, count: int, seed: int = 1) -> list[Batch]:
 
 
 def all_ids(rows: int, chunk: int, seed: int = 2) -> list[tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]]:
-    """Return (ids, splits) that create every row, in random order: `chunk` ids of each request."""
+    """Return (ids, splits) that create every row, in random order: `chunk` ids per request."""
     size = rows // FEATURES
     per, rng = max(1, chunk // FEATURES), np.random.default_rng(seed)
     order = np.stack([rng.permutation(size) for _ in range(FEATURES)])
@@ -94,9 +94,9 @@ Methods = Mapping[str, Callable[[int], object]]
 def interleaved(methods: Methods, count: int, repeats: int, *, threads: int = 1) -> dict[str, list[float]]:
     """Return seconds per batch of each method and repeat.
 
-    Methods take turns batch by batch, in another order each time, so that whatever else the machine does hits
-    all alike; a method never runs on a batch that one of the others has just brought into the cache. With one
-    thread it is the processor time, so that waiting for a core that others use does not count.
+    Methods take turns batch by batch, in another order each time, so that other load of the machine affects
+    all equally; a method never runs on a batch that another method has just brought into the cache. With one
+    thread it is the processor time, so waiting for a core that other programs use does not count.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in methods}

@@ -1,12 +1,12 @@
-"""What an hour of delay costs: AUC of a model published each hour, and of one that has seen all before.
+"""The cost of an hour of delay: AUC of a model published each hour, and of one trained on all earlier events.
 
 `python -m benchmarks.streams DATA [--day 100000] [--seeds 5]`
 
 DATA is the folder of data sets with `movielens_latest_small`. Its ratings, in the order of their times, are a
-stream as if so many came in a day (`--day`): rating >= 4 is the label, user, movie and genres are features.
-An hour is 1/24 of that. "hourly": the ratings of an hour are scored by the model as it was when the hour
-began. "fresh": each batch of `--batch` ratings is scored by the forward pass of its own training step, as by
-a model that is published every few seconds. Both are scores of the same run, which learns each rating once.
+stream with `--day` events per day: rating >= 4 is the label, user, movie and genres are features. An hour is
+1/24 of a day. "hourly": the ratings of an hour are scored by the model at the beginning of the hour. "fresh":
+each batch of `--batch` ratings is scored by the forward pass of its own training step, as by a model that is
+published every few seconds. Both are scores of the same run, which trains on each rating once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def ratings(folder: Path) -> pd.DataFrame:
 
 
 class Scores:
-    """A loss that keeps the scores that it sees: those of before the step."""
+    """A loss that keeps its input scores, from before the step."""
 
     def __init__(self) -> None:
         self.seen: list[np.ndarray] = []
@@ -51,7 +51,7 @@ class Scores:
 
 
 def run(rows: pd.DataFrame, hour: int, batch: int, seed: int) -> dict[str, Any]:
-    """Learn from the stream once; return what both ways of scoring reach after the first tenth."""
+    """Train on the stream once; return the metrics of both ways of scoring after the first tenth."""
     torch.manual_seed(seed)
     schema = satrap.Schema(
         ["liked"],
@@ -79,13 +79,13 @@ def run(rows: pd.DataFrame, hour: int, batch: int, seed: int) -> dict[str, Any]:
     judged = slice(len(rows) // 10, None)
     labels = rows["liked"].to_numpy()[judged]
     mean = np.full(len(labels), labels.mean())
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, scores in (("fresh", fresh.seen), ("hourly", hourly)):
         values = np.concatenate(scores)[judged]
         assert len(values) == len(labels)
         loss = log_loss(labels, values)
-        found[name] = {"auc": roc_auc_score(labels, values), "ne": loss / log_loss(labels, mean)}
-    return found
+        figures[name] = {"auc": roc_auc_score(labels, values), "ne": loss / log_loss(labels, mean)}
+    return figures
 
 
 def main() -> None:
@@ -95,17 +95,17 @@ def main() -> None:
     parser.add_argument("--day", type=int, default=100_000, help="ratings in a day")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = ratings(given.data)
-    runs = [run(rows, given.day // 24, given.batch, seed) for seed in range(1, given.seeds + 1)]
+    rows = ratings(options.data)
+    runs = [run(rows, options.day // 24, options.batch, seed) for seed in range(1, options.seeds + 1)]
     summary = {
         way: {key: [round(one[way][key], 5) for one in runs] for key in ("auc", "ne")}
         for way in ("fresh", "hourly")
     }
     for way, values in summary.items():
         print(f"{way:<7}" + ", ".join(f"{k} {np.mean(v):.4f} +- {np.std(v):.4f}" for k, v in values.items()))
-    parameters = {"ratings": len(rows), "day": given.day, "hour": given.day // 24, "batch": given.batch}
+    parameters = {"ratings": len(rows), "day": options.day, "hour": options.day // 24, "batch": options.batch}
     print(write(Path(__file__).parent / "results", parameters, summary))
 
 

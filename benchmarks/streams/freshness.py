@@ -1,11 +1,11 @@
-"""From an event to a server that answers with what was learnt from it, with a run and a server that follow.
+"""Time from an event to a server trained on it, with a run that follows events and a server that follows it.
 
 `python -m benchmarks.streams.freshness [--every 5] [--rate 2000] [--seconds 120]`
 
 A thread adds a file of events to a folder twice a second; each event has the time at which it was made. A run
 in this process follows the folder and publishes every `--every` seconds; a server in another process follows
-the run. It is asked for its step 20 times a second. An event is served once that step is at least the one in
-which it was trained on. Times are wall-clock; the first `--every` seconds of the server are left out.
+the run. Its step is polled 20 times a second. An event is served once that step is at least the step that
+trained on it. Times are wall-clock; the first `--every` seconds of the server are left out.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def ask(run: Path, seconds: float, served: list[tuple[float, int]]) -> None:
 def delays(
     made: list[float], steps: list[tuple[int, float]], served: list[tuple[float, int]], skip: float
 ) -> Any:
-    """Return the seconds from each event to its being served, float64[n]."""
+    """Return the seconds from each event until it is served, float64[n]."""
     at = np.array([when for when, _ in served])
     answered = np.array([step for _, step in served])
     events = np.array([when for when in made if at[0] + skip < when < at[-1] - 3 * skip])
@@ -105,15 +105,15 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=5.0)
     parser.add_argument("--rate", type=int, default=2000, help="events per second")
     parser.add_argument("--seconds", type=float, default=120.0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     made, served, steps, ending = list[float](), list[tuple[float, int]](), Steps(), threading.Event()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recipe, run = folder / "stream.yaml", folder / "run"
-        recipe.write_text(RECIPE.format(every=given.every), encoding="utf-8")
+        recipe.write_text(RECIPE.format(every=options.every), encoding="utf-8")
         threads = [
-            threading.Thread(target=produce, args=(folder / "events", given.rate, made, ending)),
-            threading.Thread(target=ask, args=(run, given.seconds, served)),
+            threading.Thread(target=produce, args=(folder / "events", options.rate, made, ending)),
+            threading.Thread(target=ask, args=(run, options.seconds, served)),
         ]
         for thread in threads:
             thread.start()
@@ -121,16 +121,16 @@ def main() -> None:
         ending.set()
         for thread in threads:
             thread.join()
-    found = delays(made, steps.seen, served, given.every)
+    seconds = delays(made, steps.seen, served, options.every)
     results = {
-        "events": len(found),
+        "events": len(seconds),
         "versions": len({step for _, step in served}),
-        "p50": float(np.quantile(found, 0.5)),
-        "p99": float(np.quantile(found, 0.99)),
-        "longest": float(found.max()),
+        "p50": float(np.quantile(seconds, 0.5)),
+        "p99": float(np.quantile(seconds, 0.99)),
+        "longest": float(seconds.max()),
     }
     print(results)
-    print(write(Path(__file__).parent / "results", vars(given), results))
+    print(write(Path(__file__).parent / "results", vars(options), results))
 
 
 if __name__ == "__main__":

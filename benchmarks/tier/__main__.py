@@ -1,4 +1,4 @@
-"""Steps over a table ten times larger than its memory, with the rest on disk, against all in memory."""
+"""Steps over a table ten times larger than its memory, with the rest on disk, compared with all in memory."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SKEW = 1.05
 
 
 def main() -> None:
-    """Run each kind in a process of its own, and write the results."""
+    """Run each kind in a separate process, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--batch", type=int, default=16_384, help="draws per step")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--path", default=tempfile.gettempdir(), help="folder of the tier")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
-    parser.add_argument("--kind", choices=KINDS, help="measure this one here, and print it")
+    parser.add_argument("--kind", choices=KINDS, help="measure this kind in this process, and print it")
     arguments = parser.parse_args()
     if arguments.kind:
         print(json.dumps(measure(arguments)))
@@ -72,7 +72,7 @@ class Local:
         self.store.ahead.prefetch(0, ids, splits)
 
     def lookup(self, ids: Ids, splits: Offsets) -> Any:
-        """Look rows up; return what the update wants."""
+        """Look rows up; return the argument of the update."""
         return self.store.lookup_slots(0, ids, splits)[1]
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, found: Any) -> None:
@@ -129,17 +129,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     before = resident()
     tier = Tier(arguments.path, file)
     bounds: dict[str, Any] = {"memory": budget, "eviction": Eviction("lru"), "tier": tier}
-    one = make(table, {} if kind == "memory" else bounds)
+    store = make(table, {} if kind == "memory" else bounds)
     for first in range(0, rows, 65_536):
-        one.store.lookup("t", np.arange(first, min(first + 65_536, rows), dtype=np.uint64))
-    if kind.endswith("read only"):  # until what is in memory has come from the file, and need not go back
-        run(one, [draw() for _ in range(8 * rows // 10 // arguments.batch)], kind)
+        store.store.lookup("t", np.arange(first, min(first + 65_536, rows), dtype=np.uint64))
+    if kind.endswith("read only"):  # until memory holds rows of the file, unchanged
+        run(store, [draw() for _ in range(8 * rows // 10 // arguments.batch)], kind)
     else:
-        run(one, [draw() for _ in range(arguments.steps // 2)], "cached")
-    filled = one.store.statistics().tier
-    lookups, updates, ids = run(one, [draw() for _ in range(arguments.steps)], kind)
-    after, counts = resident(), one.store.statistics().tier
-    one.close()
+        run(store, [draw() for _ in range(arguments.steps // 2)], "cached")
+    filled = store.store.statistics().tier
+    lookups, updates, ids = run(store, [draw() for _ in range(arguments.steps)], kind)
+    after, counts = resident(), store.store.statistics().tier
+    store.close()
 
     def per_step(name: str) -> int:
         return round((getattr(counts, name, 0) - getattr(filled, name, 0)) / arguments.steps)
@@ -160,7 +160,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(one: Local | Remote, batches: list[Ids], kind: str) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return seconds of each lookup and each update, and the mean number of distinct ids."""
+    """Return seconds of each lookup and each update, and the mean number of unique ids."""
     lookups, updates = [], []
     rng = np.random.default_rng(2)
     for ids in batches:
@@ -173,17 +173,17 @@ def run(one: Local | Remote, batches: list[Ids], kind: str) -> tuple[np.ndarray,
             one.prefetch(ids, splits)
         time.sleep(0.05)  # the network's turn
         start = time.perf_counter()
-        found = one.lookup(ids, splits)
+        lookup = one.lookup(ids, splits)
         middle = time.perf_counter()
         if not kind.endswith("read only"):
-            one.update(ids, splits, gradients, found)
+            one.update(ids, splits, gradients, lookup)
         lookups.append(middle - start)
         updates.append(time.perf_counter() - middle)
     return np.array(lookups), np.array(updates), round(sum(map(len, batches)) / len(batches))
 
 
 def zipf(rows: int, batch: int) -> Any:
-    """Return what draws the distinct ids of a batch; ranks are spread over the ids."""
+    """Return a function that draws the unique ids of a batch; ranks are spread over the ids."""
     rng = np.random.default_rng(1)
     shares = np.arange(1, rows + 1, dtype=np.float64) ** -SKEW
     steps = np.cumsum(shares / shares.sum())

@@ -24,7 +24,7 @@ SPARSE_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter], float], torch.optim.O
 
 
 class Bags(nn.Module):
-    """Embeddings of all features: one shared table addressed by offset ids, or one table a feature.
+    """Embeddings of all features: one shared table addressed by offset ids, or one table per feature.
 
     One table makes one call to PyTorch's kernels and one coalesced gradient a step instead of 26.
     """
@@ -70,13 +70,13 @@ class Plain:
         self.precision = precision
 
     def fit(self, samples: Samples, batch_size: int) -> None:
-        """Train one pass over samples that lie in memory as contiguous arrays."""
+        """Train one epoch over samples in memory, as contiguous arrays."""
         numeric, ids = torch.from_numpy(samples.numeric), torch.from_numpy(samples.ids)
         labels = torch.from_numpy(samples.labels).unsqueeze(1)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            given = [tensor[part].to(self.device) for tensor in (ids, numeric, labels)]
-            loss = self.loss(self.logits(given[0], given[1]), given[2])
+            inputs = [tensor[part].to(self.device) for tensor in (ids, numeric, labels)]
+            loss = self.loss(self.logits(inputs[0], inputs[1]), inputs[2])
             self.sparse.zero_grad()
             self.dense.zero_grad()
             loss.backward()

@@ -16,7 +16,7 @@ SPREAD = 7919
 
 
 def cardinalities(total_rows: int) -> npt.NDArray[np.int64]:
-    """Sizes of the 26 features, a geometric ladder that adds up to about `total_rows`, like Criteo's."""
+    """Sizes of the 26 features, a geometric ladder with a sum of about `total_rows`, like Criteo's."""
     low, high = 1.0, 10.0
     steps = np.arange(NUM_CATEGORICAL)
     for _ in range(60):
@@ -42,7 +42,7 @@ class Samples:
         return Samples(self.numeric[start:stop], self.ids[start:stop], self.labels[start:stop])
 
     def columns(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the samples as named columns, what `satrap.data.read` takes."""
+        """Return the samples as named columns, the input of `satrap.data.read`."""
         return {
             "label": self.labels,
             **{f"I{i}": self.numeric[:, i] for i in range(NUM_NUMERIC)},

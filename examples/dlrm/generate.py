@@ -3,8 +3,8 @@
     python examples/dlrm/generate.py [OUT] [--rows 200000] [--files 4] [--scale 0.001] [--exponent 1.05]
         [--seed 1] [--no-multi-hot]
 
-OUT gets train-000.parquet and so on with ROWS rows in all, validation.parquet and test.parquet with a tenth
-of that each. It defaults to where the recipes dlrm_mlperf.yaml and dlrm_dcnv2_mlperf.yaml look for them.
+OUT gets train-000.parquet and so on with ROWS rows in total, validation.parquet and test.parquet with a tenth
+of that each. It defaults to the folder that the recipes dlrm_mlperf.yaml and dlrm_dcnv2_mlperf.yaml read.
 
 A row has a label (int8: 0 or 1), 13 counts I1 to I13 (int32 >= 0) and 26 features C1 to C26 of int32 ids.
 C21, for example, is a list of 100 ids; without multi-hot every feature is one id. SCALE multiplies the
@@ -15,7 +15,7 @@ Labels come from a hidden logistic model: each id has a random effect, and effec
 are also multiplied; counts have a small effect. About a quarter of the labels are 1.
 
 A row depends only on its part, its number and the options from SCALE on, so more rows or another number of
-files leave it as it is. Rows are made and written 8192 at a time: memory does not grow with them.
+files do not change it. Rows are generated and written 8192 at a time: memory does not grow with their number.
 """
 
 import argparse
@@ -46,7 +46,7 @@ HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10,
 
 
 def zipf(uniform: npt.NDArray[np.float64], ids: int, exponent: float) -> npt.NDArray[np.int32]:
-    """Turn numbers from [0, 1) into ids 0 to `ids` - 1, of which k has about the weight (k + 1)^-exponent.
+    """Turn numbers from [0, 1) into ids 0 to `ids` - 1, where id k has a weight of about (k + 1)^-exponent.
 
     The integer part of a continuous power law on [1, ids + 1), less 1: the exact weight of k is the integral
     of x^-exponent from k + 1 to k + 2.
@@ -73,7 +73,7 @@ def block(number: int, part: int, options: argparse.Namespace) -> pa.Table:
     effect = np.stack(of_features)
     logit = (effect.sum(axis=0) + (effect[1:] * effect[:-1]).sum(axis=0)) / 4
     logit += np.log1p(counts) @ slopes / 8
-    logit -= logit.mean() + 1.5  # a few ids are in most samples, so the mean is another for each seed
+    logit -= logit.mean() + 1.5  # a few ids are in most samples, so the mean differs between seeds
     label = random.random(BLOCK) < 1 / (1 + np.exp(-logit))
     return pa.table({"label": label.astype(np.int8), **columns})
 

@@ -2,9 +2,9 @@
 
     python examples/movielens_latest_small/prepare.py FOLDER [OUTPUT]
 
-FOLDER holds ratings.csv and movies.csv (or .csv.gz). Rows are sorted by timestamp, ties in the file's order;
-of every ten rows in a row, the ninth goes to validation and the tenth to test. OUTPUT defaults to where the
-recipe movielens_latest_small.yaml looks for it.
+FOLDER holds ratings.csv and movies.csv (or .csv.gz). Rows are sorted by timestamp, ties in the file's order.
+Of ten consecutive rows, the ninth goes to validation and the tenth to test. OUTPUT defaults to the folder
+that the recipe movielens_latest_small.yaml reads.
 """
 
 import argparse
@@ -20,10 +20,10 @@ PARTS = {"train": range(8), "validation": [8], "test": [9]}
 
 def read(folder: Path, name: str) -> pa.Table:
     """Read name.csv or name.csv.gz."""
-    found = [path for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if path.exists()]
-    if not found:
+    paths = [path for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz") if path.exists()]
+    if not paths:
         raise SystemExit(f"{folder} has no {name}.csv")
-    return csv.read_csv(found[0])
+    return csv.read_csv(paths[0])
 
 
 def prepare(folder: Path, output: Path) -> dict[str, int]:

@@ -1,17 +1,17 @@
-"""Build an index of item vectors with usearch, and compare what it finds with exact search.
+"""Build an index of item vectors with usearch, and compare its results with exact search.
 
     satrap export items runs/x items.parquet
     satrap export items runs/x users.parquet --tower user
     python examples/retrieval/nearest.py items.parquet users.parquet [INDEX]
 
-For each of some users it looks for the ten items with the largest dot product, in the index and among all,
-and prints how many of the true ten the index finds (recall@10). It needs usearch: pip install usearch.
-INDEX is where to keep the index; its keys are the rows of items.parquet.
+For each of some users it searches the ten items with the largest dot product, in the index and exhaustively,
+and prints the share of the true ten that the index finds (recall@10). It needs usearch: pip install usearch.
+INDEX is the file for the index; its keys are the row numbers of items.parquet.
 
-Where lengths differ, a graph of neighbours may miss the largest dot products: paths end at long vectors. So
-items get one more column that makes all equally long, and users a zero there. Then cosines have the order of
-the dot products (Bachrach et al., "Speeding Up the Xbox Recommender System Using a Euclidean Transformation
-for Inner-Product Spaces", RecSys 2014).
+If lengths differ, a graph of neighbours may miss the largest dot products, because paths end at long vectors.
+So items get one more column that gives all of them the same length, and users a zero there. Then cosines have
+the order of the dot products (Bachrach et al., "Speeding Up the Xbox Recommender System Using a Euclidean
+Transformation for Inner-Product Spaces", RecSys 2014).
 """
 
 import argparse
