@@ -24,9 +24,9 @@ from tests.cli.command import SATRAP, satrap
     ("arguments", "message"),
     [
         (["--listen", "0.0.0.0:0"], "needs a key"),
-        (["--listen", "nonsense"], "'nonsense' is no HOST:PORT"),
+        (["--listen", "nonsense"], "'nonsense' is not HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--key", "missing"], "cannot read the key file"),
-        (["--listen", "127.0.0.1:0", "--metrics", "nonsense"], "'nonsense' is no HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--metrics", "nonsense"], "'nonsense' is not HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--metrics", "192.0.2.1:1"], "the metrics endpoint cannot listen on"),
     ],
 )
@@ -109,7 +109,7 @@ def test_with_events_the_line_for_people_goes_to_the_log() -> None:
 def test_a_damaged_journal_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "00000000.journal").write_bytes(b"x" * 100)
     answer = satrap("shard", "--listen", "127.0.0.1:0", "--journal", tmp_path)
-    answer.assert_refused("the journal is damaged: it does not begin as a journal does", code=1)
+    answer.assert_refused("the journal is damaged: the file does not begin as a journal", code=1)
 
 
 def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: st
         answer = run.answer()
         answer.assert_refused("stage: ", code=1)
         # Where workers meet, and where a sum does not come about.
-        named = "shard 0 at " if name == "shard 0" else ("worker 1 has shown no sign", "lost worker 1")
+        named = "shard 0 at " if name == "shard 0" else ("worker 1 has sent no heartbeat", "lost worker 1")
         assert any(part in answer.err for part in ([named] if isinstance(named, str) else named))
         assert run.left() == []
 
@@ -151,7 +151,7 @@ def test_a_stopped_server_of_workers_is_named_after_the_deadline(
     with Started(tmp_path, "cluster.deadline=12", **asked) as run:
         os.kill(run.roles[role], signal.SIGSTOP)
         named = role.replace("-", " ")
-        run.answer().assert_refused(f"{named} at ", "has not answered for 12 s", "stage: ", code=1)
+        run.answer().assert_refused(f"{named} at ", "has not responded for 12 s", "stage: ", code=1)
         assert run.left() == []
 
 

@@ -101,14 +101,14 @@ def test_a_stopped_shard_is_named_within_the_deadline() -> None:
         with pytest.raises(ExchangeError) as caught:
             exchange.lookup([request(0, list(range(100)), [])], create=True).result()
         assert 2.9 < time.monotonic() - start < 6.0
-        assert f"shard 1 at {process.address} has not answered for 3 s" in str(caught.value)
+        assert f"shard 1 at {process.address} has not responded for 3 s" in str(caught.value)
         assert "stage: lookup" in str(caught.value)
         for call in (
             exchange.flush,
             exchange.telemetry.statistics,
             lambda: exchange.update(None, [], lr_scale=1.0),
         ):
-            with pytest.raises(ExchangeError, match="has not answered"):
+            with pytest.raises(ExchangeError, match="has not responded"):
                 call()
         exchange.close()
 
@@ -141,7 +141,7 @@ def test_an_absent_shard_is_named() -> None:
     with ShardServer("127.0.0.1:0") as server:
         address = server.address
     start = time.monotonic()
-    with pytest.raises(ExchangeError, match=f"shard 0 at {address} has not answered") as caught:
+    with pytest.raises(ExchangeError, match=f"shard 0 at {address} has not responded") as caught:
         connect([address], deadline=0.5)
     assert time.monotonic() - start < 2.5
     assert "stage: hello" in str(caught.value)
@@ -150,10 +150,10 @@ def test_an_absent_shard_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"seed": 3}, "seed 11 here, 3 asked for"),
-        ({"epoch": 2}, "epoch 1 here, 2 asked for"),
-        ({"tables": [Table("a", dim=4, optimizer=SGD(lr=1.0))]}, "table 'a': .* here, .*sgd.* asked for"),
-        ({"memory": 2**30}, "memory None here, 1073741824 asked for"),
+        ({"seed": 3}, "seed 11 here, 3 requested"),
+        ({"epoch": 2}, "epoch 1 here, 2 requested"),
+        ({"tables": [Table("a", dim=4, optimizer=SGD(lr=1.0))]}, "table 'a': .* here, .*sgd.* requested"),
+        ({"memory": 2**30}, "memory None here, 1073741824 requested"),
     ],
 )
 def test_another_configuration_is_refused_with_the_difference(
@@ -172,7 +172,7 @@ def test_shards_in_another_order_are_refused() -> None:
     with threads(2) as servers:
         addresses = [s.address for s in servers]
         exchange = connect(addresses)
-        with pytest.raises(ConfigError, match=r"shard [01] here, [01] asked for"):
+        with pytest.raises(ConfigError, match=r"shard [01] here, [01] requested"):
             connect(addresses[::-1])
         exchange.close()
 

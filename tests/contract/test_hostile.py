@@ -203,7 +203,7 @@ def test_an_old_epoch_is_refused_and_the_request_can_be_made_again() -> None:
         client.hello()
         code, what = client.refusal(Header(Kind.CLEAR, 7, 77, 1))
         assert code == Code.EPOCH
-        assert "epoch 7 of the shard map, the shard is at epoch 1" in what
+        assert "epoch 7 of the shard map, but the shard is at epoch 1" in what
         answer, _ = client.ask(Header(Kind.CLEAR, 1, 77, 1))
         assert answer.kind == Kind.CLEAR | 0x80
 
@@ -216,13 +216,16 @@ def test_an_old_protocol_version_is_refused_with_both_named() -> None:
         client.send(bytes(data))
         answer, [text] = client.receive()
         assert (answer.client, unpack_text(text)["code"]) == (9, Code.VERSION)
-        assert f"protocol version 0 met version {VERSION}" in unpack_text(text)["what"]
+        assert (
+            f"the other side uses protocol version 0, this side version {VERSION}"
+            in unpack_text(text)["what"]
+        )
 
 
 def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
     with threads(1, limits=Limits(message_bytes=1 << 16)) as servers:
         exchange = connect([servers[0].address])
-        with pytest.raises(Exception, match="the answer would take 68000 bytes, the limit is 65536"):
+        with pytest.raises(Exception, match="the response would take 68000 bytes, but the limit is 65536"):
             exchange.lookup([request(1, list(range(1000)))], create=True).result()
         assert exchange.telemetry.statistics().rows == 0
         exchange.close()
@@ -262,13 +265,13 @@ def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
         exchange = connect([server.address], key=right)
         exchange.lookup([request(0, [1], [2])], create=True).result()
         for key in (wrong, None):
-            with pytest.raises(ExchangeError, match=r"the keys do not match|has not answered") as caught:
+            with pytest.raises(ExchangeError, match=r"the keys do not match|has not responded") as caught:
                 connect([server.address], key=key, deadline=1.5)
             assert (tmp_path / "right").read_text().strip() not in str(caught.value)
         assert exchange.telemetry.statistics().rows == 2
         assert server.counters.malformed == 0
         exchange.close()
-    with threads(1) as [server], pytest.raises(ExchangeError, match=r"keys do not match|has not answered"):
+    with threads(1) as [server], pytest.raises(ExchangeError, match=r"keys do not match|has not responded"):
         connect([server.address], key=right, deadline=1.5)
 
 
@@ -318,7 +321,7 @@ def impostors(certificate: str, folder: Path) -> Iterator[ssl.SSLContext]:
 
 
 def test_shards_elsewhere_need_a_key() -> None:
-    with pytest.raises(ConfigError, match=r"shard 10\.0\.0\.1:5000 is on another machine: a key is needed"):
+    with pytest.raises(ConfigError, match=r"shard 10\.0\.0\.1:5000 is on another machine and needs a key"):
         ServersExchange(["10.0.0.1:5000"], TABLES)
 
 

@@ -108,7 +108,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         exchanges = [connect([servers[0].address], mode="sync", rank=r, world=3) for r in range(3)]
         exchanges[0].update(None, [], lr_scale=1.0)
         start = time.monotonic()
-        with pytest.raises(ExchangeError, match="nothing came from rank 1, 2") as caught:
+        with pytest.raises(ExchangeError, match="no update came from rank 1, 2") as caught:
             exchanges[0].lookup([request(0, [1], [])], create=True).result()
         assert time.monotonic() - start < 3
         assert "stage: lookup of rank 0" in str(caught.value)

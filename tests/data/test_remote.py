@@ -172,7 +172,7 @@ def test_a_loader_that_is_gone_is_named(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, _):
         batches = remote(server, deadline=1.0).batches()
         next(batches)
-    with pytest.raises(ExchangeError, match=r"loader 3 at .* has not answered for 1 s"):
+    with pytest.raises(ExchangeError, match=r"loader 3 at .* has not responded for 1 s"):
         list(batches)
 
 

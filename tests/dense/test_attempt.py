@@ -42,14 +42,14 @@ def test_what_an_attempt_that_was_killed_has_left_counts_for_nothing(left: str) 
 
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(ExchangeError, match=r"workers 1, 2 did not come within 0.1 s"):
+    with pytest.raises(ExchangeError, match=r"workers 1, 2 did not join within 0.1 s"):
         attempt(dist.HashStore(), 0, 3, 0.1)
     for size, named in ((2, "worker 1"), (9, "workers 1, 2, 3, 4, 5, 6, 7, 8")):
-        with pytest.raises(ExchangeError, match=f"^{named} did not come within 0 s"):
+        with pytest.raises(ExchangeError, match=f"^{named} did not join within 0 s"):
             attempt(dist.HashStore(), 0, size, 0.0)
     with pytest.raises(
-        ExchangeError, match=r"^workers 1, 2, 3, 4, 5, 6, 7, 8 and 2 more did not come within 0 s"
+        ExchangeError, match=r"^workers 1, 2, 3, 4, 5, 6, 7, 8 and 2 more did not join within 0 s"
     ):
         attempt(dist.HashStore(), 0, 11, 0.0)
-    with pytest.raises(ExchangeError, match=r"worker 0 did not come"):
+    with pytest.raises(ExchangeError, match=r"worker 0 did not join"):
         attempt(dist.HashStore(), 2, 3, 0.1)

@@ -108,9 +108,9 @@ def test_each_block_is_translated_once_for_all_sizes(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.pytorch("2.13")
 def test_what_cannot_be_translated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="compile does not go with checkpoint_activations"):
+    with pytest.raises(ConfigError, match="compile cannot be combined with checkpoint_activations"):
         TrainingOptions(compile=True, checkpoint_activations=True)
-    with pytest.raises(ConfigError, match="compile finds no blocks in Linear"):
+    with pytest.raises(ConfigError, match="compile found no blocks in Linear"):
         make_trainer(model=nn.Linear(25, 1), compile=True)
     monkeypatch.setattr(torch, "__version__", "2.12.1")
     with pytest.raises(ConfigError, match="compile needs PyTorch"):

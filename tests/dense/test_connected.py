@@ -64,7 +64,7 @@ def beside_a_stopped_one(peers: Peers, command: str) -> str:
     start = time.monotonic()
     peers.tell(1, command)
     answer = peers.hear(1)
-    assert "worker 0 has shown no sign of life for 3 s" in answer
+    assert "worker 0 has sent no heartbeat for 3 s" in answer
     assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
     return answer
 
@@ -134,13 +134,13 @@ def test_a_sum_in_fewer_bits_is_that_of_threads_to_the_bit(dense: str, size: int
 
 
 def test_a_short_format_is_refused_on_cuda() -> None:
-    with pytest.raises(ConfigError, match="gradients on cuda cannot travel as int8"):
+    with pytest.raises(ConfigError, match="gradients on cuda cannot be sent as int8"):
         ConnectedWorkers("127.0.0.1:1", 0, 2, device="cuda", wire=Wire(dense="int8"))
 
 
 @pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, sharded=True)], ids=str)
 def test_compressed_gradients_are_refused_where_the_network_is_divided(mesh: Mesh) -> None:
-    with pytest.raises(ConfigError, match=r"wire\.dense sign does not go with a mesh that divides"):
+    with pytest.raises(ConfigError, match=r"wire\.dense sign cannot be combined with a mesh that shards"):
         ConnectedWorkers("127.0.0.1:1", 0, 2, mesh=mesh, wire=Wire(dense="sign"))
 
 
@@ -244,7 +244,7 @@ def test_a_worker_is_lost_when_its_signs_of_life_end(stage: str, limit: float, c
             workers._look_for_life(seen, stage)
     with pytest.raises(ExchangeError) as raised:
         workers._look_for_life(seen, stage)
-    assert raised.value.what == f"worker 2 has shown no sign of life for {limit:g} s"
+    assert raised.value.what == f"worker 2 has sent no heartbeat for {limit:g} s"
     assert raised.value.where == f"stage: {stage}, in worker 1"
 
 

@@ -161,12 +161,12 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "one memory": (OneMemory, "two of its tensors share memory"),
     "numpy": (InNumPy, "RuntimeError: "),
     "thread": (InAThread, "aten.fill_.Scalar on a weight that has no memory yet"),
-    "chance": (Chance, "aten.bernoulli_.Tensor draws random numbers in a way of its own"),
+    "chance": (Chance, "aten.bernoulli_.Tensor draws random numbers in a way that is not supported"),
     "doubled": (Doubled, "RuntimeError: _apply(): Couldn't swap Linear.weight"),
     "rnn": (lambda: nn.LSTM(WIDE, WIDE), "it keeps weak references to its tensors"),
     "spectral": (
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDE, WIDE)),
-        "aten.set_.source_Tensor cannot be put off",
+        "aten.set_.source_Tensor cannot be deferred",
     ),
 }
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_put_off_is_made_whole_and_a_line_says_why(name: str) -> 
     lines = list[str]()
     model = deferred(make, lines.append)
     [line] = lines
-    assert line.startswith(f"note: each worker begins with the whole network in memory: {why}")
+    assert line.startswith(f"note: each worker starts with the whole network in memory: {why}")
     assert (without_memory(model), deferral(model)) == (0, None)
     assert draws() == after
     assert bits(model) == bits(expected)
@@ -285,7 +285,7 @@ class Secret(nn.Module):
 def test_an_operation_that_draws_in_secret_is_an_error_before_training() -> None:
     model = deferred(Secret)
     assert deferral(model) is not None
-    with pytest.raises(ConfigError, match="has drawn random numbers without saying so") as caught:
+    with pytest.raises(ConfigError, match="drew random numbers without declaring it") as caught:
         fill_all(model)
     assert "train without dense.mesh" in str(caught.value)
 

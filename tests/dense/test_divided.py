@@ -33,7 +33,7 @@ def test_optimizers_that_look_at_each_number_by_itself(make: Callable[[Any], tor
 
 
 def test_an_optimizer_that_looks_at_whole_weights_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Adafactor does not go with a network in parts"):
+    with pytest.raises(ConfigError, match="Adafactor cannot be combined with a sharded network"):
         check_separable(lambda p: torch.optim.Adafactor(p, lr=0.1))
 
 

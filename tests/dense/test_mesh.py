@@ -60,7 +60,7 @@ def test_it_says_its_arithmetic() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="tensor must be >= 1"):
         Mesh(1, 0)
-    with pytest.raises(ConfigError, match="shard_size 3 does not divide the 4 shares"):
+    with pytest.raises(ConfigError, match="shard_size 3 does not divide the 4 data shares"):
         Mesh(4, sharded=True, shard_size=3)
     with pytest.raises(ConfigError, match="3 microbatches are too few for 4 stages in the schedule 1f1b"):
         Mesh(pipeline=4, microbatches=3)
@@ -72,15 +72,15 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("mesh", "what"),
     [
-        ({"schedule": "zbv_zero_bubble"}, "the schedule 'zbv_zero_bubble' is not known"),
-        ({"stages_per_rank": 2}, "the schedule 1f1b does not go with stages_per_rank 2"),
+        ({"schedule": "zbv_zero_bubble"}, "unknown pipeline schedule 'zbv_zero_bubble'"),
+        ({"stages_per_rank": 2}, "schedule 1f1b does not support stages_per_rank 2"),
         (
             {"schedule": "looped_bfs", "stages_per_rank": 1},
-            "the schedule looped_bfs does not go with stages_per_rank 1",
+            "schedule looped_bfs does not support stages_per_rank 1",
         ),
         (
             {"schedule": "interleaved_1f1b", "microbatches": 7},
-            "7 microbatches cannot be computed in 3 rounds of equal size",
+            "7 microbatches cannot be split into 3 rounds of equal size",
         ),
         (
             {"schedule": "looped_bfs", "stages": ("a", "b", "c", "d")},

@@ -45,7 +45,7 @@ def test_a_boundary_has_samples_first() -> None:
     assert (example.shape, example.dtype, example.requires_grad) == ((7, 3), torch.float64, True)
     assert not Boundary.of(torch.zeros(2, dtype=torch.int64), 2).example(1).requires_grad
     for wrong in (torch.zeros(3, 2), torch.zeros(())):
-        with pytest.raises(ConfigError, match="would hand on a tensor of shape"):
+        with pytest.raises(ConfigError, match="would send a tensor of shape"):
             Boundary.of(wrong, 2)
 
 

@@ -167,7 +167,9 @@ def test_replicas_beside_shard_servers_are_refused_at_both_peers() -> None:
         connect = connecting([server.address for server in servers], 1, replicated=["item"])
 
         def peer(workers: Workers) -> ConfigError:
-            with pytest.raises(ConfigError, match="replicas beside shard servers do not go with") as caught:
+            with pytest.raises(
+                ConfigError, match="replicated tables next to shard servers cannot be combined"
+            ) as caught:
                 for_group(workers, lambda tables: connect(0, tables))(TABLES)
             return caught.value
 

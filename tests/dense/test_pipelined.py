@@ -193,7 +193,7 @@ class Other(nn.Module):
 @pytest.mark.pytorch("2.13")
 def test_a_chain_that_is_not_the_network_is_refused() -> None:
     stage = Pipelined(Other(), None, None, OneStage(0))
-    with pytest.raises(ConfigError, match="the chain of Other does not compute what its forward does"):
+    with pytest.raises(ConfigError, match="the chain of Other does not compute the same as its forward"):
         stage.try_out(blank())
 
 

@@ -127,8 +127,8 @@ def test_a_run_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Sequential(nn.Linear(25, 4), nn.BatchNorm1d(4)), "batch normalisation: 1"),
-        (nn.Linear(25, 1), "finds no blocks in Linear"),
+        (nn.Sequential(nn.Linear(25, 4), nn.BatchNorm1d(4)), "batch normalization: 1"),
+        (nn.Linear(25, 1), "found no blocks in Linear"),
     ],
 )
 def test_networks_that_cannot_are_refused(model: nn.Module, said: str) -> None:

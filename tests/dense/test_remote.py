@@ -101,7 +101,7 @@ def test_translation(make: Make, expected: optim.Optimizer) -> None:
     [
         (lambda p: torch.optim.Adam(p, amsgrad=True), "Adam has amsgrad=True"),
         (lambda p: torch.optim.Adagrad(p, lr_decay=0.1), "Adagrad has lr_decay=0.1"),
-        (lambda p: torch.optim.RMSprop(p), "RMSprop is not known to it"),
+        (lambda p: torch.optim.RMSprop(p), "RMSprop is not supported"),
         (lambda p: torch.optim.SGD([{"params": p}, {"params": []}], lr=1.0), "several parameter groups"),
     ],
 )

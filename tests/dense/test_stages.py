@@ -140,17 +140,17 @@ def normed() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "mesh", "what"),
     [
-        (normed(), {}, "mesh.pipeline does not go with batch normalisation: 1"),
-        (nn.Bilinear(1, 1, 1), {}, "Bilinear cannot be cut into stages: it has no method chain"),
-        (Odd(), {"pipeline": 4}, "mesh.pipeline is 4, but Odd has 3 layers to cut at"),
+        (normed(), {}, "mesh.pipeline cannot be combined with batch normalization: 1"),
+        (nn.Bilinear(1, 1, 1), {}, "Bilinear cannot be split into stages: it has no method chain"),
+        (Odd(), {"pipeline": 4}, "mesh.pipeline is 4, but Odd has 3 layers to split at"),
         (
             Odd(),
             {"schedule": "looped_bfs"},
-            "mesh.pipeline is 2 with 2 stages each, but Odd has 3 layers to cut at",
+            "mesh.pipeline is 2 with 2 stages each, but Odd has 3 layers to split at",
         ),
         (Odd("second"), {}, "the weight second.weight of Odd is in no step of its chain"),
         (Odd(shared=True), {}, "the weight first.weight is used in 2 stages"),
-        (Odd(), {"stages": ("secnod",)}, "stages names 'secnod', with which none can begin"),
+        (Odd(), {"stages": ("secnod",)}, "stages names 'secnod', but no stage can begin there"),
         (Odd(), {"stages": ("first",)}, "stages cannot begin with first"),
         (
             Odd(),
@@ -198,7 +198,7 @@ def test_layers_are_cut_in_pairs_of_one_stage(second: str, cuts: dict[str, str])
 
 def test_an_old_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
-    with pytest.raises(ConfigError, match=r"mesh.pipeline needs PyTorch 2.13, and this is 2.12.1"):
+    with pytest.raises(ConfigError, match=r"mesh.pipeline needs PyTorch 2.13 or newer, but 2.12.1"):
         links_of(Odd(), Mesh(pipeline=2))
 
 

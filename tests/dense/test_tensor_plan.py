@@ -60,7 +60,7 @@ def test_the_models_here_have_a_plan_or_nothing_to_divide(name: str) -> None:
         assert [*tensor_plan(model, 2).values()][:2] == ["column", "row"]
     else:
         assert name in ("lr", "fm", "rankmixer")
-        with pytest.raises(ConfigError, match="has no linear layers that it could divide"):
+        with pytest.raises(ConfigError, match="has no linear layers that can be split"):
             tensor_plan(model, 2)
     assert tensor_plan(model, 1) == {}
 
@@ -109,11 +109,11 @@ def test_a_model_names_its_plan() -> None:
 @pytest.mark.parametrize(
     ("plan", "parts", "message"),
     [
-        ({"blocks.0.upp": "column"}, 2, "'blocks.0.upp', which is no linear layer"),
+        ({"blocks.0.upp": "column"}, 2, "'blocks.0.upp', which is not a linear layer"),
         ({"blocks.*.up": "cloumn"}, 2, "'cloumn' for 'blocks.*.up'"),
         ({"blocks.1.up": "column"}, 4, "mesh.tensor 4 does not divide the 6 outputs of blocks.1.up"),
         ({"blocks.1.down": "row"}, 4, "mesh.tensor 4 does not divide the 6 inputs of blocks.1.down"),
-        ({"blocks.0": "experts"}, 2, "'blocks.0', which is no module with a count of experts"),
+        ({"blocks.0": "experts"}, 2, "'blocks.0', which is not a module with a count of experts"),
         ({}, 2, "no linear layers"),
     ],
 )
@@ -147,12 +147,12 @@ def test_a_model_or_its_parts_say_how_experts_are_divided() -> None:
     assert tensor_plan(made, 2) == {"0": "experts"}
     made[0].tensor_plan = {"layers.0": "column"}
     del made.tensor_plan
-    with pytest.raises(ConfigError, match=r"'layers.0', which is no linear layer"):
+    with pytest.raises(ConfigError, match=r"'layers.0', which is not a linear layer"):
         tensor_plan(made, 2)
 
 
 def test_batch_normalisation_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"batch normalisation: deep\.1"):
+    with pytest.raises(ConfigError, match=r"batch normalization: deep\.1"):
         tensor_plan(models.create("dnn", schema(), batch_norm=True), 2)
 
 

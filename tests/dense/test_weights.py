@@ -100,7 +100,7 @@ def test_a_disk_without_room(tmp_path: Path, of: str) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     try:
-        with pytest.raises(ConfigError, match="cannot be on this disk: File too large"):
+        with pytest.raises(ConfigError, match="cannot offload to this disk: File too large"):
             work()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -109,7 +109,7 @@ def test_a_disk_without_room(tmp_path: Path, of: str) -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"workers": Mesh(2, sharded=True)}, "a mesh that divides the network on cpu"),
+        ({"workers": Mesh(2, sharded=True)}, "a mesh that shards the network on cpu"),
         ({"workers": Mesh(2), "device": torch.device("cuda")}, "several workers on cuda"),
         ({"mode": "async"}, "mode async on cpu"),
         ({"compiles": True}, "compile on cpu"),
@@ -124,7 +124,7 @@ def test_what_does_not_go_with_weights_off_the_device(given: dict[str, object], 
     usual: dict[str, object] = {"workers": Mesh(), "device": torch.device("cpu"), "mode": "sync"}
     usual |= {"precision": "float32", "checkpoint_activations": False, "compiles": False}
     check_off(**usual)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=f"do not go with {what}"):
+    with pytest.raises(ConfigError, match=f"cannot be combined with {what}"):
         check_off(**usual | given)  # type: ignore[arg-type]
     both = {"workers": Mesh(2), "precision": "bfloat16", "checkpoint_activations": True}
     check_off(**usual | both)  # type: ignore[arg-type]
@@ -177,5 +177,5 @@ def test_a_disk_without_room_for_the_copy_of_a_snapshot_does_not_end_training(tm
     trainer.close()
     assert result.steps == 6
     assert said
-    assert all(line.startswith("warning: what is offloaded cannot be on this disk") for line in said)
+    assert all(line.startswith("warning: cannot offload to this disk") for line in said)
     assert saved.steps() == [2]

@@ -33,7 +33,7 @@ def test_a_worker_alone_does_everything_at_once() -> None:
 
 
 def test_a_worker_alone_does_not_wait_for_what_nobody_posts() -> None:
-    with pytest.raises(ExchangeError, match="nobody posts parts"):
+    with pytest.raises(ExchangeError, match="no worker can post parts"):
         Workers().posted("parts")
 
 

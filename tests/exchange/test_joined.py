@@ -280,7 +280,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
         for placement, world in ((Placement(), 1), (Placement("replicated"), 2)):
             shards = connect(address, tables=tables, world=world)
             [replicas] = members(1, TABLES[2:], STORE, placement)
-            with pytest.raises(ConfigError, match="joined with replicas at all their workers"):
+            with pytest.raises(ConfigError, match="replicated tables on exactly the workers"):
                 JoinedExchange(shards, replicas)
             shards.close()
             replicas.close()

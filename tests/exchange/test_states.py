@@ -187,9 +187,9 @@ def test_counters_that_are_possible_are_taken_of_all_tables_or_none(limits: tupl
 )
 def test_impossible_counters_are_refused(wrong: object) -> None:
     store = used(1)
-    with pytest.raises(StoreError, match="the counters of table 'b' are missing or impossible"):
+    with pytest.raises(StoreError, match="the counters of table 'b' are missing or invalid"):
         take_counts(store, {"a": [7, 7], "b": wrong})
-    with pytest.raises(StoreError, match="the counters of table 'a' are missing or impossible"):
+    with pytest.raises(StoreError, match="the counters of table 'a' are missing or invalid"):
         take_counts(store, wrong)
     assert counts_of(store) == {"a": [1, 1], "b": [0, 0]}
 

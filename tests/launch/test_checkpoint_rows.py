@@ -14,7 +14,7 @@ from satrap.rpc.server.journal import Journal
 def test_journals_go_unless_a_shard_writes_them(tmp_path: Path) -> None:
     folder = tmp_path / "journals" / "shard-0"
     journal = Journal(folder)
-    with pytest.raises(ConfigError, match="another process keeps its journal here"):
+    with pytest.raises(ConfigError, match="another process keeps its journal in this folder"):
         remove_journals(str(tmp_path))
     assert list(folder.glob("*.journal"))
     journal.close()

@@ -74,5 +74,5 @@ def test_stages_of_a_large_network_are_not_tried_out_here(
     recipe = load(make_recipe(tmp_path), settings)
     assert described_mesh(recipe, recipe.schema()) == "mesh: 1 data x 2 pipeline = 2 workers"
     short = load(make_recipe(tmp_path), [*settings[:1], "dense.mesh={pipeline: 4}", settings[2]])
-    with pytest.raises(ConfigError, match="DNN has 3 layers to cut at"):
+    with pytest.raises(ConfigError, match="DNN has 3 layers to split at"):
         described_mesh(short, short.schema())

@@ -152,5 +152,5 @@ def test_its_products_are_counted_for_histories_as_long_as_they_are(tmp_path: Pa
 def test_stages_are_refused(tmp_path: Path) -> None:
     path = make_recipe(tmp_path, frame(100))
     changes = ["cluster.exchange=collective", "cluster.workers=2", "dense.mesh.pipeline=2"]
-    with pytest.raises(ConfigError, match="HSTU cannot be cut into stages"):
+    with pytest.raises(ConfigError, match="HSTU cannot be split into stages"):
         plan_network(load(path, changes))

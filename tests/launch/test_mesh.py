@@ -18,7 +18,7 @@ from tests.support.snapshots import saved
 
 DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
 
-SHORT = "mesh.pipeline is 2 with 2 stages each, but DNN has 2 layers to cut at"
+SHORT = "mesh.pipeline is 2 with 2 stages each, but DNN has 2 layers to split at"
 
 TOO_FEW = "1 microbatches are too few for 2 stages in the schedule 1f1b"
 
@@ -117,11 +117,14 @@ def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp
     ("settings", "what"),
     [
         (["model.hidden=[7, 4]"], "mesh.tensor 2 does not divide the 7 outputs of deep.0"),
-        (["dense.mesh.pipeline=3"], "mesh.pipeline is 3, but DNN has 2 layers to cut at"),
+        (["dense.mesh.pipeline=3"], "mesh.pipeline is 3, but DNN has 2 layers to split at"),
         (["dense={mesh: {pipeline: 2}, schedule: looped_bfs}"], SHORT),
         (["dense.mesh.pipeline=2", "dense.microbatches=1"], TOO_FEW),
-        (["dense.mesh.pipeline=2", "dense.stages=[haed]"], "stages names 'haed', with which none can begin"),
-        (["model.batch_norm=true"], "mesh.tensor does not go with batch normalisation: deep.1"),
+        (
+            ["dense.mesh.pipeline=2", "dense.stages=[haed]"],
+            "stages names 'haed', but no stage can begin there",
+        ),
+        (["model.batch_norm=true"], "mesh.tensor cannot be combined with batch normalization: deep.1"),
     ],
 )
 def test_what_cannot_be_divided_is_an_error_before_anything_starts(

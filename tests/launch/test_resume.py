@@ -228,7 +228,7 @@ def test_a_copy_of_the_rows_on_another_machine_is_the_same_data(suffix: str, tmp
     said: list[str] = []
     outcome = launch.train(made("there"), str(tmp_path / "there" / "run"), resume=True, notice=said.append)
     assert outcome.test == whole.test
-    assert not any("changed" in line or "another time" in line for line in said)
+    assert not any("changed" in line or "another modification time" in line for line in said)
 
 
 class StopAfterPass(Observer):
@@ -246,6 +246,6 @@ def test_between_two_passes_new_rows_are_taken_with_a_warning(tmp_path: Path) ->
     outcome = launch.train(recipe, str(run), resume=True, notice=said.append)
     [warned] = [line for line in said if "the training data has changed" in line]
     assert f"{tmp_path}/rows.csv" in warned
-    assert "the next pass reads it as it is now" in warned
+    assert "the next epoch reads the changed data" in warned
     assert outcome.result.steps == 4 + 6
     assert read_manifest(Storage(str(run / "model"))).settings["schema"] == schema

@@ -195,7 +195,7 @@ def test_its_blocks_may_forget_what_they_compute() -> None:
 @pytest.mark.pytorch("2.13")
 def test_a_tensor_group_divides_its_mlp_and_stages_are_refused() -> None:
     assert tensor_plan(HSTU(SCHEMA, hidden=[8, 4]), 2) == {"deep.0": "column", "deep.2": "row"}
-    with pytest.raises(ConfigError, match="HSTU cannot be cut into stages"):
+    with pytest.raises(ConfigError, match="HSTU cannot be split into stages"):
         links_of(HSTU(SCHEMA), Mesh(pipeline=2))
 
 

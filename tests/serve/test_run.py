@@ -24,7 +24,7 @@ def test_what_cannot_be_served_is_refused_before_rows_are_read(
     key = tmp_path / "key"
     key.write_text("short")
     key.chmod(0o600)
-    satrap("serve", run.path, "--key", key).assert_refused("holds no key")
+    satrap("serve", run.path, "--key", key).assert_refused("has no key")
     monkeypatch.setattr(running, "NEEDED", ("starlette", "no_such_package"))
     satrap("serve", run.path).assert_refused("no_such_package", "pip install 'satrap[serve]'")
 

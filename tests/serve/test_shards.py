@@ -19,7 +19,7 @@ from tests.serve.sharding import serving, shard
 def test_addresses_are_checked_before_anything_is_asked(tmp_path: Path) -> None:
     for addresses, error in (
         (["127.0.0.1:7000", "127.0.0.1:7000"], "its own address"),
-        (["nowhere"], "no HOST:PORT"),
+        (["nowhere"], "not HOST:PORT"),
         (["10.0.0.1:7000"], "a key is needed"),
     ):
         with pytest.raises(ConfigError, match=error):

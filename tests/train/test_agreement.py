@@ -35,13 +35,13 @@ def trainer() -> Iterator[Trainer]:
 @pytest.mark.parametrize(
     ("schema", "what"),
     [
-        (make_schema(brand=USER), "there is no feature 'brand'"),
+        (make_schema(brand=USER), "feature 'brand' is missing"),
         (make_schema(user=satrap.Numeric()), "feature 'user' is Categorical in one and Numeric in the other"),
         (make_schema(user=satrap.Categorical(dim=4)), "dim of feature 'user' is 8 in one and 4 in the other"),
-        (satrap.Schema(["y"], {"user": USER}), "it does not know feature 'item'"),
+        (satrap.Schema(["y"], {"user": USER}), "the model has no feature 'item'"),
         (
             satrap.Schema(["y", "z"], SCHEMA.features),
-            "it has 2 outputs, and the labels of the",
+            "the model has 2 outputs, but the labels of the",
         ),
         (satrap.Schema(["y"], dict(reversed(SCHEMA.features.items()))), "its features are in another order"),
     ],
@@ -61,12 +61,12 @@ def test_a_model_keeps_no_schema_among_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"features": {"item": USER}}, "there is no feature 'user'"),
+        ({"features": {"item": USER}}, "feature 'user' is missing"),
         ({"user": replace(USER, buckets=5)}, "buckets of feature 'user' is 5 in one and None in the other"),
         ({"price": satrap.Numeric(transform="log1p")}, "transform of feature 'price' is 'log1p' in one"),
-        ({"salt": 3}, "salt is 3 there, and 0 here"),
-        ({"labels": ["user"]}, r"its labels are \['user'\], and those here \['clicked'\]"),
-        ({"labels": [satrap.Label(name="clicked", threshold=0.5)]}, "it makes other targets"),
+        ({"salt": 3}, "the data's salt is 3, the trainer's is 0"),
+        ({"labels": ["user"]}, r"the data's labels are \['user'\], the trainer's are \['clicked'\]"),
+        ({"labels": [satrap.Label(name="clicked", threshold=0.5)]}, "the label columns are converted"),
     ],
 )
 def test_data_of_another_schema_is_refused(trainer: Trainer, changes: dict[str, Any], what: str) -> None:
@@ -99,7 +99,7 @@ def test_predict_all_is_predict_in_one_array(trainer: Trainer) -> None:
     ("change", "what"),
     [
         (lambda batch: replace(batch, ids={"user": batch.ids["user"]}), "a batch has no feature 'item'"),
-        (lambda batch: replace(batch, numeric=None), "0 columns of numbers, and the schema has 1"),
+        (lambda batch: replace(batch, numeric=None), "0 columns of numbers, but the schema has 1"),
         (lambda batch: replace(batch, labels=None), "a batch of 32 samples has no labels"),
         (lambda batch: {"user": [1]}, "batches must be satrap.Batch, got a value of type dict"),
     ],

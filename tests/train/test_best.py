@@ -77,11 +77,11 @@ def test_a_warning_comes_when_something_else_has_become_of_the_best_weights(
 
         return saved
 
-    full, lost = CheckpointError("no room"), "warning: the best weights could not be kept: "
+    full, lost = CheckpointError("no room"), "warning: the best weights could not be saved: "
     assert best.keep(save("memory://runs/x/best-00000007"), 7) == ""
     assert (best.place, best.step, best.name) == ("memory://runs/x/best-00000007", 7, "best-00000007")
     elsewhere = f"{lost}no room; until the run ends they are in /y/best"
-    nowhere = f"{lost}no room; the next evaluation counts anew"
+    nowhere = f"{lost}no room; the next evaluation counts as the best"
     assert best.keep(save("/y/best", full), 8) == elsewhere
     assert (best.place, best.step, best.name) == ("/y/best", 8, None)
     assert best.keep(save("/y/best", full), 9) == ""
@@ -91,7 +91,10 @@ def test_a_warning_comes_when_something_else_has_become_of_the_best_weights(
     assert best.keep(save("memory://runs/x/best-00000012"), 12) == ""
     assert best.keep(save("", full), 13) == nowhere
     alone = Best()
-    assert alone.keep(save(""), 1) == f"{lost}there is no temporary folder; the next evaluation counts anew"
+    assert (
+        alone.keep(save(""), 1)
+        == f"{lost}there is no temporary folder; the next evaluation counts as the best"
+    )
     alone.close()
     first, second, *_ = offered
     assert first == "memory://runs/x/best-00000007"

@@ -366,7 +366,7 @@ def test_data_that_cannot_be_shared_out_anew_is_refused(tmp_path: Path) -> None:
             return data(0, 1).batches(epoch, position)
 
     trainer = Cluster(1, 0)._trainer(Workers(), [])
-    with pytest.raises(ConfigError, match="as 2 workers began to read it"):
+    with pytest.raises(ConfigError, match="for 2 workers, with which the epoch began"):
         trainer.fit(Fixed(), epochs=2, checkpoint=plan, resume=True)
     trainer.close()
 

@@ -148,7 +148,7 @@ def test_pooling_by_the_owner_is_refused_where_rows_must_be_seen() -> None:
     }
     for what, arguments in wrong.items():
         arguments = {"mode": "sync", **arguments}
-        with pytest.raises(ConfigError, match=what if "lookahead" in arguments else "goes with sync only"):
+        with pytest.raises(ConfigError, match=what if "lookahead" in arguments else "requires mode sync"):
             ranks(2, lambda *_: None, placement=Placement("table_wise"), pools=True, **arguments)
 
 

@@ -86,6 +86,6 @@ def test_of_the_metric_it_follows_higher_is_better(
 
 
 def test_an_unknown_monitor_is_refused() -> None:
-    with pytest.raises(ConfigError, match="monitor 'gane' is no metric") as caught:
+    with pytest.raises(ConfigError, match="monitor 'gane' is not a metric") as caught:
         TrainingOptions(monitor="gane", metrics=(gain,))
     assert caught.value.fix == "did you mean 'gain'? allowed: auc, logloss, gain"

@@ -205,8 +205,8 @@ def test_all_are_told_that_one_has_no_room_for_its_copy(
         return raised.value.what
 
     here, there = together(2, work)
-    assert here == "1 of 2 workers have no copy of the network: not this one"
-    assert there == "1 of 2 workers have no copy of the network: [Errno 28] No space left on device"
+    assert here == "1 of 2 workers could not copy the network: not this one"
+    assert there == "1 of 2 workers could not copy the network: [Errno 28] No space left on device"
 
 
 class Elsewhere(Workers):

@@ -166,7 +166,7 @@ def test_in_hybrid_a_run_goes_on_with_lookups_in_flight_or_with_new_ones(
 
 
 def test_async_is_refused() -> None:
-    with pytest.raises(ConfigError, match="async does not go with workers that hold rows"):
+    with pytest.raises(ConfigError, match="async cannot be combined with workers that hold rows"):
         workers(2, lambda *_: None, mode="async")
 
 

@@ -76,11 +76,11 @@ def test_what_lookahead_does_not_go_with() -> None:
         make_trainer(mode="sync", lookahead=1, eviction=Eviction("lru"), memory=1 << 20)
     with pytest.raises(ConfigError, match="admission"):
         make_trainer(mode="sync", lookahead=1, admission=Admission(probability=0.5))
-    with pytest.raises(ConfigError, match="lookahead does not go with eviction"):
+    with pytest.raises(ConfigError, match="lookahead cannot be combined with eviction"):
         make_trainer(
             mode="sync", lookahead=1, tables={"user": TableSettings(memory=1 << 20, eviction=Eviction("lru"))}
         )
-    with pytest.raises(ConfigError, match="mode sync, not with hybrid"):
+    with pytest.raises(ConfigError, match="mode sync, got mode hybrid"):
         make_trainer(mode="hybrid", lookahead=1)
     with pytest.raises(ConfigError, match=">= 0, got -1"):
         make_trainer(mode="sync", lookahead=-1)

@@ -136,7 +136,7 @@ def test_two_workers_with_micro_batches_learn_what_they_learn_without(mode: str)
 def test_batch_normalisation_and_impossible_numbers_are_refused() -> None:
     model = Tower()
     model.net.insert(1, nn.BatchNorm1d(16))
-    with pytest.raises(ConfigError, match=r"batch normalisation: net\.1"):
+    with pytest.raises(ConfigError, match=r"batch normalization: net\.1"):
         make_trainer(model=model, microbatches=2)
     with pytest.raises(ConfigError, match="microbatches must be >= 1"):
         TrainingOptions(microbatches=0)

@@ -74,7 +74,7 @@ def test_other_data_is_refused_with_the_step(exchange: LocalExchange) -> None:
     plain, arrays = position.state(plan)
     again = Position(0, 1)
     again.restore([plain], arrays)
-    with pytest.raises(CheckpointError, match="the data is not what it was") as caught:
+    with pytest.raises(CheckpointError, match="the data has changed since the snapshot") as caught:
         again.replayed(plan.ticket(BATCHES[5]).requests, 4)
     assert caught.value.where == "step 4"
 
@@ -133,12 +133,12 @@ def test_an_id_that_was_forgotten_may_be_any(ids: tuple[int, ...], same: bool) -
     if same:
         assert position.replayed(wanted(*ids), 1)[0][0].tolist() == ROWS.tolist()
     else:
-        with pytest.raises(CheckpointError, match="the data is not what it was"):
+        with pytest.raises(CheckpointError, match="the data has changed since the snapshot"):
             position.replayed(wanted(*ids), 1)
 
 
 def test_other_requests_than_those_in_flight_are_other_data() -> None:
     position = Position(0, 1)
     position.restore([place(0, 0, workers=1)], ARRAYS)
-    with pytest.raises(CheckpointError, match="the data is not what it was"):
+    with pytest.raises(CheckpointError, match="the data has changed since the snapshot"):
         position.replayed(wanted(0, 5) + wanted(1), 1)

@@ -219,7 +219,7 @@ def test_the_kept_pass_is_named() -> None:
     for kept, number in ((history[1], 2), (history[2], 3)):
         stream = io.StringIO()
         ProgressLine(stream).finished(replace(RESULT, metrics=dict(kept), history=history))
-        assert f"kept: the weights of pass {number} of 3" in stream.getvalue().splitlines()
+        assert f"kept: the weights of epoch {number} of 3" in stream.getvalue().splitlines()
     stream = io.StringIO()
     ProgressLine(stream).finished(replace(RESULT, metrics={}, history=()))
     assert "kept" not in stream.getvalue()

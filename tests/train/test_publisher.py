@@ -187,7 +187,7 @@ def test_a_version_that_cannot_be_written_is_made_up_for_by_the_next(tmp_path: P
     with failing:
         trainer.fit(train_data(), checkpoint=feeding(plan))
     trainer.close()
-    assert [("the run goes on" in text and "no space" in text) for text in told] == [True]
+    assert [("the run continues" in text and "no space" in text) for text in told] == [True]
     assert assert_versions(Feed(str(tmp_path)), had) == [1, 2, 3, *range(5, 16)]
 
 

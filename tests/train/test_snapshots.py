@@ -519,4 +519,4 @@ def test_a_snapshot_is_of_the_same_arguments_whatever_training_has_changed() -> 
     for saved, fix in (({"seed": 1, "clip_norm": [1, 3]}, "use [1, 3]"), ({"seed": 1}, "use None")):
         with pytest.raises(ConfigError, match="the snapshot was taken with another clip norm") as caught:
             _check_same(saved, own, "here")
-        assert (caught.value.where, caught.value.fix) == ("here", f"{fix}, or start anew")
+        assert (caught.value.where, caught.value.fix) == ("here", f"{fix}, or start a new run")

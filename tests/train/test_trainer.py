@@ -506,12 +506,16 @@ def test_a_mesh_decides_how_the_network_takes_its_steps() -> None:
             assert (kind.func, kind.keywords) == (Pipelined, {"recomputes": again})
     others = {"precision": "bfloat16", "microbatches": 2, "checkpoint_activations": True}
     assert _backend(schedule_of("sync", 0), divided, TrainingOptions(**others)) is Divided
-    with pytest.raises(ConfigError, match="microbatches 2 does not go with a pipeline"):
+    with pytest.raises(ConfigError, match="microbatches 2 cannot be combined with a pipeline"):
         _backend(schedule_of("sync", 0), staged, TrainingOptions(microbatches=2))
     for workers in (divided, staged):
-        with pytest.raises(ConfigError, match="mode async does not go with a mesh that divides the network"):
+        with pytest.raises(
+            ConfigError, match="mode async cannot be combined with a mesh that shards the network"
+        ):
             _backend(schedule_of("async", 0), workers, plain)
-        with pytest.raises(ConfigError, match="compile does not go with a mesh that divides the network"):
+        with pytest.raises(
+            ConfigError, match="compile cannot be combined with a mesh that shards the network"
+        ):
             _backend(schedule_of("sync", 0), workers, TrainingOptions(compile=True))
 
 
@@ -519,12 +523,17 @@ def test_a_mesh_decides_how_the_network_takes_its_steps() -> None:
     ("kind", "options", "mode", "said"),
     [
         (CollectiveExchange, {}, "sync", ""),
-        (CollectiveExchange, {}, "hybrid", "an exchange that pools rows goes with sync only"),
-        (CollectiveExchange, {"clip_norm": 1.0}, "sync", "an exchange that pools rows goes with sync only"),
+        (CollectiveExchange, {}, "hybrid", "an exchange that pools rows requires mode sync"),
+        (CollectiveExchange, {"clip_norm": 1.0}, "sync", "an exchange that pools rows requires mode sync"),
         (CollectiveExchange, {"microbatches": 2}, "sync", ""),
         (PooledExchange, {}, "hybrid", ""),
-        (PooledExchange, {"microbatches": 2}, "sync", "microbatches do not go with embedding workers"),
-        (PooledExchange, {"clip_norm": 1.0}, "sync", "clip_norm does not go with embedding workers"),
+        (
+            PooledExchange,
+            {"microbatches": 2},
+            "sync",
+            "microbatches cannot be combined with embedding workers",
+        ),
+        (PooledExchange, {"clip_norm": 1.0}, "sync", "clip_norm cannot be combined with embedding workers"),
         (LocalExchange, {"clip_norm": 1.0, "microbatches": 2}, "hybrid", ""),
     ],
 )
@@ -539,7 +548,7 @@ def test_who_pools_rows_decides_what_goes_with_it(
     if kind is CollectiveExchange:
         exchange.pooled = frozenset()
         _check_pooling(exchange, TrainingOptions(**options), mode)
-        with pytest.raises(ConfigError, match="mode async does not go with workers that hold rows"):
+        with pytest.raises(ConfigError, match="mode async cannot be combined with workers that hold rows"):
             _check_together(exchange, "async")
         _check_together(exchange, "sync")
     if kind is LocalExchange:
@@ -548,6 +557,6 @@ def test_who_pools_rows_decides_what_goes_with_it(
 
 def test_lookahead_names_the_table_that_does_not_keep_every_row() -> None:
     _check_lookahead({})
-    with pytest.raises(ConfigError, match="lookahead does not go with eviction") as caught:
+    with pytest.raises(ConfigError, match="lookahead cannot be combined with eviction") as caught:
         _check_lookahead({"user": "eviction", "item": "admission"})
     assert caught.value.where == "table 'user'"

@@ -1,6 +1,6 @@
-"""The dense network's steps and states, and the workers that train it together.
+"""The dense network's steps and state, and the group of workers that trains it.
 
-`divided` and `pipelined` are imported by who needs them: what they wrap of PyTorch takes a second to import.
+`divided` and `pipelined` are not imported here: the parts of PyTorch that they wrap take a second to import.
 """
 
 from satrap.dense.backend import DenseBackend, DenseState, Pipeline, Stepped

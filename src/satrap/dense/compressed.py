@@ -1,4 +1,4 @@
-"""The mean of gradients over workers that send far fewer bits than float32 has, with error feedback."""
+"""Gradient averaging with error feedback that sends far fewer bits than float32."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from torch import Tensor, nn
 from satrap.dense.workers import Compression, Group
 
 LARGEST = 1e30
-"""Magnitude of gradients and errors up to which no sum overflows: products add up fewer than 2^26 numbers."""
+"""Largest magnitude of gradients and errors for which no sum overflows: sums have fewer than 2^26 terms."""
 
 KEPT = "gradients/"
-"""Begin of the names of what a worker keeps from step to step."""
+"""Prefix of the names of a worker's state between steps."""
 
 _LOOKS = 61
-"""Of so many steps one is looked at, to measure what is left out."""
+"""The omitted part is measured once per this number of steps."""
 
 _ONES = 0x0102040810204080
-"""Multiplied with eight bytes that are 0 or 1, an int64, it has their bits in its highest byte."""
+"""Multiplied with eight bytes that are 0 or 1, an int64, it collects their bits in the highest byte."""
 
 
 class Compressed(ABC):
-    """Replaces the gradients of W copies of a network by nearly their mean.
+    """Replaces the gradients of W copies of a network by an approximate mean.
 
-    What a step leaves out of a worker's gradient is its error, and is added to its next gradient (error
-    feedback). So it comes late and is not lost. All workers end with the same bits, if their processors are
-    of one kind. In a step that a worker refuses, nothing changes.
+    The part of a worker's gradient that a step omits is its error, and is added to its next gradient (error
+    feedback): it is applied late, not lost. All workers end with the same bits, if their processors are of
+    one kind. If a worker rejects a step, nothing changes.
 
     Args:
-        parameters: whose gradients, in float32; the same in each process.
+        parameters: their gradients are averaged, in float32; the same in each process.
         group: the workers.
-        rank: of the products of "powersgd".
+        rank: rank of the products of "powersgd".
 
     Attributes:
-        errors: number of a parameter -> float32, what has been left out of its gradient and is still to come.
+        errors: number of a parameter -> float32, the part of its gradients that has not been applied yet.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: Group, rank: int) -> None:
@@ -51,30 +51,30 @@ class Compressed(ABC):
         return list(enumerate(self.parameters))
 
     def average(self, say: Sequence[float], *, refused: bool) -> list[float]:
-        """Replace gradients by their mean; a missing one counts as zeros, unless it is missing everywhere.
+        """Replace gradients by their mean; a missing one counts as zeros, unless all workers lack it.
 
         Args:
-            say: finite numbers to sum up beside, exactly.
-            refused: whether this worker refuses the step; then its gradients may be anything.
+            say: finite numbers to sum in the same message, exactly.
+            refused: whether this worker rejects the step; then its gradients may be anything.
 
         Returns:
-            The sums of `say`; if a worker refuses, gradients are dropped.
+            The sums of `say`; if a worker rejects the step, gradients are dropped.
         """
         head = [float(refused), *say, *(float(p.grad is not None) for p in self.parameters)]
-        given = [self._given(n, p) for n, p in enumerate(self.parameters)]
-        said, sums = self._first(head, given)
+        terms = [self._given(n, p) for n, p in enumerate(self.parameters)]
+        totals, sums = self._first(head, terms)
         count = len(say) + 1
         for parameter in self.parameters:
             parameter.grad = None
-        if not said[0]:
+        if not totals[0]:
             self._steps += 1
-            used = [n for n, uses in enumerate(said[count:]) if uses]
-            for n, mean in self._second(given, sums, used):
+            present = [n for n, uses in enumerate(totals[count:]) if uses]
+            for n, mean in self._second(terms, sums, present):
                 self.parameters[n].grad = mean.view_as(self.parameters[n]).to(self.parameters[n].dtype)
-        return said[1:count]
+        return totals[1:count]
 
     def _given(self, number: int, parameter: nn.Parameter) -> Tensor:
-        """Return a parameter's gradient in float32, and what earlier steps left out of it."""
+        """Return a parameter's gradient in float32, plus its error from earlier steps."""
         error, gradient = self.errors.get(number), parameter.grad
         if gradient is None:
             return torch.zeros_like(parameter, dtype=torch.float32) if error is None else error
@@ -91,28 +91,28 @@ class Compressed(ABC):
     def _note(
         self, whole: Sequence[Tensor], *, left: Sequence[Tensor] = (), kept: Sequence[Tensor] = ()
     ) -> None:
-        """Measure now and then how much of `whole` is `left` out, or all but what is `kept`."""
+        """Measure now and then how much of `whole` is omitted: `left`, or everything but `kept`."""
         if self._steps % _LOOKS == 1 and self.group.compression is not None:
             total = _energy(whole)
             self.group.compression.note(total, _energy(left) if left else max(total - _energy(kept), 0.0))
 
     def state(self) -> dict[str, Tensor]:
-        """Return what this worker keeps from step to step, not copied."""
+        """Return this worker's state between steps, not copied."""
         return {f"error.{n}": error for n, error in self.errors.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `state` returned; what is missing, or of another compression, starts afresh."""
-        for name, own in self.state().items():
-            if name in tensors and tensors[name].shape == own.shape:
-                own.copy_(tensors[name])
+        """Restore tensors from `state`; missing ones, or ones of another compression, start afresh."""
+        for name, tensor in self.state().items():
+            if name in tensors and tensors[name].shape == tensor.shape:
+                tensor.copy_(tensors[name])
 
 
 class PowerSGD(Compressed):
     """Sends a matrix as the product of two thin ones (Vogels et al., arXiv 1905.13727).
 
-    A weight of n x m numbers is sent so, its first dimension as rows, if rank (n + m) is less than n m / 2;
-    others are summed exactly. One power iteration per step improves the m x rank matrix of the step before:
-    P = the sum of M Q, orthonormal; Q = the mean of M^T P; P Q^T is nearly the mean of M.
+    A weight of n x m elements, its first dimension as rows, is sent this way if rank (n + m) is less than n m
+    / 2; other weights are summed exactly. One power iteration per step improves the m x rank matrix of the
+    previous step: P = the sum of M Q, orthonormal; Q = the mean of M^T P; P Q^T is nearly the mean of M.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: Group, rank: int) -> None:
@@ -137,11 +137,11 @@ class PowerSGD(Compressed):
 
     def _second(self, given: Sequence[Tensor], came: Any, used: Sequence[int]) -> list[tuple[int, Tensor]]:
         short = [n for n in used if n in self.factors]
-        left = [_orthonormal(came[n]) for n in short]
-        own = [_matrix(given[n]).T @ p for n, p in zip(short, left, strict=True)]
-        self._note([given[n] for n in short], kept=own)
+        bases = [_orthonormal(came[n]) for n in short]
+        products = [_matrix(given[n]).T @ p for n, p in zip(short, bases, strict=True)]
+        self._note([given[n] for n in short], kept=products)
         means = {n: came[n] / self.group.size for n in used if n not in self.factors}
-        for n, p, q in zip(short, left, self._sum(own), strict=True):
+        for n, p, q in zip(short, bases, self._sum(products), strict=True):
             self.factors[n] = q / self.group.size
             means[n] = (p @ self.factors[n].T).view_as(given[n])
             self.errors[n] = given[n] - means[n]
@@ -164,7 +164,7 @@ class PowerSGD(Compressed):
 class Sign(Compressed):
     """Sends signs, with each parameter's mean magnitude (Karimireddy et al., arXiv 1901.09847).
 
-    Each worker gets the signs of all others, and computes the mean of scale times sign.
+    Each worker receives the signs of all others, and computes the mean of scale times sign.
     """
 
     def _first(self, head: Sequence[float], given: Sequence[Tensor]) -> tuple[list[float], Any]:
@@ -194,7 +194,7 @@ KINDS: dict[str, type[Compressed]] = {"powersgd": PowerSGD, "sign": Sign}
 
 
 def compressed(parameters: Sequence[nn.Parameter], group: Group) -> Compressed | None:
-    """Return how a group averages gradients if it compresses them, else None."""
+    """Return the group's gradient compression, or None if it does not compress."""
     kind = group.compression
     return None if kind is None or group.size == 1 else KINDS[kind.kind](parameters, group, kind.rank)
 
@@ -203,9 +203,9 @@ def sent_bytes(compression: Compression, shapes: Sequence[Sequence[int]], size: 
     """Return the bytes that each of `size` workers sends in a step, by ring algorithms.
 
     Args:
-        compression: which.
-        shapes: of the parameters.
-        size: W.
+            compression: the compression.
+            shapes: shapes of the parameters.
+            size: number of workers, W.
     """
     counts = [math.prod(shape) for shape in shapes]
     if compression.kind == "sign":
@@ -218,7 +218,7 @@ def sent_bytes(compression: Compression, shapes: Sequence[Sequence[int]], size: 
 
 
 def kept_bytes(compression: Compression, shapes: Sequence[Sequence[int]]) -> int:
-    """Return the bytes that a worker keeps from step to step, of parameters with such shapes."""
+    """Return the bytes of a worker's state between steps, for parameters of these shapes."""
     if compression.kind == "sign":
         return 4 * sum(map(math.prod, shapes))
     short = [shape for shape in shapes if thin(shape, compression.rank)]
@@ -226,9 +226,9 @@ def kept_bytes(compression: Compression, shapes: Sequence[Sequence[int]]) -> int
 
 
 def thin(shape: Sequence[int], rank: int) -> bool:
-    """Return whether "powersgd" sends a parameter as two matrices: they have less than half of its numbers.
+    """Return whether "powersgd" sends a parameter as two matrices: they have less than half of its elements.
 
-    This is the default of PyTorch's own `PowerSGDState`, `min_compression_rate=2`.
+    The rule is the default of PyTorch's own `PowerSGDState`, `min_compression_rate=2`.
     """
     if len(shape) < 2 or not shape[0]:
         return False
@@ -245,8 +245,8 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 
 def _orthonormal(matrix: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.qr(matrix).Q
-    return found.contiguous()
+    basis: Tensor = torch.linalg.qr(matrix).Q
+    return basis.contiguous()
 
 
 def _device(tensors: Sequence[Tensor]) -> torch.device:
@@ -254,7 +254,7 @@ def _device(tensors: Sequence[Tensor]) -> torch.device:
 
 
 def _packed(bits: Tensor) -> Tensor:
-    """Return bool[n] as uint8[n / 8], filled up with zeros."""
+    """Return bool[n] as uint8[n / 8], padded with zeros."""
     eights = nn.functional.pad(bits.view(torch.uint8), (0, -len(bits) % 8)).view(torch.int64)
     return ((eights * _ONES) >> 56).to(torch.uint8)
 

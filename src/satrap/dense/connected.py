@@ -1,4 +1,4 @@
-"""Workers in several processes, joined by `torch.distributed`."""
+"""Workers in several processes, connected by `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from satrap.exchange.servers import Wire
 from satrap.exchange.servers.wire import CODES
 
 BEAT_SECONDS = 0.25
-"""Seconds between two signs of life of a worker."""
+"""Seconds between two heartbeats of a worker."""
 
 SILENT_SECONDS = 4 * BEAT_SECONDS
-"""At least so long after the last sign of another worker, one without a sign is named as lost."""
+"""A worker without a heartbeat for at least this long after another's latest one is reported as lost."""
 
 START_SECONDS = 120.0
-"""Seconds for all workers to find each other; importing PyTorch may take some of them long."""
+"""Seconds for all workers to connect; importing PyTorch may take some of them long."""
 
 _POLL_SECONDS = 0.005
 _c10d: Any = dist
-"""Parts of `torch.distributed` that its type annotations leave out."""
+"""Parts of `torch.distributed` that its type annotations omit."""
 
 
 class ConnectedGroup(Group):
-    """Processes that `torch.distributed` joins.
+    """Processes connected by `torch.distributed`.
 
     Args:
         main: their process group over gloo, for tensors on the CPU.
         counting: a second one, for `count`.
         cuda: one over NCCL, for tensors on CUDA devices; default none.
-        wire: number formats; `sum` uses that of `dense`.
+        wire: number formats; `sum` uses its `dense` format.
     """
 
     def __init__(self, main: Any, counting: Any, cuda: Any = None, *, wire: Wire = Wire()) -> None:
@@ -59,7 +59,7 @@ class ConnectedGroup(Group):
         self._short = None if code == FLOAT32 else ShortSum(code, self.size, self._swap)
 
     def silent(self) -> list[int]:
-        """Return the workers that seem to be dead, if that is known here."""
+        """Return the workers that seem to be dead, if this group can find out."""
         return []
 
     @contextmanager
@@ -73,7 +73,7 @@ class ConnectedGroup(Group):
                 f"worker {self._process} lost {_named(self.silent())}: {_first_line(error)}",
                 where=f"stage: {stage}",
                 why="all workers must take every step together",
-                fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
+                fix="look at the other workers' logs; raise cluster.deadline if a worker is only slow",
             ) from error
 
     @contextmanager
@@ -108,10 +108,10 @@ class ConnectedGroup(Group):
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """See `Group.all_gather`."""
-        found = tensor.new_empty((self.size, *tensor.shape))
+        gathered = tensor.new_empty((self.size, *tensor.shape))
         with self._watched("gathering dense gradients"):
-            dist.all_gather(list(found.unbind()), tensor, group=self._group(tensor))
-        return found
+            dist.all_gather(list(gathered.unbind()), tensor, group=self._group(tensor))
+        return gathered
 
     def count(self, values: Sequence[float]) -> list[float]:
         """See `Group.count`."""
@@ -155,8 +155,8 @@ class ConnectedGroup(Group):
 class ConnectedWorkers(ConnectedGroup, Workers):
     """One of several workers, each in its own process.
 
-    A worker counts as lost if a collective does not end within `deadline`. In calls that may wait long
-    (`meet`, `solo`), it counts as lost if it shows no sign of life for that time.
+    A worker counts as lost if a collective does not finish within `deadline`. In calls that may wait long
+    (`meet`, `solo`), it counts as lost if it sends no heartbeat for that time.
 
     Args:
         store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.
@@ -164,16 +164,16 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         size: number of workers.
         host: IPv4 address or name under which the other workers reach this one, default loopback. Gloo
             listens on its interface only, unless the variable GLOO_SOCKET_IFNAME names another one.
-        device: where the network computes.
+        device: device of the network.
         deadline: seconds, default 30.
-        prefix: of the keys in the store; another one for each attempt to start the same workers.
-        wire: number formats, the same for all workers; `dense` is that of the gradients they add up.
-        mesh: which parts of the network the workers have; default a copy each.
+        prefix: prefix of the keys in the store; a new one for each attempt to start the same workers.
+        wire: number formats, the same for all workers; `dense` is the format of the gradients they sum.
+        mesh: distribution of the network over the workers; default: a copy each.
 
     Raises:
-        ConfigError: a short format for gradients on a CUDA device, compressed gradients in a mesh that
-            divides the network, or a mesh of another size.
-        ExchangeError: the others did not come.
+        ConfigError: a short format for gradients on a CUDA device, compressed gradients in a mesh that shards
+            the network, or a mesh of another size.
+        ExchangeError: the other workers did not join in time.
     """
 
     def __init__(
@@ -193,20 +193,20 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         if self.mesh.size != size:
             raise ConfigError(
                 f"there are {size} workers, but the mesh has {self.mesh}",
-                fix="start as many workers as the mesh has, or change its data",
+                fix="start as many workers as the mesh has, or change the mesh's data",
             )
         if wire.compresses and not self.mesh.whole:
             raise ConfigError(
-                f"wire.dense {wire.dense} does not go with a mesh that divides the network",
+                f"wire.dense {wire.dense} cannot be combined with a mesh that shards the network",
                 where=f"mesh: {self.mesh}",
-                why="PyTorch adds up gradients of parts in float32",
-                fix="use float32, or a mesh of whole copies",
+                why="PyTorch sums the gradients of sharded layers in float32",
+                fix="set wire.dense: float32, or use a mesh of whole copies",
             )
         if wire.dense != "float32" and not wire.compresses and torch.device(device).type == "cuda":
             raise ConfigError(
-                f"gradients on {device} cannot travel as {wire.dense}",
+                f"gradients on {device} cannot be sent as {wire.dense}",
                 where="wire.dense",
-                why="a short format is rounded on the CPU",
+                why="gradients are rounded to a short format on the CPU",
                 fix="use float32, or the device cpu",
             )
         self.rank, self.size, self.deadline = rank, size, deadline
@@ -215,21 +215,23 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         name, _, port = store.rpartition(":")
         with self._watched("finding each other"):
             start = timedelta(seconds=START_SECONDS)
-            found = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
-            self._store = _c10d.PrefixStore(prefix, found)
-            # Its own connection, so that signs of life do not wait for the worker's operations.
+            store_client = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
+            self._store = _c10d.PrefixStore(prefix, store_client)
+            # Heartbeats have their own connection, so that they do not wait for the worker's operations.
             limit = timedelta(seconds=deadline)
             alone = _c10d.TCPStore(name, int(port), None, False, limit, wait_for_workers=False)
             beat = _Beat(_c10d.PrefixStore(prefix, alone), f"beat/{rank}")
             beat.start()
-            # Called at the exit of the interpreter at the latest: it would abort over a thread in C++ code.
+            # Runs at interpreter exit at the latest: the interpreter aborts if a thread is still in C++ code
+            # then.
             self._end_beat = weakref.finalize(self, beat.end, deadline)
             self.meet("start")
             self._connect(host, device, wire)
 
     def _connect(self, host: str, device: str, wire: Wire) -> None:
         limit = timedelta(seconds=self.deadline)
-        if (interface := interface_of(host)) is not None:  # gloo asks nothing else, and ignores options
+        # Gloo reads only this variable, and ignores options.
+        if (interface := interface_of(host)) is not None:
             variables().setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "gloo",
@@ -245,16 +247,16 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         self._axes: dict[str, ConnectedGroup] = {}
         if not self.mesh.whole:
             for name in ("aside", "feed"):
-                beside = dist.new_group(backend="gloo", timeout=limit)
-                self._axes[name] = ConnectedGroup(beside, beside)
+                extra = dist.new_group(backend="gloo", timeout=limit)
+                self._axes[name] = ConnectedGroup(extra, extra)
         axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
         for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
-            own = self.mesh.axes(self.rank)[axis]
-            # Every process makes every group, in the same order, as `new_group` asks for.
+            axis_ranks = self.mesh.axes(self.rank)[axis]
+            # `new_group` requires that every process creates every group, in the same order.
             for ranks in sorted({tuple(self.mesh.axes(rank)[axis]) for rank in range(self.size)}):
                 made = [dist.new_group(ranks, timeout=limit, backend=backend) for backend in backends]
-                if list(ranks) == own:
+                if list(ranks) == axis_ranks:
                     main, *others = made
                     cuda = others.pop() if on_cuda else None
                     self._axes[axis] = ConnectedGroup(main, others[0] if others else main, cuda, wire=wire)
@@ -290,15 +292,15 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return self._axes["feed"]
 
     def pipeline_group(self, device: str) -> Any:
-        """Return the processes of `pipeline` as PyTorch has them, for tensors on "cpu" or "cuda"."""
+        """Return the PyTorch process group of `pipeline`, for tensors on "cpu" or "cuda"."""
         group = self._axes["pipeline"]
         return group._cuda if device == "cuda" else group._main
 
     def device_mesh(self, device: str) -> DeviceMesh:
-        """Return the mesh of this process's stage as PyTorch has it: replicate, shard and tensor.
+        """Return the PyTorch device mesh of this process's stage: replicate, shard and tensor.
 
         Args:
-            device: type of the device whose tensors its groups are for, "cpu" or "cuda".
+            device: device type of the tensors its groups are for, "cpu" or "cuda".
         """
         mesh, names = self.mesh, ("replicate", "shard", "tensor")
         groups = [
@@ -316,6 +318,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See `Workers.meet`."""
         turn = self._met[stage] = self._met.get(stage, 0) + 1
+        # One key per barrier, numbered: a worker that is still in the previous barrier cannot count for this
+        # one.
         key, look = f"{stage}/{turn}", self.watch(stage)
         with self._watched(stage):
             self._store.add(key, 1)
@@ -325,7 +329,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                     meanwhile()
                 look()
             if self.rank == 0 and turn > 1:
-                self._store.delete_key(f"{stage}/{turn - 1}")  # all are here, so nobody asks for it any more
+                # All workers are past it, so none polls it any more.
+                self._store.delete_key(f"{stage}/{turn - 1}")
 
     def post(self, key: str, data: bytes) -> None:
         """See `Workers.post`."""
@@ -340,16 +345,16 @@ class ConnectedWorkers(ConnectedGroup, Workers):
             while not self._store.check([key]):
                 time.sleep(_POLL_SECONDS)
                 look()
-            found, read = bytes(self._store.get(key)), f"read/{key}"
+            data, read = bytes(self._store.get(key)), f"read/{key}"
             if readers == 1 or self._store.add(read, 1) == readers:
                 self._store.delete_key(key)
                 self._store.delete_key(read)
-            return found
+            return data
 
     def watch(self, stage: str) -> Callable[[], None]:
-        """Return what to call again and again while this worker waits for the others.
+        """Return a function to call repeatedly while this worker waits for the others.
 
-        It raises an `ExchangeError` once one of them has shown no sign of life for the deadline.
+        It raises an `ExchangeError` once a worker has sent no heartbeat for the deadline.
         """
         seen = dict[int, tuple[int, float]]()
         next_look = time.monotonic() + BEAT_SECONDS
@@ -363,7 +368,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return look
 
     def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
-        """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""
+        """Raise an error if a worker is silent; `seen`: number and time of each last heartbeat."""
         now, deadline = time.monotonic(), self.deadline if stage != "start" else START_SECONDS
         for rank, beat in enumerate(self._beats_of_all()):
             last, at = seen.get(rank, (-1, now))
@@ -371,32 +376,33 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 seen[rank] = beat, now
             elif now - at > deadline:
                 raise ExchangeError(
-                    f"worker {rank} has shown no sign of life for {deadline:g} s",
+                    f"worker {rank} has sent no heartbeat for {deadline:g} s",
                     where=f"stage: {stage}, in worker {self.rank}",
-                    why="all workers must be there to go on",
-                    fix="look at its log",
+                    why="training cannot continue without all workers",
+                    fix=f"look at the log of worker {rank}",
                 )
 
     def silent(self) -> list[int]:
-        """Return the workers that give no sign of life; this takes a second or two.
+        """Return the workers that send no heartbeat; this takes a second or two.
 
-        Who finds out first tells the others, since workers that lost one end, too.
+        The first worker that finds out publishes the result: workers that lost another one exit, and would
+        then look lost themselves.
         """
         try:
             if self._store.check(["lost"]):
-                told = self._store.get("lost")
+                lost = self._store.get("lost")
             else:
-                found = self._unheard()
-                told = self._store.compare_set("lost", "", ",".join(map(str, found))) if found else b""
-        except RuntimeError:  # who holds the store has gone
+                silent = self._unheard()
+                lost = self._store.compare_set("lost", "", ",".join(map(str, silent))) if silent else b""
+        except RuntimeError:  # the process that holds the store is gone
             return []
-        return [int(rank) for rank in told.decode().split(",") if rank]
+        return [int(rank) for rank in lost.decode().split(",") if rank]
 
     def _unheard(self) -> list[int]:
-        """Return the workers that are not heard soon after the others.
+        """Return the workers that send no heartbeat soon after the others.
 
-        Where many processes share a core, signs come late. Then the wait for more is three times as long as
-        the last one took.
+        Where many processes share a core, heartbeats come late. Then the wait for the next is three times as
+        long as the wait for the previous one.
         """
         before, missing = self._beats_of_all(), set(range(self.size)) - {self.rank}
         start = time.monotonic()
@@ -416,13 +422,13 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         self._end_beat()
         dist.destroy_process_group()
         # Gloo's threads end with the last reference to their group. To free a tensor they need the
-        # interpreter, and if that is at its end by then, the process aborts.
+        # interpreter; if it is shutting down by then, the process aborts.
         for group in (self, *self._axes.values()):
             group._main = group._counting = group._cuda = None
 
 
 class _Beat(threading.Thread):
-    """A worker's signs of life: a number in the store that grows."""
+    """Sends a worker's heartbeats: a number in the store that grows."""
 
     def __init__(self, store: Any, key: str) -> None:
         super().__init__(name="satrap-beat", daemon=True)
@@ -433,24 +439,24 @@ class _Beat(threading.Thread):
             try:
                 self._store.add(self._key, 1)
             except RuntimeError:
-                return  # the process that holds the store has gone; the next operation raises an error
+                return  # the process that holds the store is gone; the next operation raises an error
             self._stopping.wait(BEAT_SECONDS)
 
     def end(self, seconds: float) -> None:
-        """Stop; wait at most some seconds for what it is doing."""
+        """Stop; wait at most `seconds` for its current operation."""
         self._stopping.set()
         self.join(seconds)
 
 
 def _named(workers: Sequence[int]) -> str:
-    """Return, for an error, who was lost; it may not be known."""
+    """Return the lost workers by name, for an error; they may be unknown."""
     if not workers:
         return "another worker"
     return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
 
 
 def _of_network(error: RuntimeError) -> bool:
-    """Return whether an error is of `torch.distributed`, and not of what a model computes."""
+    """Return whether an error comes from `torch.distributed`, rather than from the model's computation."""
     return isinstance(error, _c10d.DistError) or "gloo" in str(error)
 
 

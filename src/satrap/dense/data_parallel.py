@@ -22,27 +22,27 @@ from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
 LARGEST_SUM = 3e38
-"""Magnitude up to which a sum over workers is finite in every number format, rounded terms included."""
+"""Largest magnitude for which a sum over workers is finite in every number format, with rounded terms."""
 
 
 class DataParallel(DenseBackend):
-    """Each worker has the whole network and its optimizer; a worker alone trains on one device.
+    """Each worker has the whole network and its optimizer; a single worker trains on one device.
 
-    Several workers add their gradients in one sum of one buffer; on their way they may be rounded, or
-    compressed, see `satrap.dense.compressed`. The buffer
-    also carries the verdict of each worker, exactly, so that all take the same step or none does. One whose
-    gradients are finite, but so large that the sum of all might not be, refuses the step, too.
+    Several workers sum their gradients in one all-reduce of one buffer. In transit, gradients may be rounded,
+    or compressed, see `satrap.dense.compressed`. The buffer also carries each worker's verdict, exactly, so
+    that either all workers take the step or none does. A worker also rejects the step if its gradients are
+    finite, but so large that their sum over all workers might overflow.
 
     Args:
         model: the network.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With W
             workers it is the root of |d|^2 + sum over workers of |g_w / W|^2, where d is the mean gradient of
-            the parameters and g_w what worker w pushes for its rows. In `hybrid` each push is one update.
-            In `sync` a row that several workers use gets one update with the summed gradient. Only the shards
-            know its norm, which is at most sqrt(W) times the norm counted here.
+            the parameters and g_w the gradient that worker w pushes for its rows. In `hybrid` each push is
+            one update. In `sync` a row that several workers use gets one update with the summed gradient.
+            Only the shards know its norm, which is at most sqrt(W) times the norm counted here.
         workers: all workers, default this one alone.
-        precision: in which the loss was computed; with "float16" it is scaled, see `LossScale`.
+        precision: precision of the loss computation; with "float16" the loss is scaled, see `LossScale`.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class DataParallel(DenseBackend):
         self.clip_norm, self.scale = clip_norm, LossScale(precision)
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
         self._compressed = compressed.compressed(self.parameters, self.workers.data)
-        self._losses: list[Tensor] = []  # of the parts of a batch, each times its share
+        self._losses: list[Tensor] = []  # of the microbatches, each times its share
 
     def begin(self) -> None:
-        """Give every copy of the network the weights of the first."""
+        """Broadcast the weights of the first copy to every copy of the network."""
         self.workers.data.broadcast(list(self.model.state_dict().values()))
 
     def settle(self, exchange: Exchange) -> None:
-        """Give every copy the buffers of the first; the weights are equal."""
+        """Broadcast the buffers of the first copy to every copy; the weights are equal already."""
         self.workers.data.broadcast(list(self.model.buffers()))
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class DataParallel(DenseBackend):
         self._losses.append(loss.detach().double() * share)
 
     def _backward(self, loss: Tensor | None, share: float) -> Tensor:
-        """Compute the gradients of the rest of a batch; return the mean loss of it all, times the share."""
+        """Compute the gradients of the last microbatch; return the batch's mean loss, times the share."""
         if loss is not None:
             self.accumulate(loss, share)
         else:
@@ -119,9 +119,11 @@ class DataParallel(DenseBackend):
         right = loss is None or (
             finite_sum(total, gradients) and self._summable(gradients) and (finite is None or finite())
         )
-        del gradients  # those that replace them may need their memory
+        del gradients  # so that the averaged gradients can use their memory
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
         mean = total.item()
+        # Without clipping, row gradients are final now and can travel while the dense gradients are summed.
+        # With clipping they still change: their factor needs the norm over all workers, that is the sum.
         if ready is not None and self.clip_norm is None:
             ready(right)
         stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])
@@ -139,10 +141,10 @@ class DataParallel(DenseBackend):
         stop: bool,
         finite: Callable[[], bool] | None,
     ) -> Stepped:
-        """Take a step that the device leaves out if it must: it has its orders before the host knows."""
+        """Queue a step before the host knows the verdict; the device skips it if it must."""
         of_rows = [row.grad for row in rows if row.grad is not None]
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if finite is None or any(row.is_cuda for row in rows):  # there `finite` would wait
+        if finite is None or any(row.is_cuda for row in rows):  # on CUDA, `finite` would wait for the device
             right = all_finite(total, [*gradients, *of_rows])
         else:
             right = all_finite(total, gradients) & finite()
@@ -164,7 +166,7 @@ class DataParallel(DenseBackend):
         return _summable(terms, self.partners.data.size, compressed.LARGEST)
 
     def _take(self, lr_scale: float, refused: Tensor | None = None) -> None:
-        """Take the optimizer step, and drop the gradients: the next forward pass can have their memory."""
+        """Take the optimizer step, and drop the gradients: the next forward pass can use their memory."""
         if self.optimizer is not None:
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale
@@ -190,14 +192,14 @@ class DataParallel(DenseBackend):
         return own
 
     def _reduce(self, own: Stepped, of_rows: float) -> tuple[Stepped, float]:
-        """Replace the gradients by their mean over the copies of the network, in one sum."""
+        """Replace the gradients by their mean over the copies of the network, in one all-reduce."""
         copies = self.partners.data
         say = [float(not own.accepted), own.loss if own.accepted else 0.0, of_rows, float(own.stop)]
         if self._compressed is not None:
-            said = self._compressed.average(say, refused=not own.accepted)
-        else:  # A worker that refuses sends zeros: its NaN would spoil the sums.
-            said = average(self.parameters, copies, say, zero=not own.accepted)
-        return Stepped(said[0] == 0, said[1] / copies.size, said[3] > 0), said[2] / copies.size**2
+            totals = self._compressed.average(say, refused=not own.accepted)
+        else:  # A worker that rejects the step sends zeros: its NaN would spoil the sums.
+            totals = average(self.parameters, copies, say, zero=not own.accepted)
+        return Stepped(totals[0] == 0, totals[1] / copies.size, totals[3] > 0), totals[2] / copies.size**2
 
     def part(self) -> DensePart:
         """Return the whole network in process 0, nothing elsewhere."""
@@ -211,19 +213,19 @@ class DataParallel(DenseBackend):
         return DensePart(weights, optimizer)
 
     def restore(self, whole: DenseState) -> None:
-        """Take over the whole network."""
+        """Restore the whole network."""
         if difference := same_shapes(whole.weights, self.model):
             raise ConfigError(
-                "the network is not the one that was saved",
+                "the network differs from the saved one",
                 where=difference,
-                fix="build it with the arguments it was trained with",
+                fix="build the network with the arguments it was trained with",
             )
         with torch.no_grad():
-            for name, own in self.model.state_dict().items():  # one by one: see `dense.offload`
-                own.copy_(in_memory(whole.weights[name]))
+            for name, tensor in self.model.state_dict().items():  # one at a time: see `dense.offload`
+                tensor.copy_(in_memory(whole.weights[name]))
         if self.optimizer is not None and whole.optimizer:
             state = whole.optimizer["state"]
-            if not isinstance(self.optimizer, OffloadedOptimizer):  # it reads one by one
+            if not isinstance(self.optimizer, OffloadedOptimizer):  # it reads tensors one at a time
                 state = {
                     number: {k: in_memory(v) for k, v in entry.items()} for number, entry in state.items()
                 }
@@ -232,35 +234,35 @@ class DataParallel(DenseBackend):
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:
-        """Return copies of the buffers, except in process 0, whose buffers are in `part`, and of errors."""
-        kept = {} if self.workers.rank == 0 else dict(self.model.named_buffers())
+        """Return copies of the buffers (process 0 has its buffers in `part`), and of compression errors."""
+        tensors = {} if self.workers.rank == 0 else dict(self.model.named_buffers())
         if self._compressed is not None:
-            kept |= {f"{compressed.KEPT}{name}": t for name, t in self._compressed.state().items()}
-        return {name: t.detach().cpu().clone() for name, t in kept.items()}
+            tensors |= {f"{compressed.KEPT}{name}": t for name, t in self._compressed.state().items()}
+        return {name: t.detach().cpu().clone() for name, t in tensors.items()}
 
     def restore_own(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over buffers, and errors if gradients are compressed as they were."""
-        own, kept = dict(self.model.named_buffers()), compressed.KEPT
+        """Restore buffers, and compression errors if the compression has not changed."""
+        buffers, prefix = dict(self.model.named_buffers()), compressed.KEPT
         if self._compressed is not None:
             self._compressed.restore(
-                {name.removeprefix(kept): t for name, t in tensors.items() if name.startswith(kept)}
+                {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             )
         with torch.no_grad():
             for name, value in tensors.items():
-                if not name.startswith(kept):
-                    own[name].copy_(value)
+                if not name.startswith(prefix):
+                    buffers[name].copy_(value)
 
 
 def average(
     parameters: Sequence[nn.Parameter], group: Group, say: Sequence[float] = (), *, zero: bool = False
 ) -> list[float]:
-    """Replace gradients by their mean over a group, in one sum of one buffer.
+    """Replace gradients by their mean over a group, in one all-reduce of one buffer.
 
     Args:
-        parameters: whose gradients; one that is missing counts as zeros, unless it is missing everywhere.
+        parameters: their gradients are averaged; a missing one counts as zeros, unless all processes lack it.
         group: the processes.
-        say: numbers to sum up beside, which are not rounded.
-        zero: whether this process gives zeros in place of its gradients.
+        say: numbers to sum in the same buffer, without rounding.
+        zero: whether this process sends zeros instead of its gradients.
 
     Returns:
         The sums of `say`.
@@ -275,30 +277,30 @@ def average(
     device = parameters[0].device if parameters else torch.device("cpu")
     flat = torch.cat([torch.tensor(head, device=device), *parts])
     group.sum(flat, exact=len(head))
-    said = flat[: len(head)].tolist()
+    totals = flat[: len(head)].tolist()
     values: Sequence[Tensor] = torch.split(
         flat[len(head) :].div_(group.size), [p.numel() for p in parameters]
     )
-    for p, value, uses in zip(parameters, values, said[len(say) :], strict=True):
+    for p, value, uses in zip(parameters, values, totals[len(say) :], strict=True):
         p.grad = value.view_as(p).to(p.dtype) if uses else None
-    return said[: len(say)]
+    return totals[: len(say)]
 
 
 def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
-    """Return whether the loss and all gradients are finite, and so is the sum of each gradient."""
+    """Return whether the loss, all gradients, and the sum of each gradient are finite."""
     return bool(all_finite(loss, gradients))
 
 
 def all_finite(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-    """Return what `finite_sum` does, as a truth value on the device of the loss."""
-    # A sum is finite only if every term is: one cheap pass without a mask. This also refuses huge finite
+    """Return the result of `finite_sum` as a boolean tensor on the device of the loss."""
+    # A sum is finite only if every term is: one cheap pass without a mask. This also rejects huge finite
     # gradients whose sum overflows, as it should.
     sums = [loss.detach().float(), *(g.sum(dtype=torch.float32).to(loss.device) for g in gradients)]
     return torch.isfinite(torch.stack(sums)).all()
 
 
 def _summable(gradients: Sequence[Tensor], copies: int, largest: float) -> bool:
-    # Before the sum and not after it, because other gradients are sent before it, see `ready` of `step`.
+    # Checked before the sum, not after it: row gradients are sent before it, see `ready` of `step`.
     ends = [end.float().abs() for g in gradients if copies > 1 and g.numel() for end in torch.aminmax(g)]
     return not ends or bool(torch.stack(ends).max() <= largest / copies)
 

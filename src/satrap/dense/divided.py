@@ -1,4 +1,4 @@
-"""The network in parts: sharded over its copies, or with each layer divided among processes."""
+"""The network in parts: sharded over its copies, or with each layer split among processes."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ from satrap.exchange import Exchange
 class Divided(DataParallel):
     """The processes of a mesh hold parts of the network, see `Mesh`.
 
-    `fully_shard` averages the gradients of what is sharded while the backward pass runs; all others are
-    averaged here. Then all processes agree on the step. So each process runs every forward and backward pass.
+    `fully_shard` averages the gradients of sharded weights while the backward pass runs; all other gradients
+    are averaged here. Then all processes agree on the step. So each process runs every forward and backward
+    pass.
 
-    Each optimizer sees the numbers that its process has, as plain tensors. So it must treat each number by
-    itself, as SGD, Adagrad, Adam and AdamW do.
+    Each optimizer sees its process's elements, as plain tensors. So its update must be elementwise, as in
+    SGD, Adagrad, Adam and AdamW.
 
     Args:
-        model: the network; it is divided in place, with the weights it has in process 0.
+        model: the network; it is sharded in place, with the weights it has in process 0.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
         workers: the processes of the mesh.
-        precision: in which the loss was computed, see `DataParallel`; the scale of "float16" is that of all
-            processes, because all accept a step or none does.
+        precision: precision of the loss computation, see `DataParallel`; all processes share one scale with
+            "float16", because all accept a step or none does.
 
     Raises:
-        ConfigError: the network cannot be divided so, see `tensor_plan`, or the optimizer looks at more than
-            one number at a time.
+        ConfigError: the network cannot be sharded this way, see `tensor_plan`, or the optimizer's update is
+            not elementwise.
     """
 
     whole, collective = False, True
@@ -64,69 +65,71 @@ class Divided(DataParallel):
         plan, record = tensor_plan(model, workers.mesh.tensor), common(model, workers)
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         mesh = workers.device_mesh((device if record is None else record.device).type)
-        self.parameters = []  # else each stays whole until all are divided
+        self.parameters = []  # else every parameter would stay whole until all are sharded
         self._know(spread(model, workers.mesh, mesh, plan, deferred=record), make)
         if record is not None:
             self._equalize()
         self._reduce_next(False)
 
     def _equalize(self) -> None:
-        """Make copies equal that several processes have computed: other processors may round differently."""
+        """Make copies equal that several processes computed: their processors may round differently."""
         with self.workers.watched("first weights"):
             for piece in self._pieces:
                 piece.equalize()
         self.workers.broadcast(list(self.model.buffers()))
 
     def _know(self, pieces: list[Piece], make: MakeOptimizer | None) -> None:
-        """Keep what this process has of the network, and make the optimizer of that."""
+        """Store this process's parameter shards, and make their optimizer."""
         self._pieces = pieces
         self._trained = [piece for piece in pieces if piece.parameter.requires_grad]
         self.parameters = [piece.parameter for piece in self._trained]
         self._locals = [nn.Parameter(piece.local) for piece in self._trained]
         self.trainable = make is not None
-        own = {id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)}
-        trained = [own.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
+        locals_of = {
+            id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)
+        }
+        trained = [locals_of.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
         if make is not None and trained:
             self._keep_own(make(trained))
 
     def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take this process's part of the optimizer of the whole network, whose groups are right."""
-        self.optimizer, count, own = optimizer, 0, set(self._locals)
+        """Reduce the optimizer of the whole network, whose groups are right, to this process's shards."""
+        self.optimizer, count, mine = optimizer, 0, set(self._locals)
         self._base_rates = [g["lr"] for g in optimizer.param_groups]
         self._groups, self._numbers = list[list[int]](), list[int]()
         for group in optimizer.param_groups:
             numbers = list(range(count, count + len(group["params"])))
-            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in own]
+            pairs = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in mine]
             self._groups.append(numbers)
-            self._numbers += [n for n, _ in kept]
-            group["params"], count = [p for _, p in kept], count + len(numbers)
-        for parameter in set(optimizer.state) - own:
+            self._numbers += [n for n, _ in pairs]
+            group["params"], count = [p for _, p in pairs], count + len(numbers)
+        for parameter in set(optimizer.state) - mine:
             del optimizer.state[parameter]
         fuse(optimizer)
 
     def forget(self) -> None:
         """See `DenseBackend.forget`."""
         super().forget()
-        self.model.zero_grad()  # whole gradients that have not been reduced, too
+        self.model.zero_grad()  # also drops whole gradients that have not been reduced
 
     def _reduce_next(self, last: bool) -> None:
-        """Say whether the next backward pass is the last of a step, after which gradients are reduced."""
+        """Set whether the next backward pass is the last of a step, after which gradients are reduced."""
         if isinstance(self.model, FSDPModule) and self.workers.mesh.reduces_once:
             self.model.set_is_last_backward(last)
             self.model.set_reshard_after_backward(last)
             self.model.set_requires_gradient_sync(last)
 
     def begin(self) -> None:
-        """Do nothing: the parts are those of the network of process 0."""
+        """Do nothing: the shards were cut from the network of process 0."""
 
     def settle(self, exchange: Exchange) -> None:
-        """Give every process the buffers of process 0; the weights are equal where they are copies."""
+        """Broadcast the buffers of process 0 to every process; copies of weights are equal already."""
         self.workers.broadcast(list(self.model.buffers()))
 
     def accumulate(self, loss: Tensor, share: float) -> None:
         """See `DenseBackend.accumulate`.
 
-        Sharded gradients are averaged, and stay sharded, part by part, unless `Mesh.reduces_once`.
+        Sharded gradients are averaged per microbatch, and stay sharded, unless `Mesh.reduces_once`.
         """
         with self.workers.watched("backward pass"):
             super().accumulate(loss, share)
@@ -142,7 +145,7 @@ class Divided(DataParallel):
         finite: Callable[[], bool] | None = None,
         ready: Callable[[bool], None] | None = None,
     ) -> Stepped:
-        """See `DenseBackend.step`; the loss is never None, and `ready` is told whether all accept."""
+        """See `DenseBackend.step`; the loss is never None, and `ready` receives the common verdict."""
         assert loss is not None, "every process takes part in the backward pass"
         self._reduce_next(True)
         total = self._backward(loss, share)
@@ -164,12 +167,12 @@ class Divided(DataParallel):
         return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
     def _average(self) -> None:
-        """Average the gradients that `fully_shard` has not: over the copies of the part they are of."""
+        """Average the gradients that `fully_shard` has not, over the copies of their shard."""
         tensor = self.workers.tensor
         groups: list[tuple[Group, Callable[[Piece], bool]]] = [
             (self.workers.data, lambda piece: not piece.sharded and piece.tensor_dim is not None),
             (self.workers, lambda piece: not piece.sharded and piece.tensor_dim is None),
-            # Equal but for rounding, which must not make the copies differ.
+            # Equal except for rounding; averaging removes the difference, so that the copies stay equal.
             (tensor, lambda piece: piece.sharded and piece.tensor_dim is None),
         ]
         for group, belongs in groups:
@@ -180,16 +183,16 @@ class Divided(DataParallel):
                 average(chosen, group)
 
     def _agree_on(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
-        """Return what all processes say of the step together, and clip."""
+        """Return the common verdict of all processes on the step, and clip."""
         mesh, total = self.workers.mesh, 0.0
         if self.clip_norm is not None and own.accepted:
             total = squares(rows) / (mesh.data**2 * mesh.tensor)
             for local, piece in zip(self._locals, self._trained, strict=True):
                 if local.grad is not None:
                     total += squares([local.grad]) / self._copies(piece)
-        say = torch.tensor([not own.accepted, own.loss, own.stop, total], dtype=torch.float64)
-        self.workers.sum(say)
-        refused, loss, stop, total = say.tolist()
+        totals = torch.tensor([not own.accepted, own.loss, own.stop, total], dtype=torch.float64)
+        self.workers.sum(totals)
+        refused, loss, stop, total = totals.tolist()
         if self.clip_norm is not None and not refused:
             factor = min(self.clip_norm / (math.sqrt(total) + 1e-6), 1.0)
             for gradient in (*(local.grad for local in self._locals if local.grad is not None), *rows):
@@ -197,7 +200,7 @@ class Divided(DataParallel):
         return Stepped(refused == 0, loss / mesh.size, stop > 0)
 
     def _copies(self, piece: Piece) -> int:
-        """Return how many processes have the same numbers of a parameter."""
+        """Return how many processes hold the same elements of a parameter."""
         mesh = self.workers.mesh
         return (
             mesh.data
@@ -207,11 +210,11 @@ class Divided(DataParallel):
 
     @property
     def _first(self) -> bool:
-        """Whether this process gives to a checkpoint what it and others hold together."""
+        """Whether this process writes tensors that several processes hold in common to a checkpoint."""
         return self.workers.data.rank == self.workers.tensor.rank == 0
 
     def part(self) -> DensePart:
-        """See `DenseBackend.part`; of copies, the first process gives it."""
+        """See `DenseBackend.part`; the first of several copies returns it."""
         pieces = {id(piece.parameter): piece for piece in self._pieces}
         weights, regions = dict[str, Tensor](), dict[str, Region]()
         for name, tensor in self._tensors().items():
@@ -222,30 +225,30 @@ class Divided(DataParallel):
                 weights[name], regions[name] = piece.local, piece.region[:2]
         if self.optimizer is None:
             return DensePart(weights, {}, regions)
-        found = self._numbered(self.optimizer.state_dict())
+        saved = self._numbered(self.optimizer.state_dict())
         state = dict[int, dict[str, Any]]()
         for number, piece, local in zip(
             self._numbers, self._pieces_in_order(), self._in_order(), strict=True
         ):
-            if not piece.first or number not in found["state"]:
+            if not piece.first or number not in saved["state"]:
                 continue
-            state[number] = found["state"][number]
+            state[number] = saved["state"][number]
             regions |= {
                 f"{number}.{key}": piece.region[:2]
                 for key, value in state[number].items()
                 if isinstance(value, Tensor) and value.ndim and value.shape == local.shape
             }
-        return DensePart(weights, {**found, "state": state}, regions)
+        return DensePart(weights, {**saved, "state": state}, regions)
 
     def _numbered(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the optimizer's state with base rates and with the numbers of the whole network."""
+        """Return the optimizer state with base rates and with the numbering of the whole network."""
         for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
             group["lr"], group["params"] = rate, numbers
         state = {self._numbers[number]: entry for number, entry in found["state"].items()}
         return {**found, "state": state}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers that this process has, or has a part of, by name."""
+        """Return the parameters and buffers of which this process holds all or a part, by name."""
         return dict(self.model.state_dict(keep_vars=True))
 
     def _in_order(self) -> list[nn.Parameter]:
@@ -254,12 +257,12 @@ class Divided(DataParallel):
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _pieces_in_order(self) -> list[Piece]:
-        """Return the trained pieces in the order in which the optimizer numbers them."""
-        own = dict(zip(map(id, self._locals), self._trained, strict=True))
-        return [own[id(local)] for local in self._in_order()]
+        """Return the trained parameter shards in the order in which the optimizer numbers them."""
+        shards = dict(zip(map(id, self._locals), self._trained, strict=True))
+        return [shards[id(local)] for local in self._in_order()]
 
     def restore(self, whole: DenseState) -> None:
-        """Take over this process's part of a network."""
+        """Restore this process's part of a network."""
         pieces = {id(piece.parameter): piece for piece in self._pieces}
         with torch.no_grad():
             for name, tensor in self._tensors().items():
@@ -270,11 +273,13 @@ class Divided(DataParallel):
                     piece.local.copy_(piece.cut(whole.weights[name]))
         if self.optimizer is None or not whole.optimizer:
             return
-        own, saved = self.optimizer.state_dict()["param_groups"], whole.optimizer["state"]
+        groups_here, saved = self.optimizer.state_dict()["param_groups"], whole.optimizer["state"]
         numbered = enumerate(zip(self._numbers, self._pieces_in_order(), strict=True))
         groups = [
             {**group, "params": here["params"]}
-            for group, here in zip(kept_ways(whole.optimizer["param_groups"], own), own, strict=True)
+            for group, here in zip(
+                kept_ways(whole.optimizer["param_groups"], groups_here), groups_here, strict=True
+            )
         ]
         state = {number: piece.cut_state(saved[of]) for number, (of, piece) in numbered if saved.get(of)}
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -282,7 +287,7 @@ class Divided(DataParallel):
 
 
 def check_separable(make: MakeOptimizer) -> None:
-    """Raise `ConfigError` if an optimizer's steps of two halves are not those of the whole."""
+    """Raise `ConfigError` unless an optimizer updates two halves as it updates the whole."""
     random = torch.Generator().manual_seed(0)
     start, gradients = torch.randn(4, 4, generator=random), torch.randn(2, 4, 4, generator=random)
     results = list[Tensor]()
@@ -296,7 +301,7 @@ def check_separable(make: MakeOptimizer) -> None:
         results.append(torch.cat([parameter.detach() for parameter in parameters]))
     if not torch.allclose(results[0], results[1], rtol=1e-5, atol=1e-7):
         raise ConfigError(
-            f"{type(optimizer).__name__} does not go with a network in parts",
-            why="it looks at whole weights, and each worker has a part of them",
+            f"{type(optimizer).__name__} cannot be combined with a sharded network",
+            why="its update needs whole weights, and each worker has only a part of them",
             fix="use SGD, Adagrad, Adam or AdamW, or a mesh without tensor and sharded",
         )

@@ -1,4 +1,4 @@
-"""Optimizer steps that are one kernel, and that a device itself leaves out after bad gradients."""
+"""Optimizer steps that are one kernel, and that the device itself skips after bad gradients."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 WAYS = ("foreach", "fused", "capturable", "differentiable")
-"""Options of PyTorch's optimizers that say how a step is computed, not which."""
+"""Options of PyTorch's optimizers that choose the implementation of a step, not its result."""
 
 _FUSED_HERE = (torch.optim.Adam, torch.optim.AdamW)
 _LEFT_OUT = (*_FUSED_HERE, torch.optim.SGD)
 
 
 def left_open(group: Mapping[str, Any]) -> bool:
-    """Return whether the maker of an optimizer has left to others how its step is computed."""
+    """Return whether the creator of an optimizer left the implementation of its step open."""
     chosen = any(group.get(way) for way in WAYS if way != "fused")
     return group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
 
 
 def fuse(optimizer: torch.optim.Optimizer) -> None:
-    """Make the step of `Adam` or `AdamW` on CUDA devices one kernel, unless its maker has chosen another way.
+    """Make the step of `Adam` or `AdamW` on CUDA devices one kernel, unless its creator chose otherwise.
 
-    PyTorch's default there is some ten kernels, each of which reads and writes all numbers. The results
+    PyTorch's default there is some ten kernels, each of which reads and writes all elements. The results
     differ by rounding.
     """
     groups = optimizer.param_groups
@@ -37,8 +37,8 @@ def fuse(optimizer: torch.optim.Optimizer) -> None:
 
 
 def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return saved parameter groups with an optimizer's own `WAYS`: a snapshot may be of another device."""
-    if len(saved) != len(own):  # PyTorch has an error for it
+    """Return saved parameter groups with an optimizer's own `WAYS`: the snapshot's device may differ."""
+    if len(saved) != len(own):  # PyTorch raises its own error for this
         return list(saved)
     return [
         {**group, **{way: here[way] for way in WAYS if way in here}}
@@ -47,10 +47,10 @@ def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]])
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Return whether the next step may be one of `step_unless`.
+    """Return whether the next step may be a `step_unless`.
 
-    It may not if parameters are on several devices, nor if it is the first of a parameter: SGD would take
-    memory that nothing was written to for its momentum.
+    It may not if parameters are on several devices, nor if it is the first step of a parameter: SGD would
+    then use uninitialized memory as its momentum.
     """
     if optimizer is None or type(optimizer) not in _LEFT_OUT:
         return False
@@ -64,7 +64,7 @@ def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
 
 
 def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
-    """Take a step, unless `refused`, a truth value that may not be known to the host yet.
+    """Take a step, unless `refused`, a boolean tensor that the host may not know yet.
 
     `torch.amp.GradScaler` uses fused optimizers in this way.
     """
@@ -76,7 +76,7 @@ def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
 
 
 class HostCopy:
-    """Numbers of a device on their way to host memory, which what is computed later does not delay.
+    """A device-to-host copy of numbers that later computation on the device does not delay.
 
     Args:
         numbers: one-dimensional.
@@ -95,5 +95,5 @@ class HostCopy:
         """Wait for the numbers, and return them."""
         if self._copied is not None:
             self._copied.synchronize()
-        found: list[float] = self._numbers.tolist()
-        return found
+        numbers: list[float] = self._numbers.tolist()
+        return numbers

@@ -13,22 +13,22 @@ _GET_ADDRESS = 0x8915
 
 
 def interface_of(host: str) -> str | None:
-    """Return the name of the interface that has the IPv4 address of `host`; None: it cannot be found.
+    """Return the name of the interface that has the IPv4 address of `host`; None: not found.
 
     Args:
         host: a name or address of this machine.
     """
     names = [name for _, name in socket.if_nameindex()]
     try:
-        wanted = socket.gethostbyname(host)
+        address = socket.gethostbyname(host)
     except OSError:
         return None
-    if wanted.startswith("127."):
+    if address.startswith("127."):
         return next((name for name in names if name in _LOOPBACKS), None)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for name in names:
             with suppress(OSError):  # it has no IPv4 address
-                found = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(found[20:24]) == wanted:
+                reply = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(reply[20:24]) == address:
                     return name
     return None

@@ -1,4 +1,4 @@
-"""How many processes train, and which part of the network each of them has."""
+"""The number of training processes, and each one's part of the network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal, get_args
 from satrap.errors import ConfigError
 
 Sharded = bool | Literal["gradients", "optimizer"]
-"""What the processes with equal parts divide once more, see `Mesh`."""
+"""The state that copies of the same part shard among themselves, see `Mesh`."""
 
 _SHARDED: dict[Sharded, str] = {True: "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"]
-"""In which order a process computes the micro-batches of a batch, see `Mesh`."""
+"""The order in which a process computes the microbatches of a batch, see `Mesh`."""
 
 INTERLEAVED = ("interleaved_1f1b", "looped_bfs")
 """Schedules in which each process has several stages."""
@@ -23,42 +23,43 @@ INTERLEAVED = ("interleaved_1f1b", "looped_bfs")
 class Mesh:
     """How the dense network is spread over `data * tensor * pipeline` processes.
 
-    `Mesh(data=4)` are four copies. `Mesh(data=2, tensor=2)` are two copies, and two processes have a half of
-    each layer of a copy. `Mesh(data=4, sharded=True)` divides weights, gradients and optimizer state among
-    four processes, which gather the weights of a layer when they need it. `Mesh(pipeline=2)` gives the first
-    layers to one process and the others to a second one, see `satrap.dense.stages`.
+    `Mesh(data=4)` is four copies. `Mesh(data=2, tensor=2)` is two copies, with each layer of a copy split
+    between two processes. `Mesh(data=4, sharded=True)` shards weights, gradients and optimizer state over
+    four processes, which gather the weights of a layer when they need them. `Mesh(pipeline=2)` gives the
+    first layers to one process and the others to a second one, see `satrap.dense.stages`.
 
     Process `r` has the tensor coordinate `r % tensor`, the stage `r // tensor % pipeline`, and trains the
-    data share `r // (tensor * pipeline)`; so processes that have parts of one copy are neighbours.
+    data share `r // (tensor * pipeline)`; so the processes of one copy are neighbours.
 
     Args:
         data: shares of each batch, default 1.
         tensor: parts of each layer, default 1.
-        sharded: True: weights, gradients and optimizer state are divided over the shares (ZeRO-3);
-            "gradients": gradients and optimizer state are, and weights are whole from a step's forward pass
-            to the end of its backward pass (ZeRO-2); "optimizer": the optimizer state is, and with
-            micro-batches gradients are whole, too, until they are reduced once for all (ZeRO-1); default
-            False, not at all. Whatever it is, weights and optimizer state are in shards between the steps.
-        shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
-            all shares.
-        pipeline: processes that have stages, one after another, default 1. With `tensor`, the processes of a
-            tensor group have parts of the layers of one stage. With `sharded`, the copies of a stage divide
-            it among themselves; whatever it says, they do so as with "optimizer".
-        microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
+        sharded: True: weights, gradients and optimizer state are sharded over the data shares (ZeRO-3);
+            "gradients": gradients and optimizer state are sharded, and weights are whole from a step's
+            forward pass to the end of its backward pass (ZeRO-2); "optimizer": the optimizer state is
+            sharded, and with microbatches gradients stay whole as well until one reduction at the end
+            (ZeRO-1); default False: nothing is sharded. In all sharded modes, weights and optimizer state are
+            sharded between steps.
+        shard_size: shard over groups of this many neighbouring data shares, and copy between groups; default:
+            one group of all data shares.
+        pipeline: processes that hold successive stages, default 1. With `tensor`, the processes of a tensor
+            group split the layers of one stage. With `sharded`, the copies of a stage shard it among
+            themselves, always as with "optimizer".
+        microbatches: number of microbatches per batch, which follow each other through the stages; default
             four times the processes of a pipeline.
-        schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
-            keeps at most as many parts in memory as stages follow it; "gpipe": after all forward passes.
-            "interleaved_1f1b" and "looped_bfs" are these two with several stages in each process, which idle
-            less and send more: process p of P has the stages p, P + p, 2 P + p and so on.
-        stages: names of the modules with which the second and all later stages begin; default: the most
-            costly stage has as few operations as possible, see `satrap.dense.stages`.
-        stages_per_rank: how many stages each process of a pipeline has; default: what `stages` has names for,
-            or 2 with "interleaved_1f1b" and "looped_bfs", else 1.
+        schedule: "1f1b" (default): a stage computes the backward pass of a microbatch as soon as it can, so
+            it keeps at most as many microbatches in memory as stages follow it; "gpipe": after all forward
+            passes. "interleaved_1f1b" and "looped_bfs" are these two with several stages in each process,
+            which idle less and send more: process p of P has the stages p, P + p, 2 P + p and so on.
+        stages: names of the modules with which the second and all later stages begin; default: a split that
+            makes the most costly stage as cheap as possible, see `satrap.dense.stages`.
+        stages_per_rank: stages per process of a pipeline; default: the number that `stages` names, or 2 with
+            "interleaved_1f1b" and "looped_bfs", else 1.
 
     Raises:
         ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with an
-            unknown schedule, with a number of parts of a batch or of stages that does not go with it, or with
-            names for another number of stages.
+            unknown schedule, with an unsupported number of microbatches or stages, or with the wrong number
+            of stage names.
     """
 
     data: int = 1
@@ -78,9 +79,9 @@ class Mesh:
                 raise ConfigError(f"mesh: {name} must be >= 1, got {value}")
         if self.shard_size is not None and self.data % self.shard_size:
             raise ConfigError(
-                f"shard_size {self.shard_size} does not divide the {self.data} shares of the mesh",
-                why="each part must have as many copies as any other",
-                fix=f"use a divisor of {self.data}",
+                f"shard_size {self.shard_size} does not divide the {self.data} data shares of the mesh",
+                why="each shard must have the same number of copies",
+                fix=f"set shard_size to a divisor of {self.data}",
             )
         if self.pipeline > 1:
             self._check_pipeline()
@@ -88,15 +89,15 @@ class Mesh:
     def _check_pipeline(self) -> None:
         if self.schedule not in get_args(PipelineSchedule):
             raise ConfigError(
-                f"the schedule {self.schedule!r} is not known",
-                why="those that split the backward pass lose gradients of what does not come from a stage",
+                f"unknown pipeline schedule {self.schedule!r}",
+                why="schedules that split the backward pass lose gradients of tensors that no stage sends",
                 fix=f"use {', '.join(get_args(PipelineSchedule))}",
             )
         if (self.per_rank > 1) != (self.schedule in INTERLEAVED):
             several = self.per_rank > 1
             raise ConfigError(
-                f"the schedule {self.schedule} does not go with stages_per_rank {self.per_rank}",
-                why=f"it has {'one stage' if several else 'several stages'} in each process",
+                f"schedule {self.schedule} does not support stages_per_rank {self.per_rank}",
+                why=f"{self.schedule} has {'one stage' if several else 'several stages'} in each process",
                 fix=f"use {' or '.join(INTERLEAVED) if several else '2 or more, or 1f1b or gpipe'}",
             )
         self._check_parts()
@@ -104,7 +105,7 @@ class Mesh:
             raise ConfigError(
                 f"stages has {len(self.stages)} names for a pipeline of {self.pipeline}"
                 + f" with {self.per_rank} stages each" * (self.per_rank > 1),
-                why="it names the module with which each stage but the first begins",
+                why="stages names the module with which each stage but the first begins",
                 fix=f"give {self.stage_count - 1}",
             )
 
@@ -112,25 +113,25 @@ class Mesh:
         if self.schedule == "1f1b" and self.parts < self.pipeline:
             raise ConfigError(
                 f"{self.parts} microbatches are too few for {self.pipeline} stages in the schedule 1f1b",
-                why="each stage must have one to work on",
+                why="each stage needs a microbatch to work on",
                 fix=f"use {self.pipeline} or more, better {4 * self.pipeline}, or the schedule gpipe",
             )
         rounds = max(1, self.parts // self.pipeline)
         if self.schedule == "interleaved_1f1b" and self.parts % rounds:
             raise ConfigError(
-                f"{self.parts} microbatches cannot be computed in {rounds} rounds of equal size",
-                why=f"interleaved_1f1b has as many rounds as a pipeline of {self.pipeline} goes into them",
+                f"{self.parts} microbatches cannot be split into {rounds} rounds of equal size",
+                why=f"interleaved_1f1b runs rounds of at least {self.pipeline} microbatches, one per process",
                 fix=f"use {rounds * self.pipeline} or {(rounds + 1) * self.pipeline}, or looped_bfs",
             )
 
     @property
     def parts(self) -> int:
-        """Into how many parts a pipeline cuts a batch."""
+        """Number of microbatches per batch in a pipeline."""
         return self.microbatches or 4 * self.pipeline
 
     @property
     def per_rank(self) -> int:
-        """How many stages each process of a pipeline has."""
+        """Number of stages in each process of a pipeline."""
         if self.stages_per_rank is not None or self.schedule not in INTERLEAVED:
             return self.stages_per_rank or 1
         return (len(self.stages) + 1) // self.pipeline if self.stages else 2
@@ -141,7 +142,7 @@ class Mesh:
         return self.pipeline * self.per_rank
 
     def numbers(self, process: int) -> range:
-        """Return the stages that a process of a pipeline has."""
+        """Return the numbers of the stages of a process of a pipeline."""
         return range(process, self.stage_count, self.pipeline)
 
     @property
@@ -156,7 +157,7 @@ class Mesh:
 
     @property
     def shards(self) -> int:
-        """Among how many processes the weights of a tensor coordinate are divided."""
+        """Number of processes over which the weights of a tensor coordinate are sharded."""
         return (self.shard_size or self.data) if self.sharded else 1
 
     @property
@@ -166,7 +167,7 @@ class Mesh:
 
     @property
     def reduces_once(self) -> bool:
-        """Whether sharded gradients of the parts of a batch are added up whole, and reduced once."""
+        """Whether sharded gradients are accumulated whole over microbatches, and reduced once."""
         return bool(self.sharded) and (self.sharded == "optimizer" or self.pipeline > 1)
 
     @property
@@ -175,12 +176,12 @@ class Mesh:
         return self.peers == self.shards == 1
 
     def axes(self, rank: int) -> dict[str, list[int]]:
-        """Return the processes that differ from one in a single coordinate only, in order of rank.
+        """Return the groups of processes that share all coordinates of a rank but one, in order of rank.
 
-        "tensor": they have the other parts of the same layers. "pipeline": they have the other stages.
-        "shard": they have the other parts of what is sharded. "replicate": they have the same part of it.
-        "data": those of the last two, and all that differ in both. "peers": those of the first two and of
-        both, which train the same batches.
+        "tensor": the other parts of the same layers. "pipeline": the other stages. "shard": the other parts
+        of a sharded layer. "replicate": copies of the same shard. "data": all processes with the same tensor
+        coordinate and stage ("shard" times "replicate"). "peers": all processes that train the same batches
+        ("tensor" times "pipeline").
         """
         (share, peer), tensor = divmod(rank, self.peers), rank % self.tensor
         first = share - share % self.shards
@@ -194,8 +195,8 @@ class Mesh:
             "pipeline": range(tensor, self.peers, self.tensor),
             "peers": range(self.peers),
         }
-        found = {name: [one * self.peers + peer for one in each] for name, each in shares.items()}
-        return found | {name: [share * self.peers + one for one in each] for name, each in peers.items()}
+        groups = {name: [i * self.peers + peer for i in each] for name, each in shares.items()}
+        return groups | {name: [share * self.peers + i for i in each] for name, each in peers.items()}
 
     def __str__(self) -> str:
         parts = [f"{self.data} data"] + [f"{self.tensor} tensor"] * (self.tensor > 1)

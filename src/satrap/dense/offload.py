@@ -1,4 +1,4 @@
-"""An optimizer whose state and arithmetic are in host memory, or whose state is on a disk."""
+"""An optimizer with state and arithmetic in host memory, or with its state on a disk."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ def offloaded(make: MakeOptimizer, folder: str | None = None) -> MakeOptimizer:
     ```
 
     Args:
-        make: makes an optimizer whose step of a parameter looks at no other parameter, such as SGD, Adagrad,
-            Adam and AdamW.
-        folder: on a fast disk, where the state is; default: in host memory.
+        make: makes an optimizer that updates each parameter independently of the others, such as SGD,
+            Adagrad, Adam and AdamW.
+        folder: a folder on a fast disk for the state; default: keep it in host memory.
     """
     return lambda parameters: OffloadedOptimizer(make(parameters), folder)
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
-    """Takes the steps of another optimizer, on the CPU and for one parameter after another.
+    """Takes the steps of another optimizer, on the CPU and one parameter at a time.
 
-    Of a parameter on a CUDA device, weights and gradient are copied to the host, and the new weights back,
-    beside the steps of others. Steps of parameters on the CPU are those of the other optimizer to the bit;
-    those of a device differ from the device's own by rounding, also of weights that only compute there.
+    For a parameter on a CUDA device, weights and gradient are copied to the host, and the new weights back,
+    concurrently with the steps of other parameters. Steps of parameters on the CPU are equal to the other
+    optimizer's to the bit; steps of parameters on a device differ from the device's own by rounding, even if
+    weights are only computed there.
 
-    On a disk, each tensor of the state is a file mapped into memory. The system reads it when its parameter
-    has its turn, and writes it back when it needs the memory. The files have no name, so they are gone when
-    the process ends, however it ends; what lasts is in snapshots.
+    On a disk, each tensor of the state is a memory-mapped file. The system reads it when its parameter's step
+    runs, and writes it back when it needs the memory. The files have no name, so they disappear when the
+    process ends, however it ends; snapshots hold the lasting state.
 
     Args:
         inner: the other optimizer; it has taken no step.
         folder: see `offloaded`.
 
     Raises:
-        ConfigError: the folder cannot be written to, or has no room; also in the first `step`.
+        ConfigError: the folder is not writable, or full; also raised in the first `step`.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, folder: str | None) -> None:
-        super().__init__(inner.param_groups, inner.defaults)  # the same groups, and not copies
+        super().__init__(inner.param_groups, inner.defaults)  # the same group objects, not copies
         self._inner, self._folder = inner, folder
         self._staging = Staging()
         self.state = inner.state
@@ -74,19 +75,19 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._step(groups[parameter], parameter, host)
 
     def _step(self, group: Mapping[str, Any], parameter: nn.Parameter, host: nn.Parameter) -> None:
-        own = self._inner
-        own.param_groups = [{**group, **_fused(group, host), "params": [host]}]
-        own.state = defaultdict(dict, {host: self.state[parameter]} if parameter in self.state else {})
-        own.step()
-        self._keep(parameter, own.state[host])
+        inner = self._inner
+        inner.param_groups = [{**group, **_fused(group, host), "params": [host]}]
+        inner.state = defaultdict(dict, {host: self.state[parameter]} if parameter in self.state else {})
+        inner.step()
+        self._keep(parameter, inner.state[host])
 
     def _keep(self, parameter: Tensor, entry: MutableMapping[str, Any]) -> None:
-        """Keep the state of a parameter where it belongs."""
+        """Move the state of a parameter to its place: host memory or the disk."""
         moved = {key: self._kept(value) for key, value in entry.items()}
         new = any(moved[key] is not value for key, value in entry.items())
         entry.clear()
         self.state[parameter] = moved
-        if new:  # else freed blocks stay, with small new ones in between, and each is too small for the next
+        if new:  # freed blocks would fragment memory: each is a little too small for the next tensor
             release_freed_memory()
 
     def _kept(self, value: Any) -> Any:
@@ -98,12 +99,12 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, also of the plain optimizer."""
+        """Restore a saved state; it may be the state of the plain optimizer."""
         groups = state_dict["param_groups"]
         numbers = [number for group in groups for number in group["params"]]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        for own, saved in zip(self.param_groups, groups, strict=True):
-            own.update({key: value for key, value in saved.items() if key != "params"})
+        for current, saved in zip(self.param_groups, groups, strict=True):
+            current.update({key: value for key, value in saved.items() if key != "params"})
         self.state.clear()
         for number, parameter in zip(numbers, parameters, strict=True):
             if entry := state_dict["state"].get(number):
@@ -111,11 +112,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
 
 def _fused(group: Mapping[str, Any], host: nn.Parameter) -> dict[str, bool]:
-    """Return the option that makes a step one pass over its numbers, if a device waits for the step."""
+    """Return the option for a single-pass step, if a device waits for the step."""
     plain = left_open(group) and host.is_floating_point() and host.is_pinned()
     return {"fused": True} if plain else {}
 
 
 def _own(value: Any) -> Any:
-    """Return a value, or a copy of a tensor, which may be a saved one."""
+    """Return a value; copy a tensor, and load a saved one."""
     return value.clone() if isinstance(value, Tensor) else in_memory(value)

@@ -1,4 +1,4 @@
-"""Tensors in files without a name, mapped into memory."""
+"""Tensors in memory-mapped files without a name."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from satrap.errors import ConfigError
 def on_disk(tensor: Tensor, folder: str) -> Tensor:
     """Return a contiguous copy of a tensor, on the CPU, in a file of its own.
 
-    The system reads the file as its numbers are used, and writes it back when it needs the memory. The file
-    is gone with the tensor, or when the process ends, however it ends.
+    The system reads the file as its elements are used, and writes it back when it needs the memory. The file
+    disappears with the tensor, or when the process ends, however it ends.
 
     Args:
         tensor: not empty.
-        folder: on a disk; in memory that only looks like one, such as `/dev/shm`, nothing is saved.
+        folder: a folder on a disk; in a memory file system, such as `/dev/shm`, nothing is saved.
 
     Raises:
-        ConfigError: the folder cannot be written to, or has no room.
+        ConfigError: the folder is not writable, or full.
     """
     count = tensor.numel() * tensor.element_size()
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="satrap-") as file:
-            os.posix_fallocate(file.fileno(), 0, count)  # to lack room later would kill the process
-            found = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+            os.posix_fallocate(file.fileno(), 0, count)  # running out of space later would kill the process
+            mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
     except OSError as error:
         raise ConfigError(
-            f"what is offloaded cannot be on this disk: {error.strerror}",
+            f"cannot offload to this disk: {error.strerror}",
             where=f"dense.offload, {folder}",
             why=f"a tensor of {count:,} bytes needs a file there",
-            fix="name a folder on a disk with more room, or whose files you may write",
+            fix="choose a writable folder on a disk with more space",
         ) from error
-    return found.view(tensor.shape).copy_(tensor.detach())
+    return mapped.view(tensor.shape).copy_(tensor.detach())
 
 
 def is_on_disk(tensor: Tensor) -> bool:
@@ -45,10 +45,10 @@ def is_on_disk(tensor: Tensor) -> bool:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor: in a file if it is in one, else in host memory.
+    """Return a copy of a tensor: in a file if the tensor is in one, else in host memory.
 
     Raises:
-        ConfigError: the folder of the file has no room.
+        ConfigError: the disk of the file is full.
     """
     file = tensor.untyped_storage().filename
     return tensor.detach().to("cpu", copy=True) if file is None else on_disk(tensor, os.path.dirname(file))

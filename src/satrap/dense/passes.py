@@ -1,4 +1,4 @@
-"""One process's forward and backward passes of the parts of a batch."""
+"""One process's forward and backward passes over microbatches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from satrap.dense.stages import Link, compute, tensors
 from satrap.errors import ConfigError
 
 LossOfPart = Callable[[int, Tensor], Tensor]
-"""(number of a part, its logits) -> its part of the loss."""
+"""(number of a microbatch, its logits) -> its part of the loss."""
 
 _SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
@@ -37,18 +37,18 @@ _SCHEDULES: dict[str, Any] = {
     "looped_bfs": ScheduleLoopedBFS,
 }
 
-# Schedules of several stages would print themselves beside each error.
+# Schedules with several stages would print themselves with each error.
 logging.getLogger(schedules.__name__).setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A tensor that one stage hands to the next, or the logits of the last; of any number of samples.
+    """A tensor that a stage sends to the next, or the logits of the last; for any number of samples.
 
     Args:
-        shape: without the samples.
-        dtype: of its numbers.
-        requires_grad: whether a gradient goes back.
+        shape: without the sample dimension.
+        dtype: of its elements.
+        requires_grad: whether a gradient is sent back.
     """
 
     shape: tuple[int, ...]
@@ -57,12 +57,12 @@ class Boundary:
 
     @classmethod
     def of(cls, tensor: Tensor, size: int) -> Boundary:
-        """Describe one of a batch of some size; `ConfigError` if its first dimension are not the samples."""
+        """Describe a tensor of a batch of `size`; `ConfigError` if its first dimension is not the samples."""
         if tensor.ndim == 0 or tensor.shape[0] != size:
             raise ConfigError(
-                f"a stage of the model would hand on a tensor of shape {list(tensor.shape)}",
-                why=f"the batch had {size} samples, and these must be its first dimension",
-                fix="change what the step of the chain returns, or cut elsewhere (dense.stages)",
+                f"a stage of the model would send a tensor of shape {list(tensor.shape)}",
+                why=f"the batch had {size} samples, and the first dimension of a tensor must be the samples",
+                fix="change the return value of this step of the chain, or split elsewhere (dense.stages)",
             )
         return cls(tuple(tensor.shape[1:]), tensor.dtype, tensor.requires_grad)
 
@@ -73,19 +73,20 @@ class Boundary:
 
 
 class Passes:
-    """Sends the parts of batches through some stages; `torch.distributed.pipelining` does it.
+    """Runs microbatches through some stages, by `torch.distributed.pipelining`.
 
-    Only the number of a part goes in at the front. Each stage has all parts and looks up what it needs, so
-    rows, labels and weights do not pass boundaries. PyTorch makes its buffers once, so a tensor at a boundary
-    has as many samples as the largest part so far; the missing ones are zeros, which the receiver cuts off.
+    The first stage receives only the number of a microbatch. Each stage has all microbatches and looks up its
+    inputs, so rows, labels and weights do not cross stage boundaries. PyTorch allocates its buffers once, so
+    a boundary tensor has as many samples as the largest microbatch so far; smaller ones are padded with
+    zeros, which the receiver cuts off.
 
     Args:
-        stages: which this process computes, by their numbers.
-        boundaries: what each stage hands on.
-        mesh: schedule, numbers of stages and parts.
-        group: the processes of the pipeline, for PyTorch.
-        device: where the stages compute.
-        backward: whether to compute gradients, too.
+        stages: the stages of this process, by number.
+        boundaries: the tensors that each stage sends.
+        mesh: schedule, numbers of stages and microbatches.
+        group: the processes of the pipeline, as a PyTorch group.
+        device: device of the stages.
+        backward: whether to compute gradients as well.
     """
 
     def __init__(
@@ -104,16 +105,16 @@ class Passes:
         self._size = 0
 
     def run(self, parts: Sequence[EmbeddedBatch], loss: LossOfPart | None = None) -> list[Tensor]:
-        """Compute all parts; all processes of the pipeline call it.
+        """Compute all microbatches; all processes of the pipeline call this.
 
-        Gradients are added to those of parameters and leaves.
+        Gradients are added to the gradients of parameters and leaves.
 
         Args:
-            parts: as many as the mesh says.
-            loss: asked where the last stage is, if there is a backward pass.
+            parts: as many microbatches as the mesh has.
+            loss: called in the process of the last stage, if there is a backward pass.
 
         Returns:
-            Where the last stage is, the logits of each part, detached; elsewhere nothing.
+            In the process of the last stage, the logits of each microbatch, detached; elsewhere nothing.
         """
         size = max(part.size for part in parts)
         if self._schedule is None or size > self._size:
@@ -122,30 +123,31 @@ class Passes:
         for stage in self._stages.values():
             stage.begin(parts, self._size)
         self._loss = loss
-        given = {"number": numbers}
+        inputs = {"number": numbers}
         if self._mesh.stage_count - 1 in self._stages and self._backward:
-            given["target"] = numbers
+            inputs["target"] = numbers
         step = self._schedule.step if self._backward else self._schedule.eval
         try:
             with shared_casts(self._device):
-                step(*([numbers] if 0 in self._stages else []), **given, return_outputs=False)
+                step(*([numbers] if 0 in self._stages else []), **inputs, return_outputs=False)
         except RuntimeError as error:
             if error.__cause__ is None:
                 raise
-            raise error.__cause__ from None  # of the model; PyTorch adds the shapes of all inputs
+            raise error.__cause__ from None  # the model's error; PyTorch adds the shapes of all inputs
         return [stage.end() for stage in self._stages.values()][-1]
 
     def _make(self, size: int) -> Any:
         made = [self._placed(number, size) for number in self._stages]
-        given, parts = made if len(made) > 1 else made[0], self._mesh.parts
+        stages, parts = made if len(made) > 1 else made[0], self._mesh.parts
         if not self._backward:
-            return (ScheduleLoopedBFS if len(made) > 1 else ScheduleGPipe)(given, parts)  # type: ignore[arg-type]
+            return (ScheduleLoopedBFS if len(made) > 1 else ScheduleGPipe)(stages, parts)  # type: ignore[arg-type]
         kind = _SCHEDULES[self._mesh.schedule]
-        # It would divide the gradients of parameters by the number of parts, but not those of rows.
-        return kind(given, parts, loss_fn=self._loss_of, scale_grads=False)
+        # Scaling would divide the gradients of parameters by the number of microbatches, but not rows'
+        # gradients.
+        return kind(stages, parts, loss_fn=self._loss_of, scale_grads=False)
 
     def _placed(self, number: int, size: int) -> PipelineStage:
-        """Return a stage as PyTorch has it, for parts of at most `size` samples."""
+        """Return a stage as a PyTorch stage, for microbatches of at most `size` samples."""
         before = self._boundaries[number - 1] if number else None
         entering = (torch.empty(1, dtype=torch.int64, device="meta"),)
         return PipelineStage(
@@ -153,9 +155,9 @@ class Passes:
             number,
             self._mesh.stage_count,
             self._device,
-            # Known shapes: otherwise a first pass of zeros finds them, and pickles what it found.
-            input_args=entering if before is None else tuple(one.example(size) for one in before),
-            output_args=tuple(one.example(size) for one in self._boundaries[number]),
+            # Given shapes: otherwise PyTorch runs a first pass of zeros to find them, and pickles the result.
+            input_args=entering if before is None else tuple(boundary.example(size) for boundary in before),
+            output_args=tuple(boundary.example(size) for boundary in self._boundaries[number]),
             group=self._group,
         )
 
@@ -166,16 +168,16 @@ class Passes:
 
 
 class Stage(nn.Module):
-    """What PyTorch calls for each part; `fully_shard` gathers the weights for it, if they are sharded.
+    """The module that PyTorch calls per microbatch; `fully_shard` gathers its weights if they are sharded.
 
     Args:
-        links: of the stage.
-        first: whether it is the first stage, which gets the parts themselves.
+        links: steps of the chain in this stage.
+        first: whether it is the first stage, which receives the microbatches themselves.
         last: whether it is the last stage, which keeps its logits.
-        precision: in which it computes, see `satrap.dense.precision.computed`.
-        device: where.
-        recomputes: whether the backward pass computes again what is between its segments, about the root of
-            n of n links each. The first link of the network is not: it takes embeddings, not tensors.
+        precision: precision of its computation, see `satrap.dense.precision.computed`.
+        device: its device.
+        recomputes: whether the backward pass recomputes activations inside segments of about sqrt(n) of n
+            links each. The first link of the network is not recomputed: it takes embeddings, not tensors.
 
     Attributes:
         used: the modules of its links.
@@ -194,52 +196,52 @@ class Stage(nn.Module):
         super().__init__()
         self._first, self._last = first, last
         self._autocast = partial(autocast, precision, torch.device(device))
-        kept = len(links) if not recomputes else int(first)
-        each = segment_length(len(links) - kept)
-        segments = [links[start : start + each] for start in range(kept, len(links), each)]
+        whole = len(links) if not recomputes else int(first)
+        each = segment_length(len(links) - whole)
+        segments = [links[start : start + each] for start in range(whole, len(links), each)]
         self._kept, *self._segments = (
-            [step for link in segment for step in link.steps] for segment in (links[:kept], *segments)
+            [step for link in segment for step in link.steps] for segment in (links[:whole], *segments)
         )
         self.used = nn.ModuleList(dict.fromkeys(module for link in links for module in link.modules))
 
     def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
-        """Take the parts of a batch, the largest of which has `size` samples."""
+        """Set the microbatches of a batch, the largest of which has `size` samples."""
         self._parts, self._size, self._found = parts, size, list[Tensor]()
 
     def end(self) -> list[Tensor]:
-        """Return the logits of each part, detached, in the last stage; forget the parts."""
-        found, self._found, self._parts = self._found, [], []
-        return found
+        """Return the logits of each microbatch, detached, in the last stage; drop the microbatches."""
+        logits, self._found, self._parts = self._found, [], []
+        return logits
 
     def logits(self, number: int, sent: Tensor) -> Tensor:
-        """Return what the last stage has made of a part, float32, without what it was filled up with."""
-        found: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
-        return found.float()
+        """Return the last stage's output for a microbatch, float32, without padding."""
+        logits: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
+        return logits.float()
 
     def forward(self, *given: Tensor, number: Tensor) -> Any:
-        """Compute a part; PyTorch gives its number, and what the stage before has sent."""
+        """Compute a microbatch, given its number and the tensors from the stage before."""
         sent = self.compute(int(number[0]), () if self._first else given)
         return sent if len(sent) > 1 else sent[0]
 
     def compute(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what the stage sends of a part, made of what it was given; the first stage is not."""
+        """Return the tensors that the stage sends for a microbatch; `given` is empty for the first stage."""
         part = self._parts[number]
         entering: Any = part
         if given:
-            received = tuple(_Received.apply(one, part.size) for one in given)  # type: ignore[no-untyped-call]
+            received = tuple(_Received.apply(tensor, part.size) for tensor in given)  # type: ignore[no-untyped-call]
             entering = received if len(received) > 1 else received[0]
         with self._autocast():
             entering = compute(self._kept, entering)
             for segment in self._segments:
                 entering = checkpoint(compute, segment, entering, use_reentrant=False)
-        found = tensors(entering)
+        outputs = tensors(entering)
         if self._last:
-            self._found.append(found[0].detach())
-        return tuple(_Sent.apply(one, self._size) for one in found)  # type: ignore[no-untyped-call]
+            self._found.append(outputs[0].detach())
+        return tuple(_Sent.apply(tensor, self._size) for tensor in outputs)  # type: ignore[no-untyped-call]
 
 
 class _Sent(torch.autograd.Function):
-    """Fills a tensor up with zeros to a number of samples."""
+    """Pads a tensor with zeros to a number of samples."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, size: int) -> Tensor:
@@ -252,7 +254,7 @@ class _Sent(torch.autograd.Function):
 
 
 class _Received(torch.autograd.Function):
-    """Cuts off samples at the end; its gradient is contiguous, since it is sent."""
+    """Cuts off padding samples; its gradient is contiguous, since it is sent."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, samples: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The exchange of processes that train the same batches: one asks for rows, and all get the answers."""
+"""The exchange of processes that train the same batches: one looks up rows, and broadcasts them."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from satrap.store import Chunk
 class PeerExchange:
     """Lets the first of a group of peers use an exchange, and broadcasts rows to the others.
 
-    Peers train the same batches, so they make the same calls in the same order. Only the gradients of rows of
-    the first go out: those of tensor peers are equal, and in a pipeline only the first stage has any. Answers
-    are broadcast when they are waited for, by the thread that waits, so broadcasts and the network's sums
-    have one order.
+    Peers train the same batches, so they make the same calls in the same order. Only the first one pushes
+    gradients of rows: tensor peers have equal gradients, and in a pipeline only the first stage has any. Rows
+    are broadcast when a lookup is waited for, by the waiting thread. So these broadcasts and the network's
+    collectives have the same order in all peers.
 
     Args:
         inner: the exchange, in the first process; None elsewhere.
         tensor: the peers.
 
     Attributes:
-        collective: that of `inner`.
-        groups: those of `inner`.
-        durability, telemetry: those of `inner`; elsewhere nothing is saved, restored or counted.
+        collective: `collective` of `inner`.
+        groups: table groups of `inner`.
+        durability, telemetry: durability and telemetry of `inner`; elsewhere nothing is saved, restored or
+            counted.
 
     Raises:
-        ConfigError: `inner` is a `JoinedExchange`; it is closed.
+        ConfigError: `inner` is a `JoinedExchange`, which is then closed.
     """
 
     def __init__(self, inner: Exchange | None, tensor: Group) -> None:
         self._inner, self._tensor = inner, tensor
-        own: list[Any] = []
+        header: list[Any] = []
         if inner is not None:
             groups = [asdict(group) for group in inner.groups]
-            own = [inner.collective, groups, isinstance(inner, JoinedExchange)]
-        self.collective, groups, joined = json.loads(tensor.share(json.dumps(own).encode()))
+            header = [inner.collective, groups, isinstance(inner, JoinedExchange)]
+        self.collective, groups, joined = json.loads(tensor.share(json.dumps(header).encode()))
         if joined:
             self.close()
             raise ConfigError(
-                "replicas beside shard servers do not go with workers that hold parts of one copy",
-                why="a snapshot would wait for ever for the rows of lookups in flight",
+                "replicated tables next to shard servers cannot be combined with a mesh that splits one copy",
+                why="a snapshot would wait forever for the rows of lookups in flight",
                 fix="let shard servers hold all tables, or use a mesh without tensor and pipeline",
             )
         self.groups: Sequence[TableGroup] = [
@@ -68,9 +69,9 @@ class PeerExchange:
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Any] | None = None
     ) -> Lookup[Any]:
         """See `Exchange.lookup`."""
-        found = None if self._inner is None else self._inner.lookup(requests, create=create, known=known)
+        lookup = None if self._inner is None else self._inner.lookup(requests, create=create, known=known)
         shapes = [(request.rows, self.groups[request.group].dim) for request in requests]
-        return _Shared(requests, _Answer(found, shapes, self._tensor), exchange=self, inner=found)
+        return _Shared(requests, _Answer(lookup, shapes, self._tensor), exchange=self, inner=lookup)
 
     def prefetch(self, requests: Sequence[Request]) -> None:
         """See `Exchange.prefetch`."""
@@ -113,7 +114,7 @@ class PeerExchange:
 def for_group(
     peers: Group, exchange: Callable[[Sequence[Table]], Exchange]
 ) -> Callable[[Sequence[Table]], Exchange]:
-    """Return what makes the exchange of one of a group of peers, given what makes that of the first."""
+    """Return a factory of each peer's exchange, given the factory of the first peer's exchange."""
     if peers.size == 1:
         return exchange
     return lambda tables: PeerExchange(None if peers.rank else exchange(tables), peers)
@@ -141,13 +142,16 @@ class _Answer(Future[list[Any]]):
         if self._found is None:
             rows = [torch.empty(shape) for shape in self._shapes]
         else:
-            rows = [torch.as_tensor(found).contiguous() for found in self._found.result(timeout)]
+            rows = [
+                torch.as_tensor(rows_of_request).contiguous()
+                for rows_of_request in self._found.result(timeout)
+            ]
         self._group.broadcast(rows)
         return rows
 
 
 class _Nothing:
-    """Durability and telemetry of a process that asks nobody."""
+    """Durability and telemetry of a process without an exchange of its own."""
 
     def snapshot(self) -> Snapshot:
         return Snapshot(iter(()), lambda storage, folder: {})

@@ -1,4 +1,4 @@
-"""Spreads a network over a mesh by PyTorch's own means, and says which part of it a process has."""
+"""Spreads a network over a mesh with PyTorch's own tools, and describes each process's shards."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from satrap.dense.mesh import Mesh
 from satrap.dense.tensor_plan import Cut
 
 UNIT = 1 << 16
-"""Parameters from which a layer's weights are gathered by themselves, and not with those of its parent."""
+"""From this many parameters on, a layer's weights are gathered on their own, not with their parent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of one parameter that this process has.
+    """This process's shard of one parameter.
 
     Args:
-        name: the parameter's, in the network.
-        parameter: as the wrapped network has it.
-        tensor_dim: the dimension that the tensor group divides; None: each process of it has all.
-        shape: of what this tensor coordinate has, before its rows are divided.
-        sharded: whether its rows are divided among the processes of the shard group.
-        mesh: of the network, or its stage.
+        name: name of the parameter in the network.
+        parameter: the parameter in the wrapped network.
+        tensor_dim: the dimension that the tensor group splits; None: each of its processes has all.
+        shape: shape at this tensor coordinate, before rows are sharded.
+        sharded: whether its rows are sharded over the shard group.
+        mesh: mesh of the network, or of its stage.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def local(self) -> Tensor:
-        """The numbers that this process has, sharing memory with the parameter."""
+        """This process's elements, sharing memory with the parameter."""
         return _local(self.parameter.detach())
 
     @property
@@ -57,7 +57,7 @@ class Piece:
 
     @property
     def region(self) -> tuple[list[int], list[int], list[int]]:
-        """Shape of the whole parameter, and where in it this process's part begins, and its size."""
+        """Shape of the whole parameter, and offset and size of this process's shard."""
         whole, start, size = list(self.shape), [0] * len(self.shape), list(self.shape)
         if self.tensor_dim is not None:
             mesh, dim = self.mesh["tensor"], self.tensor_dim
@@ -70,23 +70,23 @@ class Piece:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the first of all that have the same part."""
+        """Whether this process is the first of all that hold the same shard."""
         return all(self.mesh[axis].get_local_rank() == 0 for axis in self._copied)
 
     @property
     def _copied(self) -> list[str]:
-        """The axes of the mesh along which the processes have the same part."""
+        """The axes of the mesh along which processes hold the same shard."""
         return ["replicate"] + ["shard"] * (not self.sharded) + ["tensor"] * (self.tensor_dim is None)
 
     def equalize(self) -> None:
-        """Give all processes that have the same part that of the first of them; all processes call it."""
+        """Copy the shard of the first process to all processes that hold the same one; all call this."""
         local = self.local
         for axis in self._copied:
             if self.mesh[axis].size() > 1:
                 dist.broadcast(local, group=self.mesh[axis].get_group(), group_src=0)
 
     def cut(self, whole: Sliceable) -> Tensor:
-        """Return this process's part of something that has the shape of the whole parameter."""
+        """Return this process's shard of a tensor that has the shape of the whole parameter."""
         _, start, size = self.region
         if not isinstance(whole, Tensor):
             return whole.read(start, size)
@@ -95,7 +95,7 @@ class Piece:
         return whole
 
     def cut_state(self, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this process's part of the optimizer state of the parameter, with tensors copied."""
+        """Return this process's shard of the parameter's optimizer state, with tensors copied."""
         return {
             key: self.cut(value).clone()
             if getattr(value, "shape", None) == self.parameter.shape
@@ -105,15 +105,15 @@ class Piece:
 
 
 def chunk(size: int, parts: int, number: int) -> tuple[int, int]:
-    """Return where a part begins and its size, as `torch.chunk` and `fully_shard` cut a dimension."""
+    """Return offset and size of a part, with the split of `torch.chunk` and `fully_shard`."""
     each = -(-size // parts)
     begin = min(number * each, size)
     return begin, min(each, size - begin)
 
 
 def _local(tensor: Any) -> Tensor:
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found
+    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local
 
 
 def spread(
@@ -124,27 +124,27 @@ def spread(
     stages: Sequence[nn.Module] = (),
     deferred: Deferred | None = None,
 ) -> list[Piece]:
-    """Divide a network in place, and return its pieces, one per parameter in the order of `parameters`.
+    """Shard a network in place, and return its parameter shards, one each in the order of `parameters`.
 
-    The processes of a tensor group divide linear layers; `parallelize_module` does it. Then `fully_shard`
-    divides weights by their rows, if the mesh is sharded. One layer comes after another, so that a network
-    without memory gets that of its parts and of one whole layer. Weights must be equal on all processes
-    before: nothing here makes them so.
+    The processes of a tensor group split linear layers, by `parallelize_module`. Then `fully_shard` shards
+    weights by rows, if the mesh is sharded. Layers are processed one after another, so that a network without
+    memory needs that of its shards and of one whole layer only. Weights must be equal on all processes before
+    the call: nothing here makes them equal.
 
     Args:
         model: the network.
-        mesh: how its processes divide it.
-        device_mesh: the same for PyTorch.
-        plan: linear layer -> how it is cut.
-        stages: each calls some of the network's modules, and has them as its own; only these are divided.
+        mesh: how its processes split it.
+        device_mesh: the same mesh for PyTorch.
+        plan: linear layer -> how it is split.
+        stages: each calls some of the network's modules, and has them as its own; only these are sharded.
             Default: the network.
-        deferred: computes tensors that have no memory; default: all have.
+        deferred: computes tensors that have no memory; default: all have memory.
     """
     stages = stages or [model]
-    own = {id(p) for stage in stages for p in stage.parameters()}
-    names = {name for name, p in model.named_parameters() if id(p) in own}
+    ids = {id(p) for stage in stages for p in stage.parameters()}
+    names = {name for name, p in model.named_parameters() if id(p) in ids}
     for name, cut in plan.items():
-        if any(own.startswith(f"{name}.") for own in names):
+        if any(each.startswith(f"{name}.") for each in names):
             _fill(deferred, model.get_submodule(name))
             parallelize_module(model, device_mesh["tensor"], {name: _style(cut)}, src_data_rank=None)
             for module in model.get_submodule(name).modules():
@@ -153,7 +153,7 @@ def spread(
     scalars = {p for stage in stages for p in stage.parameters() if p.ndim == 0}
     if mesh.shards > 1:
         dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
-        for unit in [one for stage in stages for one in (*units(stage), stage)]:
+        for unit in [target for stage in stages for target in (*units(stage), stage)]:
             _fill(deferred, unit)
             fully_shard(
                 unit, mesh=device_mesh[dims], reshard_after_forward=mesh.regathers, ignored_params=scalars
@@ -173,7 +173,7 @@ def _fill(deferred: Deferred | None, module: nn.Module) -> None:
 
 
 def _let_go(layer: nn.Module) -> None:
-    """Copy the parts of a layer that are still views of the whole, which would keep its memory."""
+    """Copy the shards of a layer that are still views of the whole tensor, which would keep its memory."""
     for name, parameter in list(layer.named_parameters(recurse=False)):
         if not isinstance(parameter, DTensor):
             continue
@@ -191,11 +191,11 @@ def _let_go(layer: nn.Module) -> None:
 
 
 class _Experts(ParallelStyle):
-    """Gives each process some of a module's experts, and all the outputs of all."""
+    """Gives each process some of a module's experts, and the outputs of all experts."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def entering(_: nn.Module, inputs: tuple[Any, ...]) -> Any:
-            """Let what the experts of all processes say of their inputs be summed up."""
+            """Sum the input gradients from the experts of all processes."""
             whole = (DTensor.from_local(x, device_mesh, [Replicate()], run_check=False) for x in inputs)
             return tuple(x.to_local(grad_placements=[Partial()]) for x in whole)
 
@@ -228,10 +228,10 @@ def _tensor_dim(parameter: Tensor) -> int | None:
 
 
 def units(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules, innermost first, whose weights are gathered together and by themselves."""
+    """Yield the modules, innermost first, whose weights are gathered on their own."""
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for module in reversed(list(model.modules())):
-        own = list(module.parameters(recurse=False))
-        shared = any(uses[id(p)] > 1 for p in own)
-        if module is not model and not shared and sum(p.numel() for p in own) >= UNIT:
+        parameters = list(module.parameters(recurse=False))
+        shared = any(uses[id(p)] > 1 for p in parameters)
+        if module is not model and not shared and sum(p.numel() for p in parameters) >= UNIT:
             yield module

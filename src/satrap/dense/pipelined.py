@@ -1,4 +1,4 @@
-"""The network in stages, which work on parts of a batch at the same time."""
+"""The network in pipeline stages, which work on different microbatches at the same time."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from satrap.exchange import Exchange
 
 
 class Pipelined(Divided):
-    """Each process has one stage or some, which are layers of the network, and their optimizer.
+    """Each process has one or more stages, which are layers of the network, and their optimizer.
 
-    `run` sends the parts of a batch through the stages, one behind another, and their gradients back. The
-    first stage alone gets embeddings, so it alone has gradients of rows. Copies of a stage average their
-    gradients; then all processes agree on the step. With `Mesh.tensor`, the processes of a stage have parts
-    of its layers. With `Mesh.sharded`, its copies hold a share of its weights each; PyTorch gathers them for
-    the first part of a batch, and reduces the gradients of all parts together after the last.
+    `run` sends the microbatches of a batch through the stages, and their gradients back. Only the first stage
+    gets embeddings, so only it has gradients of rows. Copies of a stage average their gradients; then all
+    processes agree on the step. With `Mesh.tensor`, the processes of a stage split its layers. With
+    `Mesh.sharded`, its copies shard its weights; PyTorch gathers them for the first microbatch, and reduces
+    the gradients of all microbatches together after the last.
 
     Until `try_out`, each process has the whole network, or no memory for it, see `deferred`, and no
     optimizer.
 
     Args:
-        model: the network, see `links_of`; it begins with the weights it has in process 0.
+        model: the network, see `links_of`; training starts with the weights it has in process 0.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
         workers: the processes of the mesh.
-        precision: in which the stages compute, and hand on what they compute, see `Divided`.
-        recomputes: whether stages compute their activations twice, see `Stage`.
+        precision: precision of the stages and of the tensors they send, see `Divided`.
+        recomputes: whether stages recompute their activations, see `Stage`.
 
     Raises:
-        ConfigError: the network cannot be cut so, see `tensor_plan`, or the optimizer looks at more than one
-            number at a time and layers are divided.
+        ConfigError: the network cannot be split this way, see `tensor_plan`, or layers are split and the
+            optimizer's update is not elementwise.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Pipelined(Divided):
         recomputes: bool = False,
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
-        # Not as `Divided` begins: here one stage is cut, and the optimizer is first that of all stages.
+        # Skips the constructor of `Divided`: only some stages are kept here, after `try_out` has found them.
         DataParallel.__init__(self, model, None, clip_norm, workers, precision)
         self._precision, self._recomputes = precision, recomputes
         self.pipeline, self._mesh = self, workers.mesh
         self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
-        links_of(model, self._mesh)  # raises what needs no batch
+        links_of(model, self._mesh)  # raises errors that need no batch
         if make is not None and tensor_plan(model, self._mesh.tensor):
             check_separable(make)
         self._record, self._make = common(model, workers), make
@@ -77,7 +77,7 @@ class Pipelined(Divided):
         self.trainable = make is not None
 
     def try_out(self, batch: EmbeddedBatch) -> None:
-        """See `Pipeline.try_out`; then this process keeps its part of its stages, and lets the rest go."""
+        """See `Pipeline.try_out`; afterwards this process keeps its shards of its stages only."""
         with nullcontext() if self._record is None else self._record.reading():
             links, boundaries = self._cut(batch)
         plan = stage_cuts(self.model, self._mesh, links)
@@ -95,12 +95,12 @@ class Pipelined(Divided):
             )
             for n in self._places
         }
-        self.parameters = []  # else each stays whole until all are divided
+        self.parameters = []  # else every parameter would stay whole until all are sharded
         pieces = spread(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
-        own = {piece.parameter for piece in pieces}
+        parameters = {piece.parameter for piece in pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
-                if parameter not in own:
+                if parameter not in parameters:
                     empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
                     setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
         if self._record is not None:
@@ -117,14 +117,14 @@ class Pipelined(Divided):
         self._shape = logits.shape
 
     def _cut(self, batch: EmbeddedBatch) -> tuple[list[list[Link]], list[list[Boundary]]]:
-        """Return the stages, and what follows each, if together they are the network."""
+        """Return the stages and their boundaries, if together they compute the network."""
         was = self.model.training
         self.model.eval()
         cutting = stages_of(self.model, self._mesh, batch)
         with torch.no_grad():
             whole = self.model(batch)
         handed = cutting.handed
-        if self._precision != "float32":  # it has another format then
+        if self._precision != "float32":  # then the boundary tensors have another dtype
             with autocast(self._precision, self._device):
                 handed = stages_of(self.model, self._mesh, batch).handed
         self.model.train(was)
@@ -132,14 +132,14 @@ class Pipelined(Divided):
         several = len(cutting.handed[-1]) > 1
         if several or last.shape != whole.shape or not torch.allclose(last, whole, 1e-4, 1e-5):
             raise ConfigError(
-                f"the chain of {type(self.model).__name__} does not compute what its forward does",
-                why="its stages would learn another network",
-                fix="compare both on a batch",
+                f"the chain of {type(self.model).__name__} does not compute the same as its forward",
+                why="the stages of the chain would train another network",
+                fix="compare the outputs of chain and forward on one batch",
             )
-        return cutting.stages, [[Boundary.of(t, batch.size) for t in one] for one in handed]
+        return cutting.stages, [[Boundary.of(t, batch.size) for t in tensors] for tensors in handed]
 
     def settle(self, exchange: Exchange) -> None:
-        """Give all processes of the stage the buffers of the first; copies of weights are equal."""
+        """Broadcast the stage's buffers from its first process; copies of weights are equal already."""
         for group in (self.workers.data, self.workers.tensor):
             group.broadcast(list(self._buffers().values()))
 
@@ -155,16 +155,16 @@ class Pipelined(Divided):
         total, losses = sum(weights), list[Tensor]()
 
         def of_part(number: int, logits: Tensor) -> Tensor:
-            found = loss(logits, parts.batches[number]) * (weights[number] / total if total else 0.0)
-            losses.append(found.detach())
-            return found * (share * self.scale.value)
+            part_loss = loss(logits, parts.batches[number]) * (weights[number] / total if total else 0.0)
+            losses.append(part_loss.detach())
+            return part_loss * (share * self.scale.value)
 
         logits = self._training.run(parts.batches, of_part)
         if parts.backward() and 0 not in self._places:
             raise ConfigError(
-                "the loss uses embeddings, and the first stage alone has those",
-                why="their rows would not learn from it",
-                fix="hand what the loss needs on in the chain, or use mesh.data",
+                "the loss uses embeddings, which only the first stage has",
+                why="the rows of these embeddings would get no gradient from the loss",
+                fix="pass the loss's inputs along the chain, or use mesh.data",
             )
         return self._shared(parts, logits, losses)
 
@@ -175,11 +175,11 @@ class Pipelined(Divided):
     def _shared(
         self, parts: Parts, logits: Sequence[Tensor], losses: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return logits and mean loss, which the last stage alone gives, in all stages."""
+        """Return logits and mean loss, which only the last stage computes, in all stages."""
         size = sum(parts.sizes)
         flat = torch.zeros(1 + size * math.prod(self._shape), device=self._device)
         if logits:
-            real = [one[:size] for one, size in zip(logits, parts.sizes, strict=True)]
+            real = [part[:size] for part, size in zip(logits, parts.sizes, strict=True)]
             flat[1:] = torch.cat(real).view(-1)
             flat[0] = sum(losses, torch.zeros((), device=self._device))
         self.workers.pipeline.sum(flat)
@@ -187,15 +187,15 @@ class Pipelined(Divided):
 
     def _backward(self, loss: Tensor | None, share: float) -> Tensor:
         """Return the loss, times the share; `run` has computed the gradients."""
-        assert loss is not None, "every process takes part in the passes"
+        assert loss is not None, "every process takes part in the forward and backward passes"
         return loss.double() * share
 
     def _average(self) -> None:
-        """Average the gradients over the processes that have the same part of the stage."""
+        """Average the gradients over the processes that hold the same shard of the stage."""
         pairs = list(zip(self._locals, self._trained, strict=True))
         copied = [local for local, piece in pairs if not piece.sharded]
         whole = [local for local, piece in pairs if piece.tensor_dim is None]
-        # Those of tensor peers are equal but for rounding, which must not make the copies differ.
+        # Tensor peers' gradients are equal except for rounding, which must not make the copies differ.
         for chosen, group in ((copied, self.workers.data), (whole, self.workers.tensor)):
             if chosen and group.size > 1:
                 average(chosen, group)
@@ -212,11 +212,11 @@ class Pipelined(Divided):
 
 
 def _names(model: nn.Module, stages: Sequence[Sequence[Link]], number: int) -> set[str]:
-    """Return the names of parameters and buffers of a stage; buffers of no step are the first's."""
+    """Return the names of a stage's parameters and buffers; the first stage has unused buffers."""
     of_stage = [{m for link in stage for used in link.modules for m in used.modules()} for stage in stages]
     elsewhere = set[nn.Module]().union(*of_stage)
-    own = {p for link in stages[number] for p in link.parameters}
-    names = {name for name, p in model.named_parameters(remove_duplicate=False) if p in own}
+    parameters = {p for link in stages[number] for p in link.parameters}
+    names = {name for name, p in model.named_parameters(remove_duplicate=False) if p in parameters}
     for prefix, module in model.named_modules(remove_duplicate=False):
         if module in of_stage[number] or (number == 0 and module not in elsewhere):
             names |= {f"{prefix}.{name}".lstrip(".") for name, _ in module.named_buffers(recurse=False)}

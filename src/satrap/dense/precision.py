@@ -1,4 +1,4 @@
-"""The number format in which the network computes, and what float16 needs for it: a scaled loss."""
+"""The network's number format, and the loss scale that float16 needs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torch import Tensor
 from satrap.errors import ConfigError
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Name in recipes -> format of the factors of a product."""
+"""Name in recipes -> number format of the factors of a product."""
 
 FIRST_SCALE, GROWTH_INTERVAL = 65536.0, 2000
-"""Those of `torch.amp.GradScaler`."""
+"""The defaults of `torch.amp.GradScaler`."""
 
 
 def check_precision(precision: str) -> None:
-    """Raise `ConfigError` unless a precision is known."""
+    """Raise `ConfigError` if a precision is unknown."""
     if precision not in PRECISIONS:
         raise ConfigError(f"precision {precision!r} is unknown", fix=f"use one of {', '.join(PRECISIONS)}")
 
 
 def computed(forward: Callable[[], Tensor], precision: str, device: torch.device) -> Tensor:
-    """Return what a network's forward pass gives, float32 whatever it was computed in.
+    """Return the result of a network's forward pass, as float32 in every precision.
 
     With "bfloat16" (8 significant bits, the range of float32) or "float16" (11 bits, from 6e-8 to 65504),
     `torch.autocast` rounds the factors of matrix products, here and in the backward pass. Weights and their
     gradients stay float32.
 
     Args:
-        forward: the pass; the loss is no part of it.
+        forward: the forward pass, without the loss.
         precision: one of `PRECISIONS`.
-        device: where the network is.
+        device: device of the network.
     """
     with autocast(precision, device):
         result = forward()
@@ -42,28 +42,28 @@ def computed(forward: Callable[[], Tensor], precision: str, device: torch.device
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return a block in which products are computed in a precision, see `computed`."""
+    """Return a context in which products are computed in a precision, see `computed`."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=PRECISIONS[precision])
 
 
 def shared_casts(device: torch.device) -> AbstractContextManager[object]:
-    """Return a block for several of `autocast`: they share one rounded copy of each weight.
+    """Return a context around several `autocast` contexts: they share one rounded copy of each weight.
 
-    PyTorch keeps these copies until the outermost block ends. What is outside the inner ones, as the backward
-    passes, is computed as ever.
+    PyTorch keeps these copies until the outermost context ends. Code outside the inner contexts, such as the
+    backward passes, computes as usual.
     """
     return torch.autocast(device.type, enabled=False)
 
 
 class LossScale:
-    """The factor on the loss that keeps small gradients within the range of float16; else always 1.
+    """The factor on the loss that keeps small gradients within the range of float16; 1 otherwise.
 
-    Gradients of weights and rows are divided by it after the backward pass, without rounding, because it is a
-    power of two. It changes as in `torch.amp.GradScaler`: a refused step halves it, and after 2000 accepted
-    ones in a row it doubles; but it does not fall below 1. A step that is refused at 1 is one that float32
-    would most likely refuse, too.
+    Gradients of weights and rows are divided by it after the backward pass. This does not round, because the
+    factor is a power of two. It changes as in `torch.amp.GradScaler`: a rejected step halves it, and 2000
+    accepted steps in a row double it; but it does not fall below 1. A step that is rejected at 1 would most
+    likely be rejected in float32 as well.
 
     Args:
         precision: one of `PRECISIONS`.
@@ -83,7 +83,7 @@ class LossScale:
             torch._foreach_mul_(gradients, 1 / self.value)
 
     def update(self, accepted: bool) -> bool:
-        """Take a step into account; return whether the factor fell, because the step was refused."""
+        """Count a step; return whether the factor was reduced, because the step was rejected."""
         if not self._adapts:
             return False
         before = self.value
@@ -95,7 +95,7 @@ class LossScale:
         return self.value < before
 
     def restore(self, value: float, accepted: int) -> None:
-        """Take over a saved state; raise `ValueError` if there cannot be such a one."""
+        """Restore a saved state; raise `ValueError` if it is invalid."""
         if not (1 <= value <= 2.0**127 and math.frexp(value)[0] == 0.5 and 0 <= accepted < GROWTH_INTERVAL):
             raise ValueError(f"the loss scale is {value} after {accepted} steps")
         if self._adapts:

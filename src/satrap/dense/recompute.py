@@ -1,4 +1,4 @@
-"""Computes what a network's blocks need for their backward pass twice, instead of keeping it in memory."""
+"""Activation checkpointing: recomputes a block's activations in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Let the blocks of a network forget what they compute, until the backward pass needs it.
+    """Let the blocks of a network drop their activations and recompute them in the backward pass.
 
-    A block is a module with modules of its own in an `nn.Sequential` or `nn.ModuleList`, or a segment of an
-    `nn.Sequential` of plain layers: about the root of n segments of n layers, as in Chen et al., "Training
-    Deep Nets with Sublinear Memory Cost", arXiv 1604.06174. Its inputs are kept, and its forward pass runs
-    again with the same random numbers, so results are equal to the bit.
+    A block is a module with child modules in an `nn.Sequential` or `nn.ModuleList`, or a segment of an
+    `nn.Sequential` of plain layers: about sqrt(n) segments for n layers, as in Chen et al., "Training Deep
+    Nets with Sublinear Memory Cost", arXiv 1604.06174. Its inputs are kept, and its forward pass runs again
+    with the same random numbers, so results are equal to the bit.
 
     Args:
-        model: the network; the `forward` of its blocks is replaced. Names of its weights stay as they are.
+        model: the network; the `forward` of its blocks is replaced. The names of its weights do not change.
 
     Raises:
-        ConfigError: batch normalisation, which would count a batch twice, or no blocks.
+        ConfigError: the network has batch normalization, which would count a batch twice, or no blocks.
     """
     for name, module in model.named_modules():
         if isinstance(module, BatchNorm):
             raise ConfigError(
-                f"checkpoint_activations does not go with batch normalisation: {name}",
-                why="it would count each batch twice",
+                f"checkpoint_activations cannot be combined with batch normalization: {name}",
+                why="batch normalization would count each batch twice",
                 fix="remove checkpoint_activations, or use the model without batch_norm",
             )
-    found = list(blocks(model))
-    if not found:
+    targets = list(blocks(model))
+    if not targets:
         raise ConfigError(
-            f"checkpoint_activations finds no blocks in {type(model).__name__}",
+            f"checkpoint_activations found no blocks in {type(model).__name__}",
             why="a block is a module in an nn.Sequential or nn.ModuleList",
-            fix="remove checkpoint_activations, or put the layers into one of these",
+            fix="remove checkpoint_activations, or put the layers into an nn.Sequential or nn.ModuleList",
         )
-    for block in found:
+    for block in targets:
         forward: Callable[..., Any] = partial(checkpoint, block.forward, use_reentrant=False)
         if isinstance(block, nn.Sequential):
             forward = partial(_run, _segments(list(block)))
@@ -52,8 +52,10 @@ def checkpoint_activations(model: nn.Module) -> None:
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield what a network computes one after another: each `nn.Sequential` of plain layers, and each module
-    with modules of its own in an `nn.Sequential` or `nn.ModuleList`.
+    """Yield the blocks that a network computes one after another.
+
+    A block is an `nn.Sequential` of plain layers, or a module with child modules in an `nn.Sequential` or
+    `nn.ModuleList`.
     """
     if isinstance(module, nn.Sequential) and len(module) and not any(map(_composite, module)):
         yield module
@@ -71,7 +73,7 @@ def _composite(module: nn.Module) -> bool:
 
 
 def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
-    """Cut a stack before layers, which are modules with weights, into about the root of their number."""
+    """Cut a stack of n layers (modules with weights) into about sqrt(n) segments."""
     layers = [i for i, module in enumerate(modules) if next(module.parameters(), None) is not None]
     each = segment_length(len(layers))
     starts = [0, *layers[each::each], len(modules)]
@@ -79,7 +81,7 @@ def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
 
 
 def segment_length(layers: int) -> int:
-    """Return how many layers each segment of a stack of so many has: about the root."""
+    """Return the number of layers per segment of a stack: about the square root."""
     return max(1, math.ceil(math.sqrt(layers) - 1e-9))
 
 

@@ -1,4 +1,4 @@
-"""The step of `async`: the store also holds the network's weights, and no worker waits for another."""
+"""The step of `async`: the store also holds the network's weights, and workers do not synchronize."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from satrap.schema import Table
 from satrap.store import Shard
 
 DENSE_TABLE = "satrap.dense"
-"""Reserved table: row i holds the i-th `dim` numbers of all trainable parameters, in order."""
+"""Reserved table: row i holds the i-th `dim` elements of all trainable parameters, in order."""
 
 ROW = 64
-"""Numbers per row, or the next width that no other table has: the rows then form a group of their own."""
+"""Elements per row, or the next width that no other table has: its rows then form their own group."""
 
 
 class RemoteStep(DataParallel):
     """Pulls the weights along with the rows of a batch, and pushes both gradients together.
 
-    The store executes the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean
-    the same there, except that a missing gradient counts as zeros. Like any row in `async`, the weights of a
-    step are as old as its lookup, and pushes of other workers arrive at any time: this is the parameter
-    server that papers compare with.
+    The store runs the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean the
+    same there, except that a missing gradient counts as zeros. Like any row in `async`, the weights of a step
+    are as old as its lookup, and pushes of other workers arrive at any time: this is the classic parameter
+    server.
 
     Args:
         model: the network.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
-        workers: all workers, default this one alone; none steps together with another.
-        precision: see `DataParallel`; each worker has a scale of its own.
+        workers: all workers, default this one alone; each worker takes its steps independently.
+        precision: see `DataParallel`; each worker has its own scale.
 
     Raises:
-        ConfigError: an optimizer that the store cannot execute.
+        ConfigError: the store does not support the optimizer.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class RemoteStep(DataParallel):
                 self.requests = [Request(group.index, ids, np.array([0, self._rows], np.int64))]
 
     def seed(self, exchange: Exchange) -> None:
-        """Put the present weights into the store, with fresh optimizer state.
+        """Write the present weights into the store, with fresh optimizer state.
 
-        They are loaded, because a lookup would leave out rows that the recipe's admission refuses.
+        They are loaded, because a lookup would skip rows that the recipe's admission rejects.
         """
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
         with closing(LocalExchange(Shard(self._tables, seed=0))) as fresh:
@@ -88,12 +88,12 @@ class RemoteStep(DataParallel):
                 exchange.durability.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
 
     def settle(self, exchange: Exchange) -> None:
-        """Pull the newest weights; take over the buffers of the first copy."""
+        """Pull the newest weights, and copy the buffers of the first copy."""
         self.pull(exchange.lookup(self.requests, create=False).result() if self.requests else ())
         super().settle(exchange)
 
     def pull(self, rows: Sequence[Any]) -> None:
-        """Take over pulled weights, float32[rows, dim]."""
+        """Copy pulled weights, float32[rows, dim], into the parameters."""
         if not rows:
             return
         flat = torch.as_tensor(rows[0]).view(-1)
@@ -120,7 +120,7 @@ def row_optimizer(optimizer: torch.optim.Optimizer) -> optim.Optimizer:
     """Return the store's equivalent of a `torch.optim` optimizer.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the store has no equivalent.
     """
     [settings, *others] = optimizer.param_groups
     lr = float(settings["lr"])
@@ -143,11 +143,11 @@ def row_optimizer(optimizer: torch.optim.Optimizer) -> optim.Optimizer:
     if kind in (torch.optim.Adam, torch.optim.AdamW):
         chosen = optim.AdamW if kind is torch.optim.AdamW else optim.Adam
         return chosen(lr=lr, **{**of("eps", "weight_decay"), "betas": tuple(settings["betas"])})
-    raise _untranslatable(optimizer, "is not known to it")
+    raise _untranslatable(optimizer, "is not supported")
 
 
 def _untranslatable(optimizer: torch.optim.Optimizer, what: str) -> ConfigError:
     return ConfigError(
-        f"in async mode the store executes the dense optimizer, and {type(optimizer).__name__} {what}",
+        f"in async mode the store runs the dense optimizer, and {type(optimizer).__name__} {what}",
         fix="use SGD, Adagrad, Adam or AdamW with plain settings, or another mode",
     )

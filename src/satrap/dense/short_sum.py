@@ -1,4 +1,4 @@
-"""The sum of numbers over processes that send each other fewer bits than float32 has."""
+"""The sum of numbers over processes that send fewer bits than float32."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ BLOCK = 128
 
 
 class ShortSum:
-    """Adds numbers over W processes; on their way they have a short format.
+    """Sums numbers over W processes, sending them in a short number format.
 
-    Each process adds up a W-th of the numbers. All send it theirs, rounded. It widens them, adds them in
-    float32 in order of rank, and sends the rounded sum to all. So all end with the same bits, and each has
-    sent 2 (W-1) / W times the numbers.
+    Each process sums a W-th of the numbers: it receives them from all processes, rounded, widens them, adds
+    them in float32 in order of rank, and sends the rounded sum to all. So all end with the same bits, and
+    each has sent 2 (W-1) / W times the numbers.
 
-    A sum is off by what rounds its terms and itself. With p for the largest magnitude of what is rounded
-    together, rounding moves x by at most
+    The error of a sum is the rounding of its terms and of the sum itself. With p for the largest magnitude of
+    the numbers that are rounded together, rounding moves x by at most
 
-    - int8: p / 254, of the `BLOCK` numbers that share a scale: their largest magnitude / 127;
+    - int8: p / 254, for the `BLOCK` numbers that share a scale: their largest magnitude / 127;
     - bfloat16: |x| / 256;
-    - float16: |x| / 2048 + p / 2^39, of a W-th of the numbers, which are scaled by a power of two.
+    - float16: |x| / 2048 + p / 2^39, for a W-th of the numbers, which are scaled by a power of two.
 
-    Nothing overflows but magnitudes above 3.38e38, which may become infinite or no number.
+    Only magnitudes above 3.38e38 overflow; they may become infinite or NaN.
 
     Args:
-        code: of the format, one of `kernels.FORMATS`.
+        code: code of the format, one of `kernels.FORMATS`.
         size: number of processes, W.
-        swap: given W parts of equal size in a row, sends part i to process i; returns what all sent to this
-            one, in order of rank.
+        swap: an all-to-all: sends part i of W equal, adjacent parts to process i; returns the parts received,
+            in order of rank.
 
     Attributes:
-        rounding: how far the numbers that this process sends are rounded.
+        rounding: measures the rounding of the numbers that this process sends.
     """
 
     def __init__(self, code: int, size: int, swap: Callable[[Bytes], Bytes]) -> None:
@@ -56,27 +56,27 @@ class ShortSum:
         blocks = -(-len(body) // (self._size * BLOCK))
         parts = np.zeros((self._size, blocks, BLOCK), np.float32)
         parts.reshape(-1)[: len(body)] = body
-        given = [piece for part in parts for piece in (head.view(np.uint8), *self._narrow(part))]
-        came = self._swap(np.concatenate(given)).reshape(self._size, -1)
-        head[:], total, one = 0, np.zeros_like(parts[0]), np.empty_like(parts[0])
+        pieces = [piece for part in parts for piece in (head.view(np.uint8), *self._narrow(part))]
+        came = self._swap(np.concatenate(pieces)).reshape(self._size, -1)
+        head[:], total, widened = 0, np.zeros_like(parts[0]), np.empty_like(parts[0])
         for message in came:
             head += message[: head.nbytes].view(np.float32)
-            self._widen(message[head.nbytes :], one)
-            total += one
+            self._widen(message[head.nbytes :], widened)
+            total += widened
         sums = self._swap(np.tile(np.concatenate(self._narrow(total)), self._size))
         for message, part in zip(sums.reshape(self._size, -1), parts, strict=True):
             self._widen(message, part)
         body[:] = parts.reshape(-1)[: len(body)]
 
     def _narrow(self, rows: Floats) -> tuple[Bytes, Bytes]:
-        """Return the scale of float32[n, BLOCK] rows, a float32, and the rows times the scale."""
+        """Return the scale of float32[n, BLOCK] rows, a float32, and the scaled rows in the short format."""
         scale = scale_of(rows, self._code)
         raw, _ = gather_gradients(rows, None, self._code, scale)
         self.rounding.note(rows, raw, self._code, None, scale)
         return np.array([scale], np.float32).view(np.uint8), raw
 
     def _widen(self, message: Bytes, out: Floats) -> None:
-        """Write to `out` what `_narrow` was given."""
+        """Write the rows that `_narrow` encoded to `out`."""
         kernels.widen(self._code, address(message[4:]), address(out), *map(np.uint64, out.shape))
         if (scale := message[:4].view(np.float32)[0]) != 1:
             out /= scale

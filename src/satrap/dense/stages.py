@@ -1,4 +1,4 @@
-"""Cuts a network into stages, which compute one after another."""
+"""Cuts a network into pipeline stages, which compute one after another."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PYTORCH = "2.13"
 """The oldest version whose pipelining is tested here."""
 
 Step = Callable[..., Any]
-"""Part of a network; it gets what the one before returned, a tuple of tensors as several arguments."""
+"""Part of a network; it gets the result of the previous part, a tuple of tensors as several arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Steps that stay together: one with weights, and those without that follow it.
+    """Steps that stay together: one with weights, and the steps without weights that follow it.
 
     Args:
-        name: of the first module with weights, in the network.
-        modules: which these steps use.
+        name: name of the first module with weights, in the network.
+        modules: the modules that these steps use.
         steps: the steps.
     """
 
@@ -48,17 +48,18 @@ def links_of(model: nn.Module, mesh: Mesh) -> list[Link]:
     """Return the links of a network that can be cut into the stages of a mesh.
 
     A method `chain` of the model returns its steps, in order: the first gets the `EmbeddedBatch`, each other
-    what the one before returned, and the last returns the logits. A step is a module of the model, a function
-    without weights, or a tuple of a function and the modules that it uses. An `nn.Sequential` is its own
-    chain. Boundaries between stages must be tensors whose first dimension are the samples.
+    step the result of the previous one, and the last returns the logits. A step is a module of the model, a
+    function without weights, or a tuple of a function and the modules that it uses. An `nn.Sequential` is its
+    own chain. Boundaries between stages must be tensors whose first dimension is the samples.
 
     Raises:
-        ConfigError: an old PyTorch, no chain or too short a one, or batch normalisation.
+        ConfigError: PyTorch is too old, the chain is missing or too short, or the model uses batch
+            normalization.
     """
     if TorchVersion(torch.__version__) < PYTORCH:
         raise ConfigError(
-            f"mesh.pipeline needs PyTorch {PYTORCH}, and this is {torch.__version__}",
-            why="older versions refuse some tensors between stages, and none was tested",
+            f"mesh.pipeline needs PyTorch {PYTORCH} or newer, but {torch.__version__} is installed",
+            why="older versions reject some tensors between stages and are not tested",
             fix=f"pip install 'torch>={PYTORCH}', or use mesh.data",
         )
     _refuse_batch_norm(model)
@@ -67,8 +68,8 @@ def links_of(model: nn.Module, mesh: Mesh) -> list[Link]:
         each = f" with {mesh.per_rank} stages each" * (mesh.per_rank > 1)
         raise ConfigError(
             f"mesh.pipeline is {mesh.pipeline}{each}, but {type(model).__name__} has {len(links)} layers to"
-            " cut at",
-            why="each stage needs one",
+            " split at",
+            why="each stage needs at least one layer",
             fix=f"use {len(links)} stages or fewer, or a deeper network",
         )
     return links
@@ -79,8 +80,8 @@ class Cutting:
     """A network in stages.
 
     Args:
-        stages: the links of each.
-        handed: what each makes of the batch that was tried.
+        stages: the links of each stage.
+        handed: the output of each stage for the trial batch.
     """
 
     stages: list[list[Link]]
@@ -88,25 +89,26 @@ class Cutting:
 
 
 def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
-    """Cut a network into the stages of a mesh, and try them out.
+    """Cut a network into the stages of a mesh, and run them once.
 
     Args:
         model: the network, see `links_of`.
-        mesh: `stages` names the first module of each stage but the first. Without names, the stage with most
-            operations has as few as possible: those of matrix products in the forward pass of the batch,
-            which are counted, so all processes find the same; of a network without any, its parameters.
-        batch: what the first step gets; some samples are enough.
+        mesh: `stages` names the first module of each stage but the first. Without names, the cut minimizes
+            the operations of the most costly stage. Operations are those of matrix products in the forward
+            pass of the batch, which are counted, so all processes choose the same cut; a network without
+            matrix products is measured by its parameters.
+        batch: input of the first step; a few samples are enough.
 
     Raises:
-        ConfigError: see `links_of`; or weights outside the chain or in two stages, a name that is not in it,
-            or something other than tensors between stages.
+        ConfigError: see `links_of`; or weights outside the chain or in two stages, a name that is not in the
+            chain, or something other than tensors between stages.
     """
-    links, found = links_of(model, mesh), batch
+    links, outputs = links_of(model, mesh), batch
     made, costs = list[Any](), list[int]()
     for link in links:
         with FlopCounterMode(display=False) as counter:
-            found = compute(link.steps, found)
-        made.append(found)
+            outputs = compute(link.steps, outputs)
+        made.append(outputs)
         costs.append(counter.get_total_flops())
     if not any(costs):
         costs = [sum(p.numel() for p in link.parameters) for link in links]
@@ -118,7 +120,7 @@ def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
 
 
 def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[Link]]) -> dict[str, Cut]:
-    """Return how the layers of all stages are cut: the `tensor_plan`, with each pair in one stage.
+    """Return how the layers of all stages are split: the `tensor_plan`, with each pair in one stage.
 
     Raises:
         ConfigError: see `tensor_plan`.
@@ -135,7 +137,7 @@ def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[Link]]) -
 
 
 def described(stages: Sequence[Sequence[Link]]) -> str:
-    """Return the stages in words: the names of their modules, and how many parameters each has."""
+    """Return a text that lists the modules of each stage and its number of parameters."""
     counts = [sum(p.numel() for link in stage for p in link.parameters) for stage in stages]
     names = [" ".join(link.name for link in stage) for stage in stages]
     return " | ".join(f"{name} ({count:,})" for name, count in zip(names, counts, strict=True))
@@ -145,19 +147,19 @@ def _refuse_batch_norm(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"mesh.pipeline does not go with batch normalisation: {name}",
-                why="each part of a batch would be normalised by itself",
+                f"mesh.pipeline cannot be combined with batch normalization: {name}",
+                why="each microbatch would be normalized separately",
                 fix="use mesh.data, or the model without batch_norm",
             )
 
 
 def _links(model: nn.Module) -> list[Link]:
-    """Return the chain of a model, in pieces that begin with weights."""
+    """Return the chain of a model as links, each beginning with weights."""
     chain = model.chain if hasattr(model, "chain") else model.children
     if not callable(chain) or not (hasattr(model, "chain") or isinstance(model, nn.Sequential)):
         raise ConfigError(
-            f"{type(model).__name__} cannot be cut into stages: it has no method chain",
-            why="nothing says in which order its layers compute",
+            f"{type(model).__name__} cannot be split into stages: it has no method chain",
+            why="a pipeline needs the order in which the layers compute",
             fix="use dnn, dcnv2, dlrm, wukong or rankmixer, give the model a method chain, or use mesh.data",
         )
     names = {module: name for name, module in model.named_modules()}
@@ -188,44 +190,44 @@ def _taken_apart(step: Any) -> tuple[Step, tuple[nn.Module, ...]]:
     if not callable(function) or not all(isinstance(module, nn.Module) for module in modules):
         raise ConfigError(
             f"chain has {step!r}"[:200],
-            why="that is no module, no function, and no tuple of a function and modules",
+            why="a step must be a module, a function, or a tuple of a function and modules",
             fix="correct the model's method chain",
         )
     return function, tuple(modules)
 
 
 def _named(links: Sequence[Link], given: Sequence[str]) -> list[int]:
-    """Return the numbers of the links that the names stand for."""
+    """Return the numbers of the links with these names."""
     names = [link.name for link in links]
     starts = list[int]()
     for name in given:
         if name not in names:
             raise ConfigError(
-                f"stages names {name!r}, with which none can begin",
+                f"stages names {name!r}, but no stage can begin there",
                 fix=f"{did_you_mean(name, names)}modules: {', '.join(names)}"[:200],
             )
         starts.append(names.index(name))
     if starts != sorted(set(starts) - {0}):
         raise ConfigError(
             f"stages cannot begin with {', '.join(given)}",
-            why="names must come in the order of the network, each once, and without its first module",
+            why="stage names must be in the order of the network, each once, without its first module",
             fix=f"choose among {', '.join(names[1:])}"[:200],
         )
     return starts
 
 
 def _balanced(costs: Sequence[int], parts: int) -> list[int]:
-    """Return where stages begin so that the most costly one costs least."""
+    """Return the first links of stages such that the most costly stage costs least."""
 
     @cache
     def best(first: int, left: int) -> tuple[int, tuple[int, ...]]:
         if left == 1:
             return sum(costs[first:]), (first,)
-        found = list[tuple[int, tuple[int, ...]]]()
+        options = list[tuple[int, tuple[int, ...]]]()
         for end in range(first + 1, len(costs) - left + 2):
             rest, starts = best(end, left - 1)
-            found.append((max(sum(costs[first:end]), rest), (first, *starts)))
-        return min(found)
+            options.append((max(sum(costs[first:end]), rest), (first, *starts)))
+        return min(options)
 
     return list(best(0, parts)[1])
 
@@ -237,32 +239,32 @@ def _check_weights(model: nn.Module, stages: Sequence[Sequence[Link]]) -> None:
         if uses[parameter] == 0:
             raise ConfigError(
                 f"the weight {name} of {type(model).__name__} is in no step of its chain",
-                why="so no stage would have it",
-                fix="add the module that has it to its step, as a tuple: (function, module)",
+                why="no stage would hold the weight",
+                fix="add the module that has the weight to its step, as a tuple: (function, module)",
             )
         if uses[parameter] > 1:
             raise ConfigError(
                 f"the weight {name} is used in {uses[parameter]} stages",
-                why="each stage has weights of its own, and copies would drift apart",
-                fix="name stages (dense.stages) so that one has all its uses, or do not share the weight",
+                why="each stage has its own weights, and copies would drift apart",
+                fix="set dense.stages so that one stage has all uses, or do not share the weight",
             )
 
 
 def compute(steps: Iterator[Step] | Sequence[Step], given: Any) -> Any:
-    """Return what steps make of an input: a tensor, or a tuple of tensors."""
+    """Return the result of a chain of steps: a tensor, or a tuple of tensors."""
     for step in steps:
         given = step(*given) if isinstance(given, tuple) else step(given)
     return given
 
 
 def tensors(found: Any) -> tuple[Tensor, ...]:
-    """Return what a step returned as a tuple; anything but tensors is a `ConfigError`."""
+    """Return a step's result as a tuple of tensors; raise `ConfigError` for anything else."""
     several = found if isinstance(found, tuple) else (found,)
-    for one in several:
-        if not isinstance(one, Tensor):
+    for each in several:
+        if not isinstance(each, Tensor):
             raise ConfigError(
-                f"a step of the model's chain returned a {type(one).__name__}",
-                why="only tensors pass from stage to stage",
+                f"a step of the model's chain returned a {type(each).__name__}",
+                why="only tensors can be sent from stage to stage",
                 fix="return a tensor, or a tuple of tensors",
             )
     return several

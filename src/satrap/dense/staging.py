@@ -1,4 +1,4 @@
-"""Takes weights and gradients of a CUDA device to the host for a step, and brings the weights back."""
+"""Copies weights and gradients of a CUDA device to the host for a step, and the weights back."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 
 class Staging:
-    """Two places in the host's memory, one for the parameter in turn and one for the next.
+    """Two buffers in host memory: one for the current parameter and one for the next.
 
-    While the host takes the step of one parameter, the device sends the next one and its gradient. The memory
-    is pinned: into pages that the system has just given, or would have to copy first, weights come ten to
-    thirty times as slowly. It stays, and is as large as twice the largest parameter and its gradient.
+    While the host takes the step of one parameter, the device sends the next one and its gradient. The
+    buffers are pinned: copies into pageable memory are ten to thirty times slower. They are kept between
+    steps, and their size is twice the largest parameter and its gradient.
     """
 
     def __init__(self) -> None:
         self._memory = [torch.empty(0, dtype=torch.uint8)] * 2
 
     def through(self, parameters: Sequence[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """Yield each parameter and a copy of it on the host, with its gradient; the copy's changes go back.
+        """Yield each parameter with its copy on the host, including the gradient; then copy the weights back.
 
         Args:
-            parameters: of one CUDA device, with gradients.
+            parameters: parameters of one CUDA device, with gradients.
         """
         if not parameters:
             return
@@ -35,18 +35,20 @@ class Staging:
         with torch.cuda.stream(copying):
             host, there = self._fetched(parameters[0], 0)
         for number, parameter in enumerate(parameters, 1):
-            own, own_there = host, there
+            current, arrived = host, there
             if number < len(parameters):
-                with torch.cuda.stream(copying):  # after the weights that were in that place have gone back
+                # The copy stream runs in order, so this buffer's previous weights have been copied back
+                # first.
+                with torch.cuda.stream(copying):
                     host, there = self._fetched(parameters[number], number % 2)
-            own_there.synchronize()
-            yield parameter, own
+            arrived.synchronize()
+            yield parameter, current
             with torch.cuda.stream(copying):
-                parameter.copy_(own, non_blocking=True)
+                parameter.copy_(current, non_blocking=True)
         computing.wait_stream(copying)
 
     def _fetched(self, parameter: nn.Parameter, place: int) -> tuple[nn.Parameter, torch.cuda.Event]:
-        """Have a parameter and its gradient copied; return where to, and what says that they are there."""
+        """Queue the copy of a parameter and its gradient; return the copy, and an event for its end."""
         assert parameter.grad is not None
         size = parameter.numel() * parameter.element_size()
         if len(self._memory[place]) < 2 * size:
@@ -63,9 +65,9 @@ class Staging:
 
 
 def bring(weight: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a weight on a device; from CUDA, its gradient comes back to pinned memory."""
-    found: Tensor = _Brought.apply(weight, device)  # type: ignore[no-untyped-call]
-    return found
+    """Return a copy of a weight on a device; from CUDA, its gradient returns in pinned memory."""
+    copied: Tensor = _Brought.apply(weight, device)  # type: ignore[no-untyped-call]
+    return copied
 
 
 class _Brought(torch.autograd.Function):
@@ -75,6 +77,7 @@ class _Brought(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # PyTorch keeps such memory for the next gradients. This waits: those of a weight used twice add up.
+        # PyTorch reuses this memory for the next gradients. The copy waits: a weight used twice sums its
+        # gradients.
         pinned = gradient.device.type == "cuda"
         return torch.empty_like(gradient, device="cpu", pin_memory=pinned).copy_(gradient), None

@@ -1,4 +1,4 @@
-"""Brings weights to where a network computes, a layer at a time, and lets them go again."""
+"""Copies weights to the computing device, one layer at a time, and drops them again."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch.autograd.graph import saved_tensors_hooks
 from satrap.dense.pieces import units
 
 Bring = Callable[[Tensor], Tensor]
-"""Returns a copy of a weight, through which its gradient flows back."""
+"""Returns a copy of a weight; gradients flow back through the copy."""
 
 _Names = Sequence[tuple[nn.Module, str]]
 
 
 def stream_weights(model: nn.Module, bring: Bring) -> None:
-    """Let each layer compute with copies of its weights, made for each of its passes.
+    """Let each layer compute with temporary copies of its weights.
 
-    Copies are made before a layer's forward pass and dropped after it. What the backward pass needs of them
-    is copied again when it is needed. So at most a layer's weights are there at a time, beside those that
-    belong to no large layer or to several, which are there for a whole forward pass, see `units`. A weight
-    that is changed before it is used, as by a mask, is kept for the backward pass in its changed form.
+    Copies are made before a layer's forward pass and dropped after it. The backward pass copies the weights
+    it needs again. So at most one layer's weights are on the device at a time, in addition to weights that
+    belong to no large layer or to several layers, which stay for the whole forward pass, see `units`. A
+    weight that is changed before it is used, as by a mask, is kept for the backward pass in its changed form.
 
-    Weights must be read by the modules that own them, as in all layers of PyTorch but
-    `nn.MultiheadAttention`; elsewhere PyTorch says that tensors are on different devices.
+    Weights must be read by the modules that own them, as in all PyTorch layers except
+    `nn.MultiheadAttention`; otherwise PyTorch reports tensors on different devices.
 
     Args:
         model: the network; the `forward` of some of its modules is replaced.
@@ -36,9 +36,9 @@ def stream_weights(model: nn.Module, bring: Bring) -> None:
     """
     stream, taken = _Stream(bring), set[int]()
     for unit in units(model):
-        own = [(unit, name) for name, _ in unit.named_parameters(recurse=False)]
+        names = [(unit, name) for name, _ in unit.named_parameters(recurse=False)]
         taken |= {id(p) for p in unit.parameters(recurse=False)}
-        unit.forward = partial(stream.run, unit.forward, own)
+        unit.forward = partial(stream.run, unit.forward, names)
     rest = [
         (module, name)
         for module in model.modules()
@@ -68,8 +68,8 @@ class _Stream:
         weights = {id(p): p for module, name in own if (p := module._parameters[name]) is not None}
         copies = {key: self._bring(weight) for key, weight in weights.items()}
         before = [(module, name, module._parameters[name]) for module, name in own]
-        known = {copies[key].untyped_storage()._cdata: weight for key, weight in weights.items()}
-        self._copied |= known
+        sources = {copies[key].untyped_storage()._cdata: weight for key, weight in weights.items()}
+        self._copied |= sources
         for module, name, weight in before:
             module._parameters[name] = copies[id(weight)]  # type: ignore[assignment]
         del copies
@@ -78,7 +78,7 @@ class _Stream:
         finally:
             for module, name, weight in before:
                 module._parameters[name] = weight
-            for memory in known:
+            for memory in sources:
                 del self._copied[memory]
 
     def _put_away(self, tensor: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Which linear layers the processes of a tensor group divide among themselves, and how."""
+"""Chooses the linear layers that a tensor group splits, and how."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch.nn.utils.parametrize import is_parametrized
 from satrap.errors import ConfigError, did_you_mean
 
 Cut = Literal["column", "row", "alone", "experts"]
-"""column: by outputs, which stay divided; row: by inputs, which are divided; alone: whole in, whole out.
-experts: some experts of a module that has `count` of them, one below the other in each of its parameters. It
-returns the outputs of the experts that it has, in dimension 1; those of all are gathered."""
+"""column: split by outputs, which stay split; row: split by inputs, which arrive split; alone: split by
+outputs, which are gathered. experts: split the `count` experts of a module, stacked in each of its
+parameters.
+The module returns the outputs of its experts in dimension 1; the outputs of all experts are gathered."""
 
 ELEMENTWISE = (
     nn.ReLU,
@@ -37,45 +38,45 @@ ELEMENTWISE = (
     nn.Identity,
     nn.Dropout,
 )
-"""Modules that treat each number by itself, so that they may stand between a column and a row."""
+"""Elementwise modules, which may stand between a column and a row."""
 
 
 def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None = None) -> dict[str, Cut]:
-    """Return how each linear layer of a network is cut: its name -> the cut; others stay whole.
+    """Return how each linear layer of a network is split: its name -> the split; others stay whole.
 
-    An attribute `tensor_plan` of the model says it: `{"tower.*.up": "column", "tower.*.down": "row"}`, with
-    the wildcards of `fnmatch`. Without one, modules inside the model may say it of themselves, as in
-    `{"": "experts"}`. Of the rest, consecutive linear layers of each `nn.Sequential` are paired, the first by
-    columns and the second by rows, if only element-wise modules are between them; a pair needs one sum
+    An attribute `tensor_plan` of the model defines it: `{"tower.*.up": "column", "tower.*.down": "row"}`,
+    with the wildcards of `fnmatch`. Without it, modules inside the model may define their own, as in `{"":
+    "experts"}`. The remaining consecutive linear layers of each `nn.Sequential` are paired, the first by
+    columns and the second by rows, if only elementwise modules are between them; a pair needs one all-reduce
     forward and one backward (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). A linear layer
-    there without a partner is cut alone, if its outputs divide.
+    there without a partner is split alone, if its outputs divide evenly.
 
     Args:
         model: the network.
         parts: number of processes in a tensor group.
-        stages: module -> its stage of a pipeline; a pair is in one stage. Default: there are no stages.
+        stages: module -> its pipeline stage; a pair is in one stage. Default: there are no stages.
 
     Raises:
-        ConfigError: a name that matches no linear layer, a width that does not divide, a layer that cannot be
-            cut, batch normalisation, a pair in two stages, or nothing to cut.
+        ConfigError: a name that matches no linear layer, a width that does not divide evenly, a layer that
+            cannot be split, batch normalization, a pair in two stages, or no layer to split.
     """
     if parts == 1:
         return {}
     _refuse_batch_norm(model)
-    given = getattr(model, "tensor_plan", None)
-    plan = _derived(model, parts, stages or {}) if given is None else _named(model, given)
+    patterns = getattr(model, "tensor_plan", None)
+    plan = _derived(model, parts, stages or {}) if patterns is None else _named(model, patterns)
     _check_stages(plan, stages or {})
     for name, cut in plan.items():
         what, width = _divided(model.get_submodule(name), cut)
         if width % parts:
             raise ConfigError(
                 f"mesh.tensor {parts} does not divide the {width} {what} of {name}",
-                why="each of these workers holds an equal part of the layer",
-                fix=f"change their number, or mesh.tensor to a divisor of {width}",
+                why="each worker of a tensor group holds an equal part of the layer",
+                fix=f"change the number of {what}, or mesh.tensor to a divisor of {width}",
             )
     if not plan:
         raise ConfigError(
-            f"mesh.tensor is {parts}, but {type(model).__name__} has no linear layers that it could divide",
+            f"mesh.tensor is {parts}, but {type(model).__name__} has no linear layers that can be split",
             why="all workers of a tensor group would compute the same",
             fix="use mesh.data, or give the model an attribute tensor_plan",
         )
@@ -86,14 +87,14 @@ def _refuse_batch_norm(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"mesh.tensor does not go with batch normalisation: {name}",
-                why="each worker would see the statistics of its part of a layer only",
+                f"mesh.tensor cannot be combined with batch normalization: {name}",
+                why="each worker would compute the statistics of its part of a layer only",
                 fix="use mesh.data, or the model without batch_norm",
             )
 
 
 def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
-    """Return the plan that a model gives."""
+    """Return a model's own plan, with its patterns expanded."""
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     experts = [name for name, module in model.named_modules() if isinstance(_count(module), int)]
     fit, plan = set(_cuttable(model)), dict[str, Cut]()
@@ -103,10 +104,10 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
                 f"tensor_plan has {cut!r} for {pattern!r}", fix=f"use {', '.join(get_args(Cut))}"
             )
         possible = experts if cut == "experts" else linears
-        found = [name for name in possible if fnmatchcase(name, pattern)]
-        if not found:
+        matches = [name for name in possible if fnmatchcase(name, pattern)]
+        if not matches:
             what, kind = (
-                ("no module with a count of", "experts") if cut == "experts" else ("no", "linear layer")
+                ("not a module with a count of", "experts") if cut == "experts" else ("not a", "linear layer")
             )
             raise ConfigError(
                 f"tensor_plan names {pattern!r}, which is {what} {kind} of the model",
@@ -114,10 +115,10 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
                     :200
                 ],
             )
-        for name in found:
+        for name in matches:
             if cut != "experts" and name not in fit:
                 raise ConfigError(
-                    f"tensor_plan names {name!r}, whose weight is shared or computed, so it cannot be cut",
+                    f"tensor_plan names {name!r}, whose weight is shared or computed, so it cannot be split",
                     fix="remove it from tensor_plan",
                 )
             plan[name] = cut
@@ -125,12 +126,12 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
 
 
 def _count(module: nn.Module) -> Any:
-    """Return how many experts a module has; None: it is none of experts."""
+    """Return a module's number of experts; None: it is not a module of experts."""
     return getattr(module, "count", None)
 
 
 def _divided(module: nn.Module, cut: Cut) -> tuple[str, int]:
-    """Return what a cut divides, and how many there are."""
+    """Return the name and the number of the units that a cut splits."""
     if cut == "experts":
         return "experts", _count(module)
     assert isinstance(module, nn.Linear)
@@ -138,15 +139,15 @@ def _divided(module: nn.Module, cut: Cut) -> tuple[str, int]:
 
 
 def _check_stages(plan: Mapping[str, Cut], stages: Mapping[str, int]) -> None:
-    """Raise `ConfigError` for a stage with one kind of cut whose partners must be in another stage."""
+    """Raise `ConfigError` if a stage has columns without rows, or rows without columns."""
     for number in set(stages.values()):
         cuts = {cut for name, cut in plan.items() if stages.get(name) == number} - {"alone", "experts"}
         if len(cuts) == 1:
             [cut] = cuts
             raise ConfigError(
-                f"tensor_plan cuts layers of stage {number} by {cut} only",
-                why="what a column leaves divided must meet its row before it is handed to the next stage",
-                fix="keep a column and its row in one stage (dense.stages), or cut the layers alone",
+                f"tensor_plan splits layers of stage {number} by {cut} only",
+                why="the split outputs of a column must be joined by a row in the same stage",
+                fix="keep a column and its row in one stage (dense.stages), or split the layers alone",
             )
 
 
@@ -155,7 +156,7 @@ def _derived(model: nn.Module, parts: int, stages: Mapping[str, int]) -> dict[st
     for name, module in model.named_modules():
         for inner, cut in _named(module, getattr(module, "tensor_plan", None) or {}).items():
             plan[f"{name}.{inner}".strip(".")] = cut
-    fit = {name for name in _cuttable(model) if not name.startswith(tuple(f"{own}." for own in plan))}
+    fit = {name for name in _cuttable(model) if not name.startswith(tuple(f"{other}." for other in plan))}
     for stack in _stacks(model):
         open_name, clear = "", False  # the last linear layer without a partner; whether one may follow it
         for name, module in stack:
@@ -176,7 +177,7 @@ def _derived(model: nn.Module, parts: int, stages: Mapping[str, int]) -> dict[st
 
 
 def _stacks(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
-    """Yield the modules of each `nn.Sequential`, in order; those of one inside another belong to it."""
+    """Yield the modules of each `nn.Sequential`, in order; nested ones are flattened into the outer."""
     inside: set[nn.Module] = set()
     for name, module in model.named_modules():
         if isinstance(module, nn.Sequential) and module not in inside:
@@ -194,9 +195,9 @@ def _flat(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]
 
 
 def _cuttable(model: nn.Module) -> Iterator[str]:
-    """Yield the names of linear layers whose parameters are their own."""
+    """Yield the names of linear layers whose parameters are not shared or computed."""
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
-        own = all(uses[id(p)] == 1 for p in module.parameters(recurse=False))
-        if isinstance(module, nn.Linear) and own and not is_parametrized(module):
+        unshared = all(uses[id(p)] == 1 for p in module.parameters(recurse=False))
+        if isinstance(module, nn.Linear) and unshared and not is_parametrized(module):
             yield name

@@ -1,4 +1,4 @@
-"""A network whose weights and gradients are on a disk, or in host memory while a device computes."""
+"""A network whose weights and gradients are on disk, or in host memory while a device computes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from satrap.errors import ConfigError
 from satrap.memory import keep_freed_memory, release_freed_memory
 
 _RETURNED = 1 << 20
-"""Bytes from which on a process without room returns a freed block to the system at once."""
+"""Bytes from which on a process without spare memory returns a freed block to the system at once."""
 
 _OFF = "satrap_weights_off"
-"""Attribute of a network whose weights stay where they are."""
+"""Attribute of a network whose weights stay off the device."""
 
 
 def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
@@ -30,18 +30,20 @@ def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
     trainer = satrap.Trainer(model, schema, dense_optimizer=satrap.dense.offloaded(make, "/ssd"), ...)
     ```
 
-    In files, weights are mapped into memory: the system reads them as layers compute, and drops them as it
-    needs the memory. Weights that share memory still do. Buffers stay in memory. On the device cpu, results
-    are equal to the bit. Another device gets a copy of a layer's weights for its forward pass and again for
-    its backward pass; gradients come back. That is for one process that computes in float32, without
-    `checkpoint_activations` and `compile`; see `satrap.dense.streaming` for what networks it suits.
+    In files, weights are memory-mapped: the system reads them as layers compute, and drops them when it needs
+    the memory. Weights that share memory still do. Buffers stay in memory. On the device cpu, results are
+    equal to the bit. Another device gets a copy of a layer's weights for its forward pass and again for its
+    backward pass; gradients are copied back. Another device requires a single process that computes in
+    float32, without `checkpoint_activations` and `compile`; `satrap.dense.streaming` describes which networks
+    it suits.
 
     Args:
         model: the network, changed in place; its large tensors may be without memory, see `deferred`.
-        folder: on a fast disk; default: host memory, which has an effect on another device than the cpu only.
+        folder: a folder on a fast disk; default: host memory, which has an effect only if the device is not
+            the cpu.
 
     Raises:
-        ConfigError: the folder cannot be written to, or has no room; also in the first backward pass.
+        ConfigError: the folder is not writable, or full; also raised in the first backward pass.
     """
     if folder is not None:
         if (record := deferral(model)) is not None:
@@ -57,7 +59,7 @@ def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
 
 
 def weights_are_off(model: nn.Module) -> bool:
-    """Return whether the weights of a network are to stay off the device."""
+    """Return whether the weights of a network stay off the device."""
     return _OFF in model.__dict__
 
 
@@ -71,7 +73,7 @@ def stay_off(model: nn.Module, device: torch.device) -> None:
     for buffer in model.buffers():
         buffer.data = buffer.data.to(device)
     if device.type == "cuda":
-        _move(model, Tensor.pin_memory)  # the device reads it three times as fast as other memory
+        _move(model, Tensor.pin_memory)  # the device reads pinned memory three times as fast
     stream_weights(model, lambda weight: bring(weight, device))
 
 
@@ -84,36 +86,36 @@ def check_off(
     checkpoint_activations: bool,
     compiles: bool,
 ) -> None:
-    """Raise `ConfigError` for what does not go with weights off the device.
+    """Raise `ConfigError` for combinations that weights off the device do not support.
 
     Args:
-        workers: their mesh.
-        device: that computes.
+        workers: mesh of the workers.
+        device: the computing device.
         mode, precision, checkpoint_activations, compiles: see `Trainer` and `TrainingOptions`.
     """
-    beside = device.type != "cpu"
+    streams = device.type != "cpu"
     wrong = [
         name
-        for name, found in {
+        for name, applies in {
             "mode async": mode == "async",
             "compile": compiles,
-            "a mesh that divides the network": not workers.whole,
-            "several workers": beside and workers.size > 1,
-            f"precision {precision}": beside and precision != "float32",
-            "checkpoint_activations": beside and checkpoint_activations,
+            "a mesh that shards the network": not workers.whole,
+            "several workers": streams and workers.size > 1,
+            f"precision {precision}": streams and precision != "float32",
+            "checkpoint_activations": streams and checkpoint_activations,
         }.items()
-        if found
+        if applies
     ]
     if wrong:
         raise ConfigError(
-            f"weights off the device do not go with {' and '.join(wrong)} on {device.type}",
-            why="it is not supported yet",
-            fix="change that, or leave the weights where they are",
+            f"weights off the device cannot be combined with {' and '.join(wrong)} on {device.type}",
+            why="this combination is not supported yet",
+            fix=f"change {' and '.join(wrong)}, or keep the weights on the device",
         )
 
 
 def _move(model: nn.Module, copy: Callable[[Tensor], Tensor]) -> None:
-    """Give each memory of the weights, and what shares it, another place, unless it is on a disk."""
+    """Move each block of memory of the weights, with all tensors that share it, unless it is on a disk."""
     moved, weights = dict[int, Tensor](), {p.untyped_storage().data_ptr() for p in model.parameters()}
     for tensor in (*model.parameters(), *model.buffers()):
         key = tensor.untyped_storage().data_ptr()
@@ -127,18 +129,18 @@ def _placed(folder: str, tensor: Tensor) -> Tensor:
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """Return all bytes of the memory in which a tensor lies."""
+    """Return all bytes of a tensor's memory."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 def _like(tensor: Tensor, memory: Tensor) -> Tensor:
-    """Return the tensor in another memory, at the same place."""
+    """Return the tensor in other memory, at the same offset."""
     new = torch.empty(0, dtype=tensor.dtype)
     return new.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 class _Gradient:
-    """Moves the gradient of one parameter into a file, when it has been computed."""
+    """Moves the gradient of one parameter into a file, once it has been computed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

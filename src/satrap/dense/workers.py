@@ -1,4 +1,4 @@
-"""The processes that train together, seen from one of them."""
+"""The processes that train together, as seen from one of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from satrap.errors import ExchangeError
 
 
 class Compression:
-    """How a group compresses gradients before it averages them, see `satrap.dense.compressed`.
+    """How a group compresses gradients before averaging, see `satrap.dense.compressed`.
 
     Args:
         kind: "powersgd" or "sign".
-        rank: of the products of "powersgd".
+        rank: rank of the products of "powersgd".
     """
 
     def __init__(self, kind: str, rank: int = 4) -> None:
@@ -24,17 +24,17 @@ class Compression:
         self._whole = self._left = 0.0
 
     def note(self, whole: float, left: float) -> None:
-        """Note the sum of squares of gradients, and of what was left out of them."""
+        """Add the sum of squares of gradients, and of their omitted part."""
         self._whole, self._left = self._whole + whole, self._left + left
 
     @property
     def error(self) -> float | None:
-        """The relative root-mean-square error, None if nothing but zeros was looked at."""
+        """The relative root-mean-square error, None if only zeros were measured."""
         return (self._left / self._whole) ** 0.5 if self._whole else None
 
 
 class Group:
-    """Processes that compute something together. A process alone is a group, too; all it does is trivial.
+    """Processes that compute something together. A single process is a group as well, with trivial methods.
 
     Every method is called by all processes of the group, in the same order, and raises `ExchangeError` if one
     of them does not take part in time.
@@ -42,14 +42,14 @@ class Group:
     Attributes:
         rank: number of this process in the group, 0..size - 1.
         size: number of processes in the group.
-        compression: of the gradients that copies of the network average; None: they send them all.
+        compression: of the gradients that copies of the network average; None: they send whole gradients.
     """
 
     rank, size = 0, 1
     compression: Compression | None = None
 
     def watched(self, stage: str) -> AbstractContextManager[None]:
-        """Return a block in which the loss of another process is an `ExchangeError`, whoever notices it."""
+        """Return a context in which the loss of another process is an `ExchangeError`."""
         return nullcontext()
 
     @property
@@ -58,12 +58,12 @@ class Group:
         return None
 
     def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
-        """Replace a tensor by the sum over the group: the same bits on each process.
+        """All-reduce a tensor: replace it by its sum over the group, with the same bits on each process.
 
         Args:
             tensor: float32[n], contiguous, if `exact` is given.
-            exact: how many numbers at its beginning keep their bits; the others may be rounded to the number
-                format of the group. Without it, nothing is rounded.
+            exact: this many numbers at its beginning keep their bits; the others may be rounded to the number
+                format of the group. Default: nothing is rounded.
         """
 
     def all_gather(self, tensor: Tensor) -> Tensor:
@@ -75,10 +75,10 @@ class Group:
         return list(values)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give every tensor the values it has on rank 0."""
+        """Copy the values of each tensor from rank 0 to all ranks."""
 
     def share(self, data: bytes) -> bytes:
-        """Return the bytes given by rank 0; bytes given by others are ignored."""
+        """Return the bytes given by rank 0; bytes given by other ranks are ignored."""
         return data
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -87,22 +87,22 @@ class Group:
 
 
 class Workers(Group):
-    """All processes that train one network. This one is alone; `ConnectedWorkers` are several.
+    """All processes that train one network. This class is a single process; `ConnectedWorkers` are several.
 
     ```python
     workers.data.sum(gradients, exact=0)         # over all copies of this part of the network
     workers.solo("saving", lambda: save(...))    # process 0 works, the others wait for it
     ```
 
-    Every method is called by all workers, in the same order. One that has not shown a sign of life for the
-    deadline, or the loss of the process that keeps the meeting place, is an `ExchangeError`.
+    Every method is called by all workers, in the same order. It raises an `ExchangeError` if a worker has
+    sent no heartbeat for the deadline, or if the process that holds the rendezvous store is lost.
 
     `workers.rank` is the number of the process: process 0 saves and reports, and each has its own random
-    generators. `workers.data.rank` says which share of the data the process reads. They are equal as long as
-    no layer is divided, see `Mesh`.
+    generators. `workers.data.rank` is the number of the data share that the process reads. The two are equal
+    as long as no layer is sharded, see `Mesh`.
 
     Attributes:
-        mesh: which parts of the network the processes have.
+        mesh: distribution of the network over the processes.
     """
 
     mesh = Mesh()
@@ -111,8 +111,8 @@ class Workers(Group):
     def data(self) -> Group:
         """The processes that hold the same part of the network and train on different batches.
 
-        Its rank and size decide which batches are read, what a gradient's share in the mean is, and under
-        which number shards know this worker. Processes with equal `data.rank` read the same batches.
+        Its rank and size decide which batches are read, the weight of a gradient in the mean, and the number
+        by which shards identify this worker. Processes with equal `data.rank` read the same batches.
         """
         return self
 
@@ -128,43 +128,43 @@ class Workers(Group):
 
     @property
     def peers(self) -> Group:
-        """The processes that train the same batches, and make up one copy of the network."""
+        """The processes that train the same batches; together they hold one copy of the network."""
         return Group()
 
     @property
     def aside(self) -> Group:
-        """All processes, for one thread beside the one that trains; only if the network is in parts."""
+        """All processes, for one thread besides the training thread; only if the network is sharded."""
         return self
 
     @property
     def feed(self) -> Group:
-        """The same for another thread."""
+        """All processes, for a further thread; like `aside`."""
         return self
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
-        """Wait until all workers are here, for as long as they are alive.
+        """A barrier: wait until all workers have called it, for as long as they are alive.
 
         Args:
-            stage: what the workers wait for, for errors; another thread must use another name.
-            meanwhile: called again and again while waiting.
+            stage: name of the barrier, for errors; another thread must use another name.
+            meanwhile: called repeatedly while waiting.
         """
 
     def called(self, stage: str) -> bool:
-        """Return whether another worker is waiting for this one to `meet`; this one may ask alone."""
+        """Return whether another worker is waiting for this one in `meet`; not a collective call."""
         return False
 
     def post(self, key: str, data: bytes) -> None:
-        """Leave a few bytes for the others under a new key; this one may do it alone, from any thread."""
+        """Publish a few bytes for the others under a new key; not a collective call, from any thread."""
 
     def posted(self, key: str, *, readers: int = 1) -> bytes:
-        """Wait for what another worker posts, as long as all are alive; from any thread.
+        """Wait for the bytes that another worker posts, as long as all are alive; from any thread.
 
-        Once so many `readers` have it, it is forgotten; each may read it once.
+        They are deleted once `readers` workers have read them, each at most once.
 
         Raises:
-            ExchangeError: another worker is lost, or there is none that could post.
+            ExchangeError: a worker is lost, or there is no other worker.
         """
-        raise ExchangeError(f"nobody posts {key}", why="this worker trains alone")
+        raise ExchangeError(f"no worker can post {key}", why="there is only one worker")
 
     def solo(self, stage: str, work: Callable[[], object]) -> None:
         """Do something in process 0 only; the others wait until it is done."""
@@ -173,4 +173,4 @@ class Workers(Group):
         self.meet(stage)
 
     def close(self) -> None:
-        """Leave the other workers."""
+        """Disconnect from the other workers."""

@@ -1,9 +1,9 @@
-"""How a worker's ids reach the rows and how gradients return.
+"""How a worker looks up rows by id and sends gradients back.
 
-One protocol for rows, `Exchange`, with one for `Durability` and one for `Telemetry`; `LocalExchange` keeps
-the store in this process. A request names, per table group, the distinct ids of a batch. A `Lookup` brings
-one array of rows per group, and its update takes it back. Requests of one worker are served in the order they
-are made: that order *is* the training schedule.
+`Exchange` is the one protocol for rows, with `Durability` and `Telemetry` next to it; `LocalExchange` keeps
+the store in this process. A request names, per table group, the unique ids of a batch. A `Lookup` returns one
+array of rows per group, and its update takes their gradients. Requests of one worker are served in the order
+in which they are made: this order *is* the training schedule.
 """
 
 from satrap.exchange.local import LocalExchange

@@ -1,4 +1,4 @@
-"""Shard servers for most tables, and replicas at all workers for a few that every batch needs."""
+"""Shard servers for most tables, and replicas on all workers for a few that every batch needs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class JoinedLookup(Lookup[Array]):
-    """A lookup of which shards answer one part, and the workers themselves the other.
+    """A lookup with one part at the shards and one part at the workers' replicas.
 
     Args:
-        parts: the lookup at the shards, and that of the replicas.
-        recall: returns the rows of the distinct ids; see `distinct`.
+        parts: the lookup at the shards, and the lookup in the replicas.
+        recall: returns the rows of the unique ids; see `distinct`.
     """
 
     _: KW_ONLY
@@ -41,12 +41,12 @@ class JoinedLookup(Lookup[Array]):
     recall: Callable[[], list[Array]]
 
     def distinct(self) -> list[Array]:
-        """See `Lookup.distinct`. Rows of replicas that wait for their turn are those of this moment."""
+        """See `Lookup.distinct`. Replicated rows of a waiting lookup have their present values."""
         return self.recall()
 
 
 class JoinedExchange:
-    """Tables at shard servers, and with them tables of which every worker holds all rows.
+    """Tables at shard servers, combined with tables that every worker holds completely.
 
     ```python
     replicated = Placement("replicated")
@@ -55,24 +55,24 @@ class JoinedExchange:
     exchange = JoinedExchange(servers, replicas)
     ```
 
-    Rows of replicas are never sent: each worker sends the gradients to all others, and all take the same
-    steps. So these tables are updated once per step of all workers, in `hybrid`, too, and all workers make
-    the same calls in the same order, as with `CollectiveExchange`. In `sync`, rows are those of shard servers
-    that hold all tables, to the bit; gradients in float16 have a scale per table group, and replicas are
-    groups of their own.
+    Replicated rows are never sent: each worker sends the gradients to all others, and all take the same
+    steps. So these tables are updated once per step of all workers, also in `hybrid`, and all workers make
+    the same calls in the same order, as with `CollectiveExchange`. In `sync`, rows are equal to the bit to
+    those of shard servers that hold all tables; gradients in float16 have a scale per table group, and
+    replicated tables form their own groups.
 
     Snapshots have the same format as without replicas. Every worker must reach their folder.
 
     Args:
         servers: holds most tables; just made, and of the same worker as `replicas`.
         replicas: holds the others; just made. The joined exchange closes both.
-        fresh: rows of replicas are never stale: however early they are looked up, they see every update
-            before their own step. Then each lookup that creates must be followed by one update, in the same
-            order. Default True.
+        fresh: replicated rows are never stale: however early they are looked up, they see every update before
+            their own step. Then each lookup that creates must be followed by one update, in the same order.
+            Default True.
 
     Attributes:
         servers, replicas: of the arguments.
-        groups: those of `servers`, then those of `replicas`.
+        groups: groups of `servers`, then groups of `replicas`.
 
     Raises:
         ConfigError: the parts are not of the same worker, or a table of `replicas` is not replicated.
@@ -85,7 +85,7 @@ class JoinedExchange:
         names = [table for group in replicas.groups for table in group.tables]
         if servers.world != replicas.size or any(replicas.placement.of(t) != "replicated" for t in names):
             raise ConfigError(
-                "shard servers are joined with replicas at all their workers, and nothing else",
+                "a JoinedExchange needs replicated tables on exactly the workers of its shard servers",
                 fix='give CollectiveExchange the same workers, and placement=Placement("replicated")',
             )
         if fresh:
@@ -100,7 +100,7 @@ class JoinedExchange:
 
     @property
     def moves(self) -> Moves:
-        """See `Movable`: of the tables at shard servers."""
+        """See `Movable`; moves of the tables at shard servers."""
         return self.servers.moves
 
     def _replicated(self, request: Request) -> bool:
@@ -112,30 +112,33 @@ class JoinedExchange:
         return [value for request, value in pairs if self._replicated(request) == replicated]
 
     def _parts(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
-        """Return what each part is asked for, with the numbers of its own groups."""
+        """Return the requests of each part, with the numbers of its own groups."""
         ours = self._part(requests, requests, True)
-        known = range(self._first, len(self.groups))  # others stay as they are, and are refused
-        moved = [replace(r, group=r.group - self._first) if r.group in known else r for r in ours]
+        # Unknown groups keep their number, and are rejected later.
+        valid = range(self._first, len(self.groups))
+        moved = [replace(r, group=r.group - self._first) if r.group in valid else r for r in ours]
         return self._part(requests, requests, False), moved
 
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> JoinedLookup:
-        """See `Exchange.lookup`; `known` is not used for replicas that are never stale."""
+        """See `Exchange.lookup`; `known` is ignored for replicas that are never stale."""
         first, second = self._parts(requests)
-        if first and not second and not create:  # so that the others hear that this rank has a batch
+        # An empty request tells other ranks that this one has a batch.
+        if first and not second and not create:
             group = self.replicas.groups[0]
             second = [Request(0, np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))]
         rows: list[Sequence[Array] | None] = [
             None if known is None else self._part(requests, known, replicated) for replicated in (False, True)
         ]
-        ours = self.replicas.lookup(second, create=create, known=rows[1])  # first: the others wait for it
+        # First the replicas: the other ranks wait for this call.
+        ours = self.replicas.lookup(second, create=create, known=rows[1])
         theirs = self.servers.lookup(first, create=create, known=rows[0])
 
         def recall() -> list[Array]:
             waits = create and self._fresh
-            found = self.replicas.here(second) if waits else ours.distinct()
-            return self._in_order(requests, theirs.distinct(), found)
+            replicated = self.replicas.here(second) if waits else ours.distinct()
+            return self._in_order(requests, theirs.distinct(), replicated)
 
         lookup = JoinedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
         for part in lookup.parts:
@@ -143,8 +146,8 @@ class JoinedExchange:
         return lookup
 
     def _answered(self, lookup: JoinedLookup) -> None:
-        """Complete a lookup if both parts have their rows, or one has failed."""
-        with self._lock:
+        """Complete a lookup once both parts have their rows, or one has failed."""
+        with self._lock:  # the two parts complete in different threads
             if lookup.rows.done():
                 return
             done = [part.rows for part in lookup.parts if part.rows.done()]
@@ -172,7 +175,7 @@ class JoinedExchange:
         lr_scale: float,
         finite: bool = False,
     ) -> None:
-        """See `Exchange.update`. Neither part gets gradients of which one is refused here."""
+        """See `Exchange.update`. If a gradient is rejected here, neither part gets any."""
         lookup = Lookup.given(lookup, self)
         parts = [Lookup[Array](part) for part in self._parts(lookup.requests)]
         if isinstance(lookup, JoinedLookup):
@@ -181,9 +184,10 @@ class JoinedExchange:
             try:
                 self._check(lookup.requests, gradients)
             except StoreError as error:
-                self.replicas.fail(error)
+                self.replicas.fail(error)  # the other ranks wait for this update
                 return
         first, second = (self._part(lookup.requests, gradients, replicated) for replicated in (False, True))
+        # First the replicas: the other ranks wait for this call.
         self.replicas.update(parts[1], second, lr_scale=lr_scale)
         self.servers.update(parts[0], first, lr_scale=lr_scale)
 
@@ -198,7 +202,7 @@ class JoinedExchange:
         try:
             self.servers.flush()
         finally:
-            self.replicas.flush()  # the others wait for it
+            self.replicas.flush()  # even after an error: the other ranks wait for this call
 
     def close(self) -> None:
         """See `Exchange.close`."""
@@ -209,17 +213,17 @@ class JoinedExchange:
 
 
 class JoinedTelemetry:
-    """Counters of both parts. Staleness, times and rounding are those of the shards.
+    """Counters of both parts. Staleness, times and rounding are measured at the shards.
 
     Args:
-        servers, replicas: of the parts.
+        servers, replicas: telemetry of the parts.
     """
 
     def __init__(self, servers: Telemetry, replicas: Telemetry) -> None:
         self._servers, self._replicas = servers, replicas
 
     def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`; those of replicas as their ranks last shared them."""
+        """See `Telemetry.statistics`; counters of replicas are as of their last sharing."""
         first, second = self._servers.statistics(), self._replicas.statistics()
         return replace(
             first,
@@ -237,12 +241,12 @@ class JoinedTelemetry:
 
 
 class JoinedDurability(Durability):
-    """Saves and restores the rows of both parts; rank 0 speaks to the shards, for all.
+    """Saves and restores the rows of both parts; rank 0 sends requests to the shards, for all ranks.
 
     Args:
-        servers: of the shards.
+        servers: durability of the shards.
         replicas: the exchange with the replicas.
-        tables: names of their tables.
+        tables: names of its tables.
         flush: of the joined exchange.
     """
 
@@ -257,7 +261,7 @@ class JoinedDurability(Durability):
         self._rank = replicas.rank
 
     def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`; on rank 0 the rows to iterate over include those of the shards."""
+        """See `Durability.snapshot`; on rank 0 the iterator includes the rows of the shards."""
         self._flush()
         ours = self._replicas.snapshot()
         if self._rank:
@@ -266,7 +270,7 @@ class JoinedDurability(Durability):
         return Snapshot(itertools.chain(theirs, ours), _both(theirs.write, ours.write))
 
     def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
-        """See `Durability.cut`. If one part can give only all rows, the other gives all of its own."""
+        """See `Durability.cut`. If one part can only give all rows, so does the other."""
         self._flush()
         if self._rank:
             return self._replicas.cut(delta=delta, feed=feed)

@@ -1,4 +1,4 @@
-"""The loops of the exchange: which shard owns an id, short numbers. They release the interpreter lock."""
+"""Kernels of the exchange: owners of ids, short number formats. They release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FLOAT32, FLOAT16, BFLOAT16, INT8 = FORMATS = 0, 1, 2, 3
 _FOUR = np.uint64(4)
 _LANES = np.uint64(v.LANES)
 INFINITE = 0x7F800000
-"""Bits of an infinite float32; those of magnitudes from here on are not finite."""
+"""Bits of an infinite float32; magnitudes at or above it are not finite."""
 
 EVERYWHERE = np.uint16(0xFFFF)
-"""In place of the shard of a bucket: all shards."""
+"""Marks a bucket that all shards hold."""
 
 
 @shared
 def row_bytes(kind: int, dim: int) -> int:
-    """Return the bytes of a row on the wire; one of int8 begins with its step, a float32."""
+    """Return the bytes of a row on the wire; an int8 row begins with its step, a float32."""
     if kind == INT8:
         return dim + 4
     return 4 * dim if kind == FLOAT32 else 2 * dim
@@ -77,7 +77,7 @@ def _narrow_bytes(source: np.uint64, target: np.uint64, n: np.uint64, scale: np.
         top = max(top, v.top(source + i * _FOUR, scale))
     for i in range(whole, n):
         top = max(top, v.top_1(source + i * _FOUR, scale))
-    if top == INFINITE - 1:  # 127 times its 127th part would overflow
+    if top == INFINITE - 1:  # 127 times the rounded step would overflow
         top = np.uint32(INFINITE - 2)
     step, first = v.save_step(top, target), target + _FOUR
     for i in range(np.uint64(0), whole, _LANES):
@@ -116,7 +116,7 @@ def _narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale
 @kernel
 def widen(kind: int, source: np.uint64, target: np.uint64, rows: np.uint64, dim: np.uint64) -> None:
     """Convert rows at `source` to float32 at `target`."""
-    if kind != INT8:  # without steps between them, they are one long row
+    if kind != INT8:  # without steps in between, the rows are one long row
         rows, dim = np.uint64(1), rows * dim
     step, stride = _row(kind, dim), dim * _FOUR
     for i in range(rows):
@@ -174,7 +174,7 @@ def add_rows(
     scratch: npt.NDArray[np.float32],
     scale: np.float32,
 ) -> None:
-    """Add row i of `source`, times `scale`, to row `positions[i]` of `out`; `scratch` has room for one."""
+    """Add row i of `source`, times `scale`, to row `positions[i]` of `out`; `scratch` has space for one."""
     dim = np.uint64(out.shape[1])
     step, row = _row(kind, dim), np.uint64(scratch.ctypes.data)
     for i in range(len(positions)):
@@ -185,7 +185,7 @@ def add_rows(
 
 @kernel
 def peak(bits: npt.NDArray[np.uint32]) -> np.uint32:
-    """Return the largest magnitude of float32 given as bits; from `INFINITE` on, one is not finite."""
+    """Return the largest magnitude of float32 bits; at or above `INFINITE`, a number is not finite."""
     top = np.uint32(0)
     for i in range(len(bits)):
         top = max(top, bits[i] & np.uint32(0x7FFFFFFF))
@@ -203,17 +203,16 @@ def split(
     grouped: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int32],
 ) -> None:
-    """Sort ids by (owner, table), stably; ids that are `EVERYWHERE` come once for each shard.
+    """Sort ids by (owner, table), stably; ids of `EVERYWHERE` buckets appear once for each shard.
 
     Args:
         ids, splits: ids by table, as in a request.
         salts: hash salt per table.
         owners: uint16[tables, buckets]: the shard of each bucket, or `EVERYWHERE`.
         owner: uint16[n], scratch.
-        bounds: int64[shards, tables + 1], zeroed; on return shard s owns
-            `grouped[bounds[s, t]:bounds[s, t + 1]]` of table t, and bounds[s, tables] == bounds[s + 1, 0].
-        grouped: uint64[k], receives the ids; k: n, and one less than the shards more for each id that is
-            everywhere.
+        bounds: int64[shards, tables + 1], zeroed; on return shard s owns `grouped[bounds[s, t]:bounds[s, t +
+            1]]` of table t, and bounds[s, tables] == bounds[s + 1, 0].
+        grouped: uint64[k], receives the ids; k is n, plus shards - 1 for each `EVERYWHERE` id.
         positions: int32[k], receives the place of each in `ids`.
     """
     shards, tables = bounds.shape[0], len(salts)
@@ -229,7 +228,7 @@ def split(
         bounds[s, 0] = start
         for t in range(tables):
             count = bounds[s, t + 1]
-            bounds[s, t + 1] = start  # for now: where the next id of (s, t) goes
+            bounds[s, t + 1] = start  # temporarily: the position of the next id of (s, t)
             start += count
     for t in range(tables):
         for i in range(splits[t], splits[t + 1]):

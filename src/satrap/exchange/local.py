@@ -1,4 +1,4 @@
-"""The exchange of one process: the store is here, one background thread serves it in order."""
+"""The exchange of one process: it holds the store, and one background thread serves it in order."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class LocalExchange:
 
     Args:
         shard: the store; the exchange owns it from now on and closes it.
-        buckets: fixed buckets whose rows it is to have, ascending; default all.
+        buckets: the buckets whose rows it holds, ascending; default all.
 
     Attributes:
         shard, buckets: of the arguments.
-        warm: whether rows of a tier come to memory when they are looked up without being created, default
-            False: most are needed once.
+        warm: whether a lookup that creates nothing moves rows from the tier to memory, default False: such
+            rows are mostly needed once.
     """
 
     collective = False
@@ -65,9 +65,9 @@ class LocalExchange:
         try:
             check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
             self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
-            found = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
-            lookup.places = [slots for _, slots in found]
-            return [rows for rows, _ in found]
+            pairs = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
+            lookup.places = [slots for _, slots in pairs]
+            return [rows for rows, _ in pairs]
         finally:
             done()
 
@@ -80,13 +80,13 @@ class LocalExchange:
     def peek(self, requests: Sequence[Request]) -> list[Array]:
         """Return the rows of a lookup that creates nothing, read in the caller's thread.
 
-        Nothing that was issued before is waited for. Only one thread may read at a time.
+        This does not wait for earlier requests. Only one thread may read at a time.
         """
         return [self._peek_one(request) for request in requests]
 
     def _peek_one(self, request: Request) -> Array:
-        rows, found = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
-        self.telemetry.count_peek(request, found)
+        rows, mask = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
+        self.telemetry.count_peek(request, mask)
         return rows
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -121,8 +121,8 @@ class LocalExchange:
     ) -> None:
         try:
             if before is not None:
-                before.result()  # a refused update stops the ones behind it, so that the error is not lost
-            if not finite:  # all of a step, or nothing
+                before.result()  # a rejected update stops the next ones, so that its error is not lost
+            if not finite:  # all gradients of a step are applied, or none
                 self.shard.check_gradients([r.group for r in lookup.requests], gradients)
             slots = lookup.places or [None] * len(lookup.requests)
             for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
@@ -136,19 +136,19 @@ class LocalExchange:
             done()
 
     def _updated(self, lookup: Lookup[Any]) -> None:
-        """Do what is due once the rows of a lookup have changed."""
+        """Hook for work that is due once the rows of a lookup have changed."""
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():
             self._last_update.result()
 
     def flush(self) -> None:
-        """Wait until everything issued so far has been applied; raise what an update raised."""
+        """Wait until everything issued so far has been applied; raise the error of a failed update."""
         self._thread.submit(lambda: None).result()
         self._raise_failed()
 
     def close(self) -> None:
-        """Apply what was issued, then release the store."""
+        """Apply everything issued, then release the store."""
         self._thread.shutdown(wait=True)
         self.shard.close()
 
@@ -157,7 +157,7 @@ class LocalTelemetry:
     """Counters of a store in this process and of its caller.
 
     Attributes:
-        meter: of the caller's requests.
+        meter: meter of the caller's requests.
     """
 
     def __init__(self, shard: Shard, groups: Sequence[TableGroup]) -> None:
@@ -166,23 +166,23 @@ class LocalTelemetry:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Count what is looked up from now on."""
-        # Of each group, by table: ids of lookups that create nothing, and how many of these had no row.
+        """Reset the counters of lookups that create nothing."""
+        # By group and table: ids of lookups that create nothing, and the number of these without a row.
         self._peeked = [np.zeros(len(tables), np.int64) for tables in self._tables]
         self._unseen = [np.zeros(len(tables), np.int64) for tables in self._tables]
 
     def count_peek(self, request: Request, found: Found) -> None:
-        """Count the ids of a lookup that creates nothing, and those that were not found."""
+        """Count the ids of a lookup that creates nothing, and the ids without a row."""
         splits = request.splits
         self.count_unseen(request, 0 if found.all() else per_table(np.flatnonzero(~found), splits))
 
     def count_unseen(self, request: Request, unseen: Offsets | int) -> None:
-        """Count the ids of a lookup that creates nothing; `unseen`: how many had no row, int64[tables]."""
+        """Count the ids of a lookup that creates nothing; `unseen`: ids without a row, int64[tables]."""
         self._peeked[request.group] += request.splits[1:] - request.splits[:-1]
         self._unseen[request.group] += unseen
 
     def go_on(self, other: LocalTelemetry) -> None:
-        """Count on from where the counters of another store of the same tables are."""
+        """Take over the counters of another store of the same tables."""
         self._peeked, self._unseen = other._peeked, other._unseen
 
     def statistics(self) -> ExchangeStatistics:
@@ -198,7 +198,7 @@ class LocalTelemetry:
         return {table: int(n) for tables, ns in pairs for table, n in zip(tables, ns, strict=True)}
 
     def traffic(self) -> Traffic:
-        """See `Telemetry.traffic`; nothing is sent anywhere."""
+        """See `Telemetry.traffic`; nothing is sent over a network."""
         return self.meter.report()
 
 
@@ -207,7 +207,7 @@ class LocalDurability(Durability):
 
     Args:
         shard: the store.
-        thread: of the exchange, which orders what changes rows.
+        thread: thread of the exchange, which orders all changes of rows.
         flush: of the exchange.
     """
 
@@ -217,7 +217,7 @@ class LocalDurability(Durability):
     def snapshot(self) -> Snapshot:
         """See `Durability.snapshot`.
 
-        Training may continue while the rows are read, in any thread; they do not change.
+        Training may continue while the rows are read, in any thread; the snapshot's rows do not change.
         """
         self._flush()
         chunks = self._shard.snapshot()
@@ -269,5 +269,5 @@ class LocalDurability(Durability):
         self._thread.submit(self._shard.load, table, chunk).result()
 
     def clear(self) -> None:
-        """Forget every row."""
+        """Delete every row."""
         self._thread.submit(self._shard.clear).result()

@@ -1,4 +1,4 @@
-"""The exchange of one process, with lookups that are issued early and yet see all updates."""
+"""The exchange of one process, with lookups that are issued early and still see all updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satrap.store.shard import check_lookups
 
 @dataclass(slots=True)
 class _Early:
-    """A lookup that waits for its turn: the rows as they were, and which of them change until then."""
+    """A lookup that waits for its turn: its rows when issued, and masks of the rows that will change."""
 
     lookup: Lookup[Array]
     rows: list[Array]
@@ -27,11 +27,11 @@ class _Early:
 
 
 class LocalLookahead(LocalExchange):
-    """A `LocalExchange` for which the time of a lookup does not matter: it sees the updates of all before it.
+    """A `LocalExchange` whose lookups see all earlier updates, however early they are issued.
 
-    Rows are read when the lookup is issued, beside the caller's own work. Rows that lookups before it ask
-    for, too, are read again when its turn comes, that is after the updates of all of these. Then its rows
-    are there, and are those of `sync` to the bit.
+    Rows are read when the lookup is issued, concurrently with the caller's own work. Rows that earlier
+    waiting lookups also request are read again in the lookup's turn, after the updates of those lookups. Then
+    the rows are complete, and equal to those of `sync` to the bit.
 
     Every lookup that creates is followed by one update, in the same order.
 
@@ -47,7 +47,7 @@ class LocalLookahead(LocalExchange):
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`; `known` is not used, since every lookup sees all updates."""
+        """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
         if not create:
             return super().lookup(requests, create=False)
         lookup = Lookup[Array](requests, exchange=self)
@@ -58,17 +58,18 @@ class LocalLookahead(LocalExchange):
 
     def _look_ahead(self, lookup: Lookup[Array]) -> None:
         check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
-        found = [self.shard.lookup_slots(r.group, r.ids, r.splits, use=False) for r in lookup.requests]
-        lookup.places = [slots for _, slots in found]
+        pairs = [self.shard.lookup_slots(r.group, r.ids, r.splits, use=False) for r in lookup.requests]
+        lookup.places = [slots for _, slots in pairs]
+        # Rows of waiting lookups are stale here: their updates come before this lookup's turn.
         changing = [self._awaited.among(slots) for slots in lookup.places]
         for slots in lookup.places:
             self._awaited.add(slots)
-        self._early.append(_Early(lookup, [rows for rows, _ in found], changing))
+        self._early.append(_Early(lookup, [rows for rows, _ in pairs], changing))
         if len(self._early) == 1:
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Complete the lookup whose turn it is."""
+        """Complete the lookup whose turn it is: read again the rows that have changed since."""
         if self._early:
             early = self._early[0]
             of_groups = zip(
@@ -77,8 +78,8 @@ class LocalLookahead(LocalExchange):
             for request, slots, rows, changing in of_groups:
                 at = np.flatnonzero(changing)
                 splits = np.searchsorted(at, request.splits).astype(np.int64)
-                own = replace(slots, numbers=slots.numbers[at])
-                rows[at], _ = self.shard.peek_group(request.group, request.ids[at], splits, slots=own)
+                changed = replace(slots, numbers=slots.numbers[at])
+                rows[at], _ = self.shard.peek_group(request.group, request.ids[at], splits, slots=changed)
             self.telemetry.meter.looked_up(early.lookup, 0, (self._applied, self._applied))
             early.lookup.rows.set_result(early.rows)
 
@@ -90,7 +91,7 @@ class LocalLookahead(LocalExchange):
         lr_scale: float,
         finite: bool = False,
     ) -> None:
-        """See `Exchange.update`. If one is refused, lookups that wait for their turn raise its error."""
+        """See `Exchange.update`. If an update is rejected, waiting lookups raise its error."""
         super().update(lookup, gradients, lr_scale=lr_scale, finite=finite)
         assert self._last_update is not None
         self._last_update.add_done_callback(self._tell_all)

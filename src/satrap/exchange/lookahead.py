@@ -1,4 +1,4 @@
-"""Lookups that are issued early and yet see what they would see in their turn."""
+"""Lookups that are issued early and return the rows of their turn."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def with_lookahead(exchange: Exchange) -> Exchange:
     """Return an exchange whose lookups see all updates of earlier lookups, however early they are issued.
 
     A lookup that creates is complete once every lookup before it has had its update. Each must be followed by
-    one, in the same order. The store must evict nothing and admit every id.
+    one update, in the same order. The store must evict nothing and admit every id.
 
     Args:
-        exchange: just made; it belongs to the new one from then on.
+        exchange: just made; the new exchange owns it from then on.
 
     Raises:
-        ConfigError: it cannot look ahead.
+        ConfigError: the exchange does not support lookahead.
     """
     if type(exchange) is LocalExchange:
         return LocalLookahead(exchange.shard)
@@ -30,15 +30,15 @@ def with_lookahead(exchange: Exchange) -> Exchange:
     if type(exchange) is CollectiveExchange:
         if exchange.pooled:
             raise ConfigError(
-                "lookahead does not go with an exchange that pools rows",
-                why="a vector cannot be patched with the rows that have changed",
+                "lookahead cannot be combined with an exchange that pools rows",
+                why="a pooled vector cannot be patched with the rows that have changed",
                 fix="give CollectiveExchange, or Place.from_environment, pools=False",
             )
         exchange.look_ahead()
         return exchange
     raise ConfigError(
-        "lookahead is for one process, workers that hold the rows, or one worker whose shard servers apply "
-        "updates as they come",
-        why="a worker cannot know what others do to rows that it has looked up early",
+        "lookahead requires a single process, workers that hold the rows, or a single worker whose shard "
+        "servers apply updates as they arrive",
+        why="with several workers, a worker cannot know which rows others change after its early lookup",
         fix="train with one worker, with cluster.exchange: collective, or without lookahead",
     )

@@ -1,4 +1,4 @@
-"""What is asked of an exchange, and what it hands back: a lookup, to be given to its update."""
+"""Requests to an exchange, and the lookup that it returns, which is later passed to the update."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Rows(Protocol):
 R = TypeVar("R", bound=Rows, covariant=True)
 
 Seen = tuple[int, int]
-"""Updates a shard had applied when it executed a request: (of this caller, of all callers)."""
+"""Updates that a shard had applied when it ran a request: (of this caller, of all callers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """The ids of one feature whose rows are pooled by whoever holds them.
+    """The ids of one feature whose rows are pooled by the holder of the table.
 
     Args:
-        table: position of their table in the group.
+        table: position of its table in the group.
         inverse: int32[k]: for each id of the batch its position among the table's ids in the request.
         offsets: int64[size + 1], bounds of the samples in `inverse`.
         weights: float32[k], or None: all 1.
@@ -56,14 +56,14 @@ class Bags:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The distinct ids of one batch in one table group.
+    """The unique ids of one batch in one table group.
 
     Args:
         group: index of the table group.
-        ids: uint64[n], distinct inside each table.
+        ids: uint64[n], unique inside each table.
         splits: int64[tables + 1]: `ids[splits[t]:splits[t + 1]]` belong to the group's table `t`.
-        bags: features whose rows come pooled, if the exchange pools their tables. Then the answer has the
-            rows of the other tables' ids, in order, and after them a vector of each sample of each bag.
+        bags: features whose rows arrive pooled, if the exchange pools their tables. Then the response has the
+            rows of the other tables' ids, in order, and after them one vector per sample of each bag.
     """
 
     group: int
@@ -73,34 +73,34 @@ class Request:
 
     @property
     def pooled(self) -> npt.NDArray[np.bool_]:
-        """bool[tables]: the tables whose rows come pooled."""
-        found = np.zeros(len(self.splits) - 1, np.bool_)
-        found[[bag.table for bag in self.bags]] = True
-        return found
+        """bool[tables]: the tables whose rows arrive pooled."""
+        mask = np.zeros(len(self.splits) - 1, np.bool_)
+        mask[[bag.table for bag in self.bags]] = True
+        return mask
 
     @property
     def rows(self) -> int:
-        """Number of rows and vectors in the answer."""
+        """Number of rows and vectors in the response."""
         single = len(self.ids) - int(np.diff(self.splits)[self.pooled].sum()) if self.bags else len(self.ids)
         return single + sum(bag.size for bag in self.bags)
 
 
 @dataclass(eq=False, slots=True)
 class Lookup(Generic[R]):
-    """A lookup that has been issued: the rows when they are there, and what saves finding them again.
+    """An issued lookup: a future of its rows, and places that spare the update a search.
 
     Args:
-        requests: what was asked for.
+        requests: the requests.
         rows: one array or tensor per request, valid until the caller drops them.
         exchange: issued the lookup; None: any exchange takes the update.
 
     Attributes:
-        places: what the exchange knows of the rows of each request, for the update: the shards that own them,
-            their slots in the store. Empty before the lookup is executed.
+        places: for the update, the places of each request's rows in the exchange: the shards that own them,
+            their slots in the store. Empty before the lookup has run.
         under: the shard map under which the places were found.
-        active: number of callers that asked for something; in a collective exchange it may be 0 once the
-            rows are there.
-        seen: by shard, the updates it had applied before it executed the lookup.
+        active: number of callers with a non-empty request; in a collective exchange it may be 0 once the rows
+            have arrived.
+        seen: by shard, the updates it had applied before it ran the lookup.
         missed: updates that the lookup did not see, between it and its own update: (of this caller, of
             others); -1 while unknown.
     """
@@ -115,31 +115,32 @@ class Lookup(Generic[R]):
     missed: Seen = (-1, -1)
 
     def result(self, timeout: float | None = None) -> list[R]:
-        """Wait for the rows and return them; raises what the exchange raised."""
+        """Wait for the rows and return them; raise the exchange's error."""
         return self.rows.result(timeout)
 
     def told(self, future: Future[Any]) -> None:
-        """Raise what a future raised to whoever waits for the rows, unless they know more already."""
+        """Fail the lookup with the error of a future, unless its rows are known already."""
         if (error := future.exception()) is not None:
             with suppress(InvalidStateError):
                 self.rows.set_exception(error)
 
     def distinct(self) -> list[R]:
-        """Wait for the rows of the distinct ids behind the requests; here the same as `result`."""
+        """Wait for the rows of the unique ids behind the requests; here the same as `result`."""
         return self.result()
 
     @classmethod
     def given(cls, lookup: Lookup[R] | None, exchange: object) -> Lookup[R]:
-        """Return the lookup that `exchange` gets an update for; None: one of nothing. See `check`."""
-        found = cls(()) if lookup is None else lookup
-        found.check(exchange)
-        return found
+        """Return the lookup of an update of `exchange`; None: an empty lookup. See `check`."""
+        result = cls(()) if lookup is None else lookup
+        result.check(exchange)
+        return result
 
     def check(self, exchange: object) -> None:
-        """Raise `StoreError` if another exchange issued this lookup: its places mean nothing here."""
+        """Raise `StoreError` if another exchange issued this lookup: its places are not valid here."""
         if self.exchange is not None and self.exchange is not exchange:
             raise StoreError(
-                "an update has the lookup of another exchange", fix="give what `lookup` returned"
+                "an update got the lookup of another exchange",
+                fix="pass the lookup that this exchange returned",
             )
 
 

@@ -1,4 +1,4 @@
-"""What every exchange offers: rows for distinct ids, their durability, and counters."""
+"""The protocol of all exchanges: rows for unique ids, durability, and counters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TableGroup:
     """Tables of equal dim and optimizer, which one request serves together.
 
     Args:
-        index: what `Request.group` names.
-        tables: names, in the order that `Request.splits` follows.
+        index: value of `Request.group`.
+        tables: names, in the order of `Request.splits`.
         dim: weights per row.
         frozen: rows never change: updates need no gradients for them, and ignore them.
     """
@@ -42,18 +42,18 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """All rows as they were at one instant, to be written once while training goes on.
+    """All rows at one instant, to be written once while training continues.
 
     Args:
-        counts: by table, the counters of its group, the largest of each over the stores. A checkpoint keeps
+        counts: by table, the counters of its group, the largest of each over the stores. A checkpoint stores
             them as its setting `states.COUNTS`.
         write: takes the storage of a checkpoint and the name of its data folder, writes the rows and the
             state that the stores need to continue exactly, and returns the files. It raises CheckpointError
             or OSError, and may run in another thread.
         deleted: None if `write` writes all rows. If it writes only rows that changed since the previous cut:
             by table, the ids that had a row then and have none now.
-        put_back: call it if the rows could not be kept. The next cut of changes then holds them too, and rows
-            that change are no longer copied for this cut.
+        put_back: call it if the rows could not be saved. The next cut of changes then includes them as well,
+            and rows that change are no longer copied for this cut.
     """
 
     counts: Mapping[str, Sequence[int]]
@@ -68,9 +68,9 @@ class Snapshot:
 
     Args:
         chunks: (table, rows), table after table, in canonical order.
-        write: takes the storage of a checkpoint and the name of its data folder, in which there must be a
-            file already. Each process that holds rows writes its own there if it can reach the folder. It
-            returns the files, and raises CheckpointError or OSError.
+        write: takes the storage of a checkpoint and the name of its data folder, which must contain a file
+            already. Each process that holds rows writes its own there if it can reach the folder. It returns
+            the files, and raises CheckpointError or OSError.
     """
 
     chunks: Iterator[tuple[str, Chunk]]
@@ -85,9 +85,9 @@ class Exchange(Protocol):
     """Carries ids to rows and gradients back; requests of one caller are served in the order issued.
 
     Attributes:
-        collective: the processes that train hold the rows together, so every process makes the same calls in
-            the same order, also those that have no batch. Then all of them save and restore rows: process 0
-            writes, and releases the others, who assist; see `Durability`.
+        collective: the training processes hold the rows together, so every process makes the same calls in
+            the same order, even without a batch. Then all of them save and restore rows: process 0 writes,
+            and releases the others, which assist; see `Durability`.
     """
 
     collective: bool
@@ -111,16 +111,16 @@ class Exchange(Protocol):
 
         Args:
             requests: one per group that has ids in this batch.
-            create: True in training: unknown ids get their row. False in evaluation: nothing changes and
-                an unknown id reads the row it would be created with.
-            known: the rows of the distinct ids, as `Lookup.distinct` returned them, of a lookup that was in
-                flight when a snapshot was taken; they are answered in place of those in the store.
+            create: True in training: unknown ids get their row. False in evaluation: nothing changes and an
+                unknown id reads the row it would be created with.
+            known: rows of the unique ids, from `Lookup.distinct`, of a lookup that was in flight when a
+                snapshot was taken; they are returned instead of the rows in the store.
         """
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """Announce that these will be looked up soon; returns at once, and changes nothing.
+        """Announce that these rows will be looked up soon; returns at once, and changes nothing.
 
-        Stores that keep rows on a disk read them meanwhile. Any thread may call it; nothing is promised.
+        Stores that keep rows on a disk start reading them. Any thread may call it; it is only a hint.
         """
 
     def update(
@@ -134,50 +134,50 @@ class Exchange(Protocol):
         """Issue one optimizer step for the rows of a lookup; returns at once.
 
         Args:
-            lookup: what `lookup` returned; None: take part in a step without gradients.
-            gradients: float32[n, dim] per request, arrays or tensors as the rows were; handed over, the
-                caller must not write to them again.
+            lookup: the lookup that `lookup` returned; None: take part in a step without gradients.
+            gradients: float32[n, dim] per request, arrays or tensors as the rows were; the caller must not
+                write to them again.
             lr_scale: factor on every table's learning rate.
-            finite: the caller has made sure that no gradient is NaN or infinite; a store in this process does
-                not look again.
+            finite: the caller has checked that no gradient is NaN or infinite; a store in this process does
+                not check again.
 
         Raises:
-            StoreError: an earlier update was refused, or another exchange issued the lookup.
+            StoreError: an earlier update was rejected, or another exchange issued the lookup.
         """
 
     def flush(self) -> None:
         """Wait until everything issued so far has been applied."""
 
     def close(self) -> None:
-        """Apply what was issued and release everything. Further calls are errors."""
+        """Apply everything issued and release all resources. Further calls are errors."""
 
 
 @runtime_checkable
 class Unanimous(Protocol):
-    """An exchange in which the updates of all processes are one, which each of them may refuse.
+    """An exchange whose update is one step of all processes, which each of them may reject.
 
-    So a process need not know whether the others accept a step before it issues the update.
+    So a process can issue its update before it knows whether the others accept the step.
     """
 
     def refuse(self) -> None:
-        """Issue, in place of an update, that no process's gradients are to be applied."""
+        """Issue a rejection instead of an update: no process's gradients are applied."""
 
 
 class Durability(Protocol):
     """Saves and restores all rows. Everything issued before is applied first.
 
-    In a collective exchange all processes call each method. Where process 0 writes a `Snapshot` or a `Cut`,
-    the others call `assist` meanwhile, until process 0 calls `release`.
+    In a collective exchange all processes call each method. While process 0 writes a `Snapshot` or a `Cut`,
+    the others call `assist`, which returns when process 0 calls `release`.
 
     Cuts for a feed, which holds weights only, have their own record of changes. They may be taken and written
-    while others are; the methods are told which kind it is.
+    concurrently with other cuts; the methods have an argument for the kind.
     """
 
     def snapshot(self) -> Snapshot:
         """Return every row.
 
-        Nobody may change rows until they are here or written. An earlier cut and the record of changes stay
-        as they are.
+        Rows must not change until the iteration or `write` has finished. An earlier cut and the record of
+        changes stay as they are.
         """
 
     def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
@@ -187,27 +187,27 @@ class Durability(Protocol):
         written.
 
         Args:
-            delta: True: only what changed since the previous cut, if that is known. False: all rows, and
+            delta: True: only the changes since the previous cut, if they are known. False: all rows, and
                 changes are recorded from now on. None: all rows.
-            feed: it is one for a feed: only weights, in this format, see `Chunk.only_weights`. A lookup does
-                not count as a change, and there is no state to continue from. `delta` must not be None.
+            feed: a cut for a feed: only weights, in this format, see `Chunk.only_weights`. A lookup does not
+                count as a change, and there is no state to continue from. `delta` must not be None.
         """
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """Load the verified rows of a checkpoint into stores without rows; whoever holds rows reads its own.
+        """Load the verified rows of a checkpoint into stores without rows; each holder of rows reads its own.
 
         Args:
-            url: of the checkpoint.
-            follow: note changes from then on, so that the next cut can be a delta that follows this
-                checkpoint. Ignored if the stores hold other rows too, or had no room for some.
+            url: URL of the checkpoint.
+            follow: record changes from then on, so that the next cut can be a delta that follows this
+                checkpoint. Ignored if the stores hold other rows as well, or had no space for some.
             feed: likewise for the next cut for a feed: its newest version has the same rows.
-            exact: also take over the state that the stores need to continue exactly. Counters come from any
-                number of stores; the ids that wait for admission and the order of eviction come only from
-                equally many stores, of groups with the same tables.
+            exact: also restore the state that the stores need to continue exactly. Counters come from any
+                number of stores; the ids that wait for admission and the order of eviction come only from the
+                same number of stores, with the same tables per group.
 
         Raises:
-            CheckpointError: there is none, or it is damaged.
-            StoreError: with `exact`: it is of a larger budget.
+            CheckpointError: the checkpoint does not exist, or is damaged.
+            StoreError: with `exact`: the checkpoint was made with a larger memory budget.
         """
 
     def assist(self, *, feed: bool = False) -> bool:
@@ -215,14 +215,14 @@ class Durability(Protocol):
         return True
 
     def release(self, *, kept: bool, feed: bool = False) -> None:
-        """Let the others go on after a snapshot; `kept`: what they wrote is part of a checkpoint."""
+        """Release the other processes after a snapshot; `kept`: their files are part of a checkpoint."""
         return
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""
 
     def clear(self) -> None:
-        """Forget every row."""
+        """Delete every row."""
 
 
 class Telemetry(Protocol):
@@ -232,4 +232,4 @@ class Telemetry(Protocol):
         """Return the counters of all stores together."""
 
     def traffic(self) -> Traffic:
-        """Return what this caller's requests met, without asking anybody; any thread may call it."""
+        """Return the traffic of this caller's requests, without any communication; any thread may call it."""

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Serial(ThreadPoolExecutor):
-    """One thread with a name; once it is shut down, it refuses calls."""
+    """One thread with a name; once it is shut down, it rejects calls."""
 
     def __init__(self, name: str) -> None:
         super().__init__(max_workers=1, thread_name_prefix=name)
@@ -23,4 +23,4 @@ class Serial(ThreadPoolExecutor):
         try:
             return super().submit(function, *args, **kwargs)
         except RuntimeError as error:
-            raise StoreError("the store is closed", fix="make another one, or load what was saved") from error
+            raise StoreError("the store is closed", fix="create a new one, or load a checkpoint") from error

@@ -1,4 +1,4 @@
-"""Which shard owns which bucket."""
+"""The assignment of buckets to shards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Owners = npt.NDArray[np.uint16]
 class ShardMap:
     """Bucket -> shard, at one epoch; by default an even split into ranges of neighbouring buckets.
 
-    Another map must have another epoch. Requests carry the epoch, and a shard refuses any other, so no
-    request is half-served under an old map. A shard keeps its number for life: where one has left, its number
-    stays unused.
+    A different map must have another epoch. Requests carry the epoch, and a shard rejects any other, so no
+    request is half-served under an old map. A shard never changes its number: after a shard has left, its
+    number stays unused.
 
     Args:
         shards: numbers of shards are below it, 1..4096.
         epoch: >= 1, default 1.
         runs: (shard, number of neighbouring buckets), from bucket 0 to 4095; default: an even split.
-        absent: numbers below `shards` that no shard has; default none. Only with `runs`.
+        absent: numbers below `shards` without a shard; default none. Only with `runs`.
 
     Raises:
         ConfigError: a number out of range, or runs that do not cover the buckets.
@@ -72,7 +72,7 @@ class ShardMap:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that tell maps of different owners or members apart."""
+        """16 hexadecimal digits that differ between maps with different owners or members."""
         return xxh64_hexdigest(self.owners.astype("<u2").tobytes() + np.array(self.members, "<u2").tobytes())
 
     def buckets(self, shard: int) -> Sequence[int]:
@@ -80,17 +80,17 @@ class ShardMap:
         if not self.runs:
             first = -(-shard * BUCKETS // self.shards)
             return range(first, -(-(shard + 1) * BUCKETS // self.shards))
-        found = np.flatnonzero(self.owners == shard).tolist()
-        runs = runs_of(found)
-        return found if len(runs) > 1 else runs[0] if runs else range(0)
+        buckets = np.flatnonzero(self.owners == shard).tolist()
+        runs = runs_of(buckets)
+        return buckets if len(runs) > 1 else runs[0] if runs else range(0)
 
     def after(self, owners: Owners, members: Collection[int], *, epoch: int = 0) -> ShardMap:
         """Return the map of the next epoch, or of a later one.
 
         Args:
             owners: shard of each bucket, uint16[4096].
-            members: numbers of all its shards, also of those that own nothing.
-            epoch: of the map, if it is to be later.
+            members: numbers of all its shards, including shards without buckets.
+            epoch: epoch of the map, if it is a later one.
         """
         shards = max(members) + 1
         runs = tuple((int(owner), len(list(same))) for owner, same in groupby(owners.tolist()))
@@ -110,16 +110,16 @@ class ShardMap:
         """Build it from `to_dict` data.
 
         Raises:
-            ConfigError: something is impossible, or the digest is another one.
+            ConfigError: a value is invalid, or the digest differs.
         """
         runs, absent = data.get("runs", ()), data.get("absent", ())
         if "shards" not in data or "epoch" not in data:
             raise ConfigError("a shard map lacks its shards or its epoch")
         numbers = [data["shards"], data["epoch"], *absent, *(number for run in runs for number in run)]
         if any(type(n) is not int or not 0 <= n < 1 << 32 for n in numbers) or len(numbers) > 4 * BUCKETS:
-            raise ConfigError("a shard map has impossible numbers")
+            raise ConfigError("a shard map has invalid numbers")
         if any(len(run) != 2 for run in runs):
-            raise ConfigError("a shard map has impossible runs")
+            raise ConfigError("a shard map has invalid runs")
         made = cls(data["shards"], data["epoch"], tuple((run[0], run[1]) for run in runs), tuple(absent))
         if made.runs and data.get("digest") != made.digest:
             raise ConfigError("the digest of a shard map does not match its owners")

@@ -23,7 +23,7 @@ Positions = npt.NDArray[np.int32]
 Owners = npt.NDArray[np.uint16]
 
 EVERYWHERE = int(kernels.EVERYWHERE)
-"""In place of the shard of a bucket: all shards."""
+"""Marks a bucket that all shards hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Splitter:
 
     Args:
         groups: the table groups.
-        map: of buckets to shards.
-        owners: by table, the shard of each bucket, uint16[4096], or `EVERYWHERE`; default: as the map says.
+        map: map of buckets to shards.
+        owners: by table, the shard of each bucket, uint16[4096], or `EVERYWHERE`; default: from the map.
 
     Attributes:
         map: of the arguments.
@@ -84,8 +84,8 @@ class Splitter:
         grouped, positions = np.empty(k, np.uint64), np.empty(k, np.int32)
         owners, owner = self._owners[request.group], np.empty(n, np.uint16)
         kernels.split(ids, splits, salts, owners, owner, bounds, grouped, positions)
-        own = [slice(b[0], b[-1]) for b in bounds]
-        return [Part(grouped[s], b - b[0], positions[s]) for s, b in zip(own, bounds, strict=True)]
+        slices = [slice(b[0], b[-1]) for b in bounds]
+        return [Part(grouped[s], b - b[0], positions[s]) for s, b in zip(slices, bounds, strict=True)]
 
     def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
         """Return the shard of each id of a table, uint16[n]."""

@@ -1,4 +1,4 @@
-"""What stores need besides their rows to resume exactly, and how they get it back from a checkpoint."""
+"""The state of stores besides their rows, for an exact resume, and how a checkpoint restores it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
-"""By table: the updates of its group, and the requests that used the group's rows. So a run may go on where
-tables are grouped in another way."""
+"""By table: the updates of its group, and the requests that used the group's rows. So a run may continue
+where tables are grouped differently."""
 CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
 COUNTS = "store_counts"
@@ -27,27 +27,27 @@ COUNTS = "store_counts"
 
 
 def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
-    """Return, by name, what a store needs besides its rows."""
+    """Return the state of a store besides its rows, by name."""
     return {_prefix(g) + k: v for g in store.groups for k, v in g.state().items()}
 
 
 def _prefix(group: Group) -> str:
-    """Return how names in the state of a group begin: with its tables, as other stores have other groups."""
+    """Return the prefix of names in a group's state: its tables, as other stores have other groups."""
     return f"{json.dumps(group.tables)}."
 
 
 def take_state(store: Shard, state: State) -> None:
-    """Restore what `state_of` returned, of the groups that have the same tables here.
+    """Restore state that `state_of` returned, for groups that have the same tables here.
 
     Raises:
-        StoreError: it does not fit.
+        StoreError: the state does not fit.
     """
     for group in store.groups:
         prefix = _prefix(group)
-        own = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+        values = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
         try:
-            if own:
-                group.restore(own)
+            if values:
+                group.restore(values)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             tables = ", ".join(group.tables)
             raise StoreError(f"the state of tables {tables} does not fit: {error}") from error
@@ -59,22 +59,22 @@ def counts_of(store: Shard) -> dict[str, list[int]]:
 
 
 def take_counts(store: Shard, counts: Any) -> Callable[[], None]:
-    """Return what sets the counters that `counts_of` returned of another store of the same tables.
+    """Return a function that sets the counters to the `counts_of` another store of the same tables.
 
     Raises:
-        StoreError: they are impossible, or of other tables.
+        StoreError: the counters are invalid, or of other tables.
     """
-    found: dict[int, tuple[int, int]] = {}
+    by_group: dict[int, tuple[int, int]] = {}
     for group in store.groups:
         match counts.get(group.tables[0]) if isinstance(counts, dict) else None:
             case [int(updates), int(step)] if 0 <= updates < 1 << 63 and 0 <= step < 1 << 32:
-                found[group.index] = updates, step
+                by_group[group.index] = updates, step
             case _:
-                raise StoreError(f"the counters of table {group.tables[0]!r} are missing or impossible")
+                raise StoreError(f"the counters of table {group.tables[0]!r} are missing or invalid")
 
     def take() -> None:
         for group in store.groups:
-            group.updates, group.directory.step = found[group.index]
+            group.updates, group.directory.step = by_group[group.index]
 
     return take
 
@@ -85,26 +85,26 @@ def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
     Counters decide the rounding of 16-bit rows and the order of eviction; they are equal in shards that
     served the same steps.
     """
-    found: dict[str, list[int]] = {}
-    for one in counts:
-        for table, own in one.items():
-            found[table] = [max(pair) for pair in zip(found.get(table, own), own, strict=True)]
-    return found
+    result: dict[str, list[int]] = {}
+    for by_table in counts:
+        for table, values in by_table.items():
+            result[table] = [max(pair) for pair in zip(result.get(table, values), values, strict=True)]
+    return result
 
 
 def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> None:
     """Restore the state of a store without rows from stores of the same fixed buckets, group by group.
 
-    A group that no such store has with the same tables takes only the counters.
+    A group that no such store has with the same tables restores only the counters.
 
     Args:
-        store: whose rows are loaded afterwards.
-        url: of a checkpoint.
-        buckets: of the store.
+        store: the store; its rows are loaded afterwards.
+        url: URL of the checkpoint.
+        buckets: buckets of the store.
 
     Raises:
-        CheckpointError: there is none, or a file is missing or damaged.
-        StoreError: it does not fit.
+        CheckpointError: the checkpoint does not exist, or a file is missing or damaged.
+        StoreError: the state does not fit.
     """
     from satrap.checkpoint.chain import open_chain
     from satrap.checkpoint.stores import read_store
@@ -115,21 +115,23 @@ def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> 
 
 
 def _of_groups(store: Shard, counts: Counts) -> State:
-    """Return counters as `state_of` does; of the tables of a group the largest count."""
-    own = {f"{_prefix(g)}counts": [counts[t] for t in g.tables if t in counts] for g in store.groups}
-    return {name: np.array(found, np.int64).max(axis=0) for name, found in own.items() if found}
+    """Return counters as `state_of` does; the largest count of the tables of each group."""
+    counts_of_groups = {
+        f"{_prefix(g)}counts": [counts[t] for t in g.tables if t in counts] for g in store.groups
+    }
+    return {name: np.array(rows, np.int64).max(axis=0) for name, rows in counts_of_groups.items() if rows}
 
 
 def held_by(
     store: Shard, buckets: Sequence[int] | Callable[[str], Sequence[int]]
 ) -> Callable[[str], Sequence[int]]:
-    """Return, by table, which fixed buckets a store is to read: none of a table that others hold."""
-    own = {table for group in store.groups for table in group.tables}
-    return lambda table: range(0) if table not in own else buckets(table) if callable(buckets) else buckets
+    """Return the buckets that a store reads, by table: none of a table that it does not hold."""
+    tables = {table for group in store.groups for table in group.tables}
+    return lambda table: range(0) if table not in tables else buckets(table) if callable(buckets) else buckets
 
 
 def to_read(store: Shard, chunk: Chunk) -> Chunk:
-    """Return rows that a store takes although it will only read them: their optimizer state is zeros."""
+    """Return rows for a store that will only read them: their optimizer state is zeros."""
     width = store.groups[store.group_of(chunk.table)[0]].plan.width
     return replace(chunk, state=np.zeros((len(chunk.ids), width), np.float32))
 

@@ -13,11 +13,11 @@ from satrap.store.statistics import TableStatistics, TierStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatistics(Statistics):
-    """Counters of a shard server; those of its store are 0 before the first hello.
+    """Counters of a shard server; store counters are 0 before the first hello.
 
     Args:
         shard: its number, None before the first hello.
-        steps: optimizer steps of `sync` with several workers that are complete.
+        steps: complete optimizer steps of `sync` with several workers.
         server: counters of its server.
     """
 
@@ -27,7 +27,7 @@ class ShardStatistics(Statistics):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ShardStatistics:
-        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as JSON has them."""
+        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as in JSON."""
         fields = dict(values)
         fields["load_factor"] = tuple(fields["load_factor"])
         fields["tables"] = {name: TableStatistics(**counts) for name, counts in fields["tables"].items()}
@@ -41,8 +41,8 @@ class ExchangeStatistics(Statistics):
 
     Args:
         shards: counters of each shard server; empty without servers.
-        peeked, unseen: by table, ids of lookups that create nothing, and how many of them had no row; empty
-            unless the rows are in this process alone.
+        peeked, unseen: by table, ids of lookups that create nothing, and the number of these without a row;
+            empty unless all rows are in this process.
     """
 
     shards: tuple[ShardStatistics, ...] = ()

@@ -1,4 +1,4 @@
-"""Measures the requests of one caller: how stale its lookups were, and how long answers took."""
+"""Measures the requests of one caller: staleness of lookups, and response times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from satrap.exchange.lookup import Array, Lookup, Seen
 from satrap.store.types import address
 
 _LOOKS = 61
-"""Of so many messages one is looked at; a prime, so that it is not always that of the same table group."""
+"""One message in this number is measured; a prime, so that it is not always of the same table group."""
 _ROWS = 256
-"""At most so many rows of a message are looked at, at equal distances."""
+"""At most this many rows of a message are measured, at equal distances."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Requests of one kind: number answered, seconds they took together, and number still in flight."""
+    """Requests of one kind: number completed, their total seconds, and number still in flight."""
 
     count: int = 0
     seconds: float = 0.0
@@ -32,23 +32,23 @@ class Answers:
 
     @property
     def mean_seconds(self) -> float:
-        """Seconds until an answer came, 0 without answers."""
+        """Seconds until a response came, 0 without responses."""
         return self.seconds / max(self.count, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the requests of one caller met.
+    """Measurements of the requests of one caller.
 
     Args:
-        own, others: staleness: number of updates (the caller's own, other callers') that a lookup did not
-            see -> how many lookups missed so many.
-        lookups, pushes: how long they took.
+        own, others: staleness: number of updates (the caller's own, other callers') that a lookup did not see
+            -> number of lookups that missed this number.
+        lookups, pushes: their response times.
         sent, received: bytes of payload.
         resent: requests that were sent again.
-        waiting: requests without an answer.
-        rounding_forward, rounding_backward: relative root-mean-square error of rows and gradients that were
-            sent in their number format, from a sample; None: unknown.
+        waiting: requests without a response.
+        rounding_forward, rounding_backward: relative root-mean-square error of rows and gradients in the
+            number format in which they were sent, from a sample; None: unknown.
     """
 
     own: Mapping[int, int]
@@ -64,9 +64,9 @@ class Traffic:
 
 
 class Rounding:
-    """Measures how far numbers are rounded on their way: in the first message, then now and then.
+    """Measures the rounding of sent numbers: in the first message, then now and then.
 
-    Of a message it looks at some hundred rows: to look at all takes longer than to round them.
+    It samples a few hundred rows of a message: measuring all takes longer than rounding them.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Rounding:
         positions: npt.NDArray[np.int32] | None = None,
         scale: float = 1.0,
     ) -> None:
-        """Note that rows `positions` (None: all) times `scale` were sent as `raw`."""
+        """Record that rows `positions` (None: all) times `scale` were sent as `raw`."""
         if not len(raw):
             return
         self._messages += 1
@@ -97,7 +97,7 @@ class Rounding:
 
     @property
     def error(self) -> float | None:
-        """The relative root-mean-square error, None if nothing but zeros was looked at."""
+        """The relative root-mean-square error, None if only zeros were measured."""
         error, exact = self._squares.tolist()
         return None if exact == 0 else float((error / exact) ** 0.5)
 
@@ -105,13 +105,13 @@ class Rounding:
 class Meter:
     """Measures staleness and times of the requests of one caller of an exchange.
 
-    Every answer of a shard says how many updates it had applied. A lookup did not see the updates that a
-    shard applied between the lookup and its own update. Of several shards the largest number counts.
+    Every response of a shard carries the number of updates it had applied. A lookup did not see the updates
+    that a shard applied between the lookup and its own update. With several shards the largest number counts.
 
-    One thread issues, one takes answers, and any may call `report`.
+    One thread issues requests, one handles responses, and any thread may call `report`.
 
     Attributes:
-        forward, backward: how far rows and gradients that the caller sends are rounded.
+        forward, backward: rounding of rows and gradients that the caller sends.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Meter:
         self.forward, self.backward = Rounding(), Rounding()
 
     def issue(self, kind: str, lookup: Lookup[Any] | None = None) -> Callable[..., None]:
-        """Count a "lookup", or a "push" with its lookup; return what to call when it is done."""
+        """Count a "lookup", or a "push" with its lookup; return a function to call when it is done."""
         self._issued[kind] += 1
         return partial(self._done, kind, lookup, time.perf_counter())
 
@@ -136,23 +136,23 @@ class Meter:
             lookup.seen, lookup.missed = {}, (-1, -1)
 
     def looked_up(self, lookup: Lookup[Any], shard: int, seen: Seen) -> None:
-        """Record what a shard had applied when it executed a lookup."""
+        """Record the updates that a shard had applied when it ran a lookup."""
         if lookup.requests:
             lookup.seen[shard] = seen
 
     def applied(self, lookup: Lookup[Any] | None, shard: int, seen: Seen) -> None:
-        """Record what a shard had applied just before the update of a lookup."""
+        """Record the updates that a shard had applied just before the update of a lookup."""
         if lookup is None or (then := lookup.seen.get(shard)) is None:
             return
-        own = seen[0] - then[0]
-        if own >= 0:  # a shard that started anew counts from 0 again
-            others = seen[1] - then[1] - own
-            lookup.missed = max(lookup.missed[0], own), max(lookup.missed[1], others)
+        own_updates = seen[0] - then[0]
+        if own_updates >= 0:  # a shard that was reset counts from 0 again
+            others = seen[1] - then[1] - own_updates
+            lookup.missed = max(lookup.missed[0], own_updates), max(lookup.missed[1], others)
 
     def report(self, **transfer: int) -> Traffic:
-        """Return what was counted so far, with the fields of `Traffic` that others count.
+        """Return the counts so far; `transfer` has the fields of `Traffic` that the caller counts.
 
-        Unless they count what is `waiting`, it is what has been issued and is not done.
+        Without `waiting` in `transfer`, it is the number of requests in flight.
         """
         lookups, pushes = (
             Answers(self._answered[kind], self._seconds[kind], self._issued[kind] - self._answered[kind])

@@ -1,6 +1,6 @@
-"""Messages between processes over TCP: lists of raw parts, bounded in every direction, encrypted with a key.
+"""Messages between processes over TCP: lists of raw parts, with limits, encrypted with a key.
 
-Nothing here knows what a message means. `transport` carries parts: `Listener` is a server's end, `Dialer` a
+This package does not interpret messages. `transport` carries parts: `Listener` is a server's end, `Dialer` a
 client's; one thread drives either through a `Poller`. Only holders of the `Key` may connect.
 """
 

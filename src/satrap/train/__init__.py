@@ -1,6 +1,6 @@
-"""The one training loop and what it is made of.
+"""The training loop and its parts.
 
-`Trainer` is what a user makes. It trains a `TrainingState` in a `Loop` by a `Schedule`, and scores with a
+Users create a `Trainer`. It trains a `TrainingState` in a `Loop` by a `Schedule`, and scores with a
 `Predictor`. `Snapshots` saves the state and resumes from it; a `Publisher` publishes it. An `Observer`
 follows the loop's progress.
 """

@@ -14,7 +14,7 @@ Save = Callable[[Iterable[str]], tuple[str, CheckpointError | None]]
 
 
 class Best:
-    """Keeps the best weights and rows beside the snapshots of the run, else in a temporary folder.
+    """Keeps the best weights and rows next to the snapshots of the run, else in a temporary folder.
 
     `place` is the URL of the best weights, None if none are kept; `step` is their step.
     """
@@ -27,20 +27,22 @@ class Best:
         self._said = ""
 
     def keep(self, save: Save, step: int) -> str:
-        """Keep the present weights and rows.
+        """Save the present weights and rows as the best.
 
-        If no place can be written, `place` is None, and they stay the result until a later evaluation. For
-        `save` see `TrainingState.save`. Return a warning unless they are beside the snapshots; empty if the
+        If no place is writable, `place` is None, and they count as the best until the next evaluation. For
+        `save` see `TrainingState.save`. Return a warning unless they are next to the snapshots; empty if the
         last call returned the same.
         """
         place, error = save(self._places(step))
         self.place, self.step = place or None, step
-        instead = f"until the run ends they are in {place}" if place else "the next evaluation counts anew"
-        said, self._said = self._said, "" if place and error is None else instead
-        if self._said in ("", said):
+        instead = (
+            f"until the run ends they are in {place}" if place else "the next evaluation counts as the best"
+        )
+        previous, self._said = self._said, "" if place and error is None else instead
+        if self._said in ("", previous):
             return ""
         why = "there is no temporary folder" if error is None else error.what
-        return f"warning: the best weights could not be kept: {why}; {instead}"
+        return f"warning: the best weights could not be saved: {why}; {instead}"
 
     def _places(self, step: int) -> Iterator[str]:
         if self._series is not None:
@@ -51,16 +53,16 @@ class Best:
 
     @property
     def name(self) -> str | None:
-        """Name of the best weights beside the snapshots, None if none are kept there."""
+        """Name of the best weights next to the snapshots, None if none are kept there."""
         folder, _, name = (self.place or "").rpartition("/")
         return name if self._series is not None and folder == self._series.url else None
 
     def resume(self, name: str | None, step: int) -> None:
-        """Continue with the best weights of a step that a snapshot names, or without, if it names none."""
+        """Continue with the best weights that a snapshot names, or without any, if it names none."""
         self.place = f"{self._series.url}/{name}" if self._series is not None and name else None
         self.step = step
 
     def close(self) -> None:
-        """Remove what was kept in a temporary folder."""
+        """Remove the temporary folder."""
         if self._folder is not None:
             self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""What a worker without a batch computes while the others compute theirs."""
+"""The dummy batch of a worker without a batch, for forward passes that are collectives."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings, Ticket
 
 SIZE = 2
-"""Samples of a blank batch: batch normalisation needs two."""
+"""Samples of a dummy batch: batch normalization needs two."""
 
 
 def blank_ticket(plan: EmbeddingPlan) -> Ticket:
-    """Return the requests of samples that stand for nothing: one id per feature, all numbers are 1."""
+    """Return the requests of dummy samples: one id per feature, all numbers are 1."""
     schema = plan.schema
     return plan.ticket(
         Batch(
@@ -35,9 +35,9 @@ def blank_ticket(plan: EmbeddingPlan) -> Ticket:
 
 
 def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
-    """Return the batch of a `blank_ticket` with rows of ones; none is looked up.
+    """Return the batch of a `blank_ticket` with rows of ones; no row is looked up.
 
-    Ones, since a model may divide by a norm, or take a logarithm.
+    The rows are ones, since a model may divide by a norm, or take a logarithm.
     """
     ticket = blank_ticket(plan)
     rows = [
@@ -48,9 +48,9 @@ def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
 
 @contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Put buffers back at the end of the block, such as the statistics of batch normalisation."""
-    kept = [buffer.clone() for buffer in model.buffers()]
+    """Restore buffers at the end of the context, such as the statistics of batch normalization."""
+    values = [buffer.clone() for buffer in model.buffers()]
     yield
     with torch.no_grad():
-        for buffer, value in zip(model.buffers(), kept, strict=True):
+        for buffer, value in zip(model.buffers(), values, strict=True):
             buffer.copy_(value)

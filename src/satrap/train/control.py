@@ -1,4 +1,4 @@
-"""How learning rates decrease, what limits a step, and when training stops."""
+"""Decay of learning rates, limits of a step, and early stopping."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ class TrainingOptions:
     """Options for a trainer's steps.
 
     Args:
-        lr_schedule: factor on all learning rates by the number of steps done, default 1.
+        lr_schedule: factor on all learning rates by the number of completed steps, default 1.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. For its
             meaning with several workers see `satrap.dense.DataParallel`.
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
         monitor: metric of the validation rows that decides both: "auc" (default), "logloss" or one of
-            `metrics`. Unless all labels are binary, the loss decides in place of "auc" and "logloss".
+            `metrics`. Unless all labels are binary, the loss decides instead of "auc" and "logloss".
         precision: number format of the network's arithmetic, forward and backward: "float32" (default),
             "bfloat16" or "float16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and
-            metrics are float32 in any case. The trained model scores in the same format. With "float16" the
-            loss is scaled, see `satrap.dense.LossScale`.
-        microbatches: parts of each batch whose forward and backward passes are done one after another,
-            default 1. Their gradients make one step, that of the whole batch up to rounding; activations of
-            one part at a time are in memory. A loss of your own must be a mean over the samples.
+            metrics are always float32. The trained model scores in the same format. With "float16" the loss
+            is scaled, see `satrap.dense.LossScale`.
+        microbatches: number of microbatches per batch, whose forward and backward passes run one after
+            another, default 1. Their gradients make one step, equal to the step of the whole batch up to
+            rounding; only the activations of one microbatch are in memory at a time. A custom loss must be a
+            mean over the samples.
         staleness_warmup: steps over which the staleness of "hybrid" and "async" grows from 0 to its value;
-            default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
-        checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
+            default 20 for each, so that rows at the start of training miss few updates. 0: at once.
+        checkpoint_activations: blocks of the network recompute their forward pass in the backward pass,
             default False; see `satrap.dense.recompute`, and for a pipeline `satrap.dense.passes.Stage`.
-        compile: blocks of the network are translated into machine code when they first compute, default
-            False; see `satrap.dense.compiled`. Not with `checkpoint_activations`, nor with a mesh that
-            divides the network. A trained model scores without it.
-        metrics: metrics of your own, see `satrap.metrics.OwnMetrics`. Of the monitor, lower values
-            are better if it has an attribute `higher_is_better` that is False.
+        compile: blocks of the network are compiled when they first run, default False; see
+            `satrap.dense.compiled`. Not with `checkpoint_activations`, nor with a mesh that shards the
+            network. A trained model scores without it.
+        metrics: custom metrics, see `satrap.metrics.OwnMetrics`. As the monitor, lower values of a metric are
+            better if it has an attribute `higher_is_better` that is False.
 
     Raises:
         ConfigError: an unknown precision or monitor, microbatches below 1, or `compile` with
@@ -69,22 +70,22 @@ class TrainingOptions:
             raise ConfigError(f"microbatches must be >= 1, got {self.microbatches}")
         if self.compile and self.checkpoint_activations:
             raise ConfigError(
-                "compile does not go with checkpoint_activations",
-                why="PyTorch chooses what a translated block keeps for its backward pass",
-                fix="remove one of them",
+                "compile cannot be combined with checkpoint_activations",
+                why="PyTorch itself chooses which activations a compiled block keeps for its backward pass",
+                fix="remove one of the two",
             )
         allowed = [*MONITORS, *self._directions()]
         if self.monitor not in allowed:
             raise ConfigError(
-                f"monitor {self.monitor!r} is no metric of the validation rows",
+                f"monitor {self.monitor!r} is not a metric of the validation rows",
                 fix=f"{did_you_mean(self.monitor, allowed)}allowed: {', '.join(allowed)}",
             )
 
     def _directions(self) -> dict[str, bool]:
-        return {metric_name(one): higher_is_better(one) for one in self.metrics}
+        return {metric_name(metric): higher_is_better(metric) for metric in self.metrics}
 
     def control(self) -> PlateauControl:
-        """Return what follows the validation metric of a run."""
+        """Return the control that follows the validation metric of a run."""
         return PlateauControl(self.plateau, self.patience, monitor=self.monitor, own=self._directions())
 
 
@@ -93,13 +94,14 @@ class PlateauControl:
     """Follows one validation metric.
 
     Every evaluation without improvement multiplies the learning rates by `factor`; `patience` of them in a
-    row end training. Dropping by ten on a plateau is worth about +0.003 AUC in the published CTR recipes.
+    row end training. Dropping the rates by ten on a plateau is worth about +0.003 AUC in the published CTR
+    recipes.
 
     Args:
-        factor: the rates are multiplied by it, in (0, 1); None: never.
+        factor: factor on the rates, in (0, 1); None: never.
         patience: evaluations without improvement that end training; None: never.
         min_delta: an improvement must exceed this.
-        monitor: which metric that is, see `TrainingOptions`, default "auc".
+        monitor: the metric, see `TrainingOptions`, default "auc".
         own: the user's own metrics, and whether higher values of each are better.
     """
 
@@ -113,19 +115,19 @@ class PlateauControl:
     own: Mapping[str, bool] = field(default_factory=dict)
 
     def metric(self, criterion: str) -> tuple[str, bool]:
-        """Return (metric that this follows, whether higher values are better); for `criterion` see there."""
+        """Return (monitored metric, whether higher values are better); for `criterion` see there."""
         if self.monitor in self.own:
             return self.monitor, self.own[self.monitor]
         name = self.monitor if criterion == "auc" else criterion
         return name, name == "auc"
 
     def value(self, metrics: Mapping[str, float], criterion: str) -> float:
-        """Return the metric that this follows, negated if lower is better; for `criterion` see there."""
+        """Return the monitored metric, negated if lower is better; for `criterion` see there."""
         name, higher = self.metric(criterion)
         return metrics[name] if higher else -metrics[name]
 
     def improved(self, value: float) -> bool:
-        """Take one evaluation into account; True when it is the best so far."""
+        """Record one evaluation; return True if it is the best so far."""
         if value > self.best + self.min_delta:
             self.best, self.bad = value, 0
             return True
@@ -135,10 +137,10 @@ class PlateauControl:
         return False
 
     def forget_best(self) -> None:
-        """Forget the best value, because its weights are lost; the next evaluation is the best so far."""
+        """Reset the best value, because its weights are lost; the next evaluation becomes the best."""
         self.best = -math.inf
 
     @property
     def exhausted(self) -> bool:
-        """True when patience has run out."""
+        """Whether patience is exhausted."""
         return self.patience is not None and self.bad >= self.patience

@@ -1,4 +1,4 @@
-"""Has all processes of a divided network write and read their parts of it by themselves."""
+"""Lets all processes of a sharded network write and read their own parts of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DenseFiles:
 
     Args:
         workers: all processes.
-        part: what this one writes.
+        part: the part that this process writes.
     """
 
     def __init__(self, workers: Workers, part: DensePart) -> None:
@@ -33,18 +33,18 @@ class DenseFiles:
         self._key = unused_key(workers)
 
     def write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
-        """Write this part, have the others write theirs, and return the files of all."""
+        """Write this part, let the others write theirs, and return the files of all."""
         self._tell([storage.absolute, folder])
         files = self._part.write(storage, folder, 0)
         for rank in range(1, self._workers.size):
-            said = json.loads(self._workers.posted(f"{self._key}/{rank}"))
-            if isinstance(said, str):
+            reply = json.loads(self._workers.posted(f"{self._key}/{rank}"))
+            if isinstance(reply, str):
                 raise CheckpointError(
-                    f"worker {rank} could not write its part of the network: {said}",
+                    f"worker {rank} could not write its part of the network: {reply}",
                     where=storage.path(folder),
                     why="older checkpoints are untouched",
                 )
-            files |= {name: FileEntry(**entry) for name, entry in said.items()}
+            files |= {name: FileEntry(**entry) for name, entry in reply.items()}
         return files
 
     def _tell(self, said: object) -> None:
@@ -53,17 +53,17 @@ class DenseFiles:
             self._workers.post(self._key, json.dumps(said).encode())
 
     def release(self) -> None:
-        """Let the others go on if nothing was written."""
+        """Release the others if nothing was written."""
         self._tell(None)
 
     def assist(self) -> None:
-        """Write this part where process 0 does."""
-        said = json.loads(self._workers.posted(self._key, readers=self._workers.size - 1))
-        if said is None:
+        """Write this part to the same place as process 0."""
+        place = json.loads(self._workers.posted(self._key, readers=self._workers.size - 1))
+        if place is None:
             return
         answer: object = "no answer"
         try:
-            files = self._part.write(Storage(said[0]), said[1], self._workers.rank)
+            files = self._part.write(Storage(place[0]), place[1], self._workers.rank)
             answer = {name: asdict(entry) for name, entry in files.items()}
         except (OSError, CheckpointError) as error:
             answer = str(error)
@@ -75,12 +75,12 @@ class DenseFiles:
 
 
 def unused_key(workers: Workers) -> str:
-    """Return a key that was never used: what was posted for a checkpoint that failed is still there."""
+    """Return an unused key: the messages of a failed checkpoint stay in the store under theirs."""
     return f"dense/{workers.share(secrets.token_hex(8).encode()).decode()}"
 
 
 def all_reach(workers: Workers, url: str) -> bool:
-    """Return whether all processes see what process 0 writes to a folder."""
+    """Return whether all processes see a file that process 0 writes to a folder."""
     name = f"seen-{secrets.token_hex(4)}"
     storage = Storage(url)
     if workers.rank == 0:
@@ -103,32 +103,32 @@ def opened(workers: Workers, url: str, *, whole: bool) -> Iterator[DenseState | 
     """Open the network of a checkpoint, to be read by slices.
 
     If some processes do not reach the checkpoint, it is None where each process has the `whole` network.
-    Where each has a part, process 0 sends the files, a few megabytes at a time, and those that do not reach
-    them have copies in a temporary folder until the block ends.
+    Where each has a part, process 0 sends the files, a few megabytes at a time, and processes that do not
+    reach them have copies in a temporary folder until the context ends.
 
     Args:
         workers: all processes.
-        url: of the checkpoint, in process 0.
+        url: URL of the checkpoint, in process 0.
         whole: whether each process has the whole network.
 
     Raises:
-        CheckpointError: a process has no room for the copy; or the checkpoint is damaged, in process 0.
+        CheckpointError: a process has no space for the copy; or the checkpoint is damaged, in process 0.
     """
     place, id_ = json.loads(workers.share(json.dumps(_named(url) if workers.rank == 0 else []).encode()))
-    found = None
+    network = None
     with suppress(OSError, CheckpointError):
         storage = Storage(place)
         manifest = read_manifest(storage)
         if manifest.id == id_:
-            found = _network(storage, manifest)
-    [count] = workers.count([float(found is not None)])
+            network = _network(storage, manifest)
+    [count] = workers.count([float(network is not None)])
     if whole or count == workers.size:
-        yield found if count == workers.size else None
+        yield network if count == workers.size else None
         return
     with TemporaryDirectory(prefix="satrap-") as folder:
         sent = _described(workers, place)
-        _keep(workers, _blocks(workers, place, sent), None if found or workers.rank == 0 else folder)
-        yield found or _network(Storage(folder if workers.rank else place), sent)
+        _keep(workers, _blocks(workers, place, sent), None if network or workers.rank == 0 else folder)
+        yield network or _network(Storage(folder if workers.rank else place), sent)
 
 
 def _network(storage: Storage, manifest: Manifest) -> DenseState:
@@ -137,13 +137,13 @@ def _network(storage: Storage, manifest: Manifest) -> DenseState:
 
 
 def _described(workers: Workers, place: str) -> Manifest:
-    """Return what process 0 knows of the files of the network in a checkpoint."""
-    said = b""
+    """Return process 0's description of the network's files in a checkpoint."""
+    description = b""
     if workers.rank == 0:
         manifest = read_manifest(Storage(place))
         files = {name: entry.to_dict() for name, entry in manifest.files.items() if is_dense_file(name)}
-        said = json.dumps([manifest.data, files]).encode()
-    data, plain = json.loads(workers.share(said))
+        description = json.dumps([manifest.data, files]).encode()
+    data, plain = json.loads(workers.share(description))
     return Manifest(data, {}, {name: FileEntry.from_dict(entry) for name, entry in plain.items()})
 
 
@@ -154,12 +154,14 @@ def _blocks(workers: Workers, place: str, manifest: Manifest) -> Iterator[tuple[
         with Storage(place).open(path, entry) if workers.rank == 0 else nullcontext() as file:
             for _ in range(0, entry.bytes, READ):
                 block = b"" if file is None else file.read(READ)
-                workers.meet("reading the network")  # slow disks must not run into a deadline in `share`
+                # A barrier waits as long as all are alive, so a slow disk does not exceed the deadline of
+                # `share`.
+                workers.meet("reading the network")
                 yield path, workers.share(block)
 
 
 def _keep(workers: Workers, blocks: Iterable[tuple[str, bytes]], folder: str | None) -> None:
-    """Write blocks to files in a folder, if one is given; raise an error in all processes if one cannot."""
+    """Write blocks to files in a folder, if one is given; if a process fails, raise an error in all."""
     wrong = None
     for path, block in blocks:
         if folder is None or wrong is not None:
@@ -174,10 +176,10 @@ def _keep(workers: Workers, blocks: Iterable[tuple[str, bytes]], folder: str | N
     [failed] = workers.count([float(wrong is not None)])
     if failed:
         raise CheckpointError(
-            f"{int(failed)} of {workers.size} workers have no copy of the network: {wrong or 'not this one'}",
+            f"{int(failed)} of {workers.size} workers could not copy the network: {wrong or 'not this one'}",
             where=folder or "",
-            why="they do not reach the checkpoint, so they keep its files while they read their parts",
-            fix="save where all machines see it, or give TMPDIR a folder with room for network and optimizer",
+            why="these workers do not reach the checkpoint, so each needs a copy of its files",
+            fix="save where all machines see it, or set TMPDIR to a folder with space for the network",
         )
 
 

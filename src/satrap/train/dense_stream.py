@@ -1,4 +1,4 @@
-"""Has process 0 write the network that all processes hold, without ever having it whole."""
+"""Lets process 0 write a network that is spread over all processes, without holding all of it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from satrap.train.merge import pack_worker, unpack_worker
 class DenseStream:
     """Writes one checkpoint's dense network as whole files.
 
-    Process 0 calls `write` and `release`, the others `assist`.
-
-    The files have the bytes that they would have if process 0 had the network. Names, types and shapes say
-    what a file looks like; then all processes send what they have of a few megabytes of it at a time. All
-    make one at the same time, and none changes the part until it is written.
+    Process 0 calls `write` and `release`, the others `assist`. The files are equal to the files of a process
+    that holds the whole network. Names, types and shapes determine the layout of a file; then all processes
+    send their parts of a few megabytes of it at a time. All make one at the same time, and none changes its
+    part until it is written.
 
     Args:
         workers: all processes.
-        part: what this one gives.
-        group: sends numbers; default `workers`. Another thread than the one that trains needs
+        part: the part of this process.
+        group: sends numbers; default `workers`. A thread other than the training thread needs
             `Workers.aside`.
     """
 
@@ -40,18 +39,18 @@ class DenseStream:
         self._workers, self._group, self._key = workers, group or workers, unused_key(workers)
         self._calls, self._released = 0, False
         self._files, self._regions = part.files(), part.regions
-        said = [json.loads(one) for one in workers.gather(json.dumps(self._described()).encode())]
-        known = json.loads(workers.share(json.dumps(_merged(said)).encode()))
+        descriptions = [json.loads(reply) for reply in workers.gather(json.dumps(self._described()).encode())]
+        layout_of = json.loads(workers.share(json.dumps(_merged(descriptions)).encode()))
         self._layouts, self._givers = dict[str, Layout](), dict[str, dict[str, int | None]]()
-        for file, (tensors, metadata) in known.items():
+        for file, (tensors, metadata) in layout_of.items():
             self._givers[file] = {name: giver for name, (_, _, giver) in tensors.items()}
             shapes = {name: (DTYPES[dtype], shape) for name, (dtype, shape, _) in tensors.items()}
             self._layouts[file] = Layout.of(shapes, metadata)
 
     def _described(self) -> dict[str, Any]:
-        """Return, by file, name -> [type, shape of the whole, who gives it], and metadata.
+        """Return, by file, name -> [type, shape of the whole, process that sends it], and metadata.
 
-        Where None gives a tensor, each process gives its part.
+        If the process is None, each process sends its part.
         """
 
         def described(name: str, tensor: Tensor) -> list[Any]:
@@ -75,7 +74,7 @@ class DenseStream:
                 file: write_file(storage, f"{folder}/{file}", self._streamed(file)) for file in self._layouts
             }
         finally:
-            self.release()  # the others have rows to write
+            self.release()  # even after an error: the others have rows to write
 
     def _streamed(self, file: str) -> Iterator[bytes | memoryview]:
         yield self._layouts[file].head
@@ -83,29 +82,31 @@ class DenseStream:
             yield from self._collected(file, number)
 
     def _collected(self, file: str, number: int) -> Iterator[memoryview]:
-        """Yield the bytes of a batch of blocks, with what the others have of it."""
+        """Yield the bytes of a batch of blocks, including the parts of other processes."""
         batch = self._layouts[file].batches[number]
-        said = [self._slices(file, number)]
+        contributions = [self._slices(file, number)]
         if any(self._givers[file][block.name] != 0 for block in batch):
             self._tell([file, number])
-            said += map(unpack_worker, self._group.gather(b"")[1:])
+            contributions += map(unpack_worker, self._group.gather(b"")[1:])
         for block in batch:
-            given = [
-                (places[block.name], slices[block.name]) for places, slices in said if block.name in slices
+            parts = [
+                (places[block.name], slices[block.name])
+                for places, slices in contributions
+                if block.name in slices
             ]
-            missing = math.prod(block.size) - sum(part.numel() for _, part in given)
+            missing = math.prod(block.size) - sum(part.numel() for _, part in parts)
             assert not missing, f"parts of {block.name} are missing"
-            if len(given) == 1:  # as it is: it may be larger than the memory left
-                yield bytes_of(given[0][1])
+            if len(parts) == 1:  # not copied: it may be larger than the free memory
+                yield bytes_of(parts[0][1])
                 continue
-            whole = torch.empty(block.size, dtype=given[0][1].dtype)
-            for place, part in given:
+            whole = torch.empty(block.size, dtype=parts[0][1].dtype)
+            for place, part in parts:
                 at = (slice(start, start + size) for start, size in zip(place, part.shape, strict=True))
                 whole[tuple(at)] = part
             yield bytes_of(whole)
 
     def _slices(self, file: str, number: int) -> tuple[dict[str, Sequence[int]], dict[str, Tensor]]:
-        """Return what this process gives of a batch: where in its block each slice begins, and the slices."""
+        """Return this process's slices of a batch, and the offset of each in its block."""
         places, slices = dict[str, Sequence[int]](), dict[str, Tensor]()
         tensors, _ = self._files[file]
         for block in self._layouts[file].batches[number]:
@@ -127,30 +128,30 @@ class DenseStream:
         self._calls += 1
 
     def release(self) -> None:
-        """Let the others go on if nothing was written."""
+        """Release the others if nothing was written."""
         if not self._released:
             self._released = True
             self._tell(None)
 
     def assist(self) -> None:
-        """Send what this process has, until process 0 has all."""
-        while (said := json.loads(self._heard())) is not None:
+        """Send this process's parts, until process 0 has everything."""
+        while (position := json.loads(self._heard())) is not None:
             self._calls += 1
-            self._group.gather(pack_worker(*self._slices(*said)))
+            self._group.gather(pack_worker(*self._slices(*position)))
 
     def _heard(self) -> bytes:
         return self._workers.posted(f"{self._key}/{self._calls}", readers=self._workers.size - 1)
 
 
 def _merged(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all processes describe; of what several have whole, the first gives it."""
-    found = dict[str, tuple[dict[str, Any], list[dict[str, str]]]]()
+    """Merge the descriptions of all processes; the first that has a whole tensor sends it."""
+    by_file = dict[str, tuple[dict[str, Any], list[dict[str, str]]]]()
     for files in said:
         for file, (tensors, metadata) in files.items():
-            known, headers = found.setdefault(file, ({}, []))
-            known |= {name: about for name, about in tensors.items() if name not in known}
+            tensors_of, headers = by_file.setdefault(file, ({}, []))
+            tensors_of |= {name: about for name, about in tensors.items() if name not in tensors_of}
             headers.append(metadata)
     return {
-        file: (known, flat_optimizer(whole_optimizer({}, headers))[1] if file == OPTIMIZER else {})
-        for file, (known, headers) in found.items()
+        file: (tensors_of, flat_optimizer(whole_optimizer({}, headers))[1] if file == OPTIMIZER else {})
+        for file, (tensors_of, headers) in by_file.items()
     }

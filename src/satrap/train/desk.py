@@ -1,4 +1,4 @@
-"""What is asked of the shards of a run that trains, and what becomes of it."""
+"""Resharding requests to a running job, and their results."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from satrap.errors import SatrapError
 from satrap.exchange.shard_map import ShardMap
 
 Measure = Literal["rows", "bytes", "traffic"]
-"""What shards can be balanced by."""
+"""The quantity by which shards can be balanced."""
 MEASURES: tuple[str, ...] = get_args(Measure)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What somebody wants of the shards.
+    """A request to reshard.
 
     Args:
-        id: names it.
+        id: identifies it.
         leave: numbers of shards that give all their buckets away and leave.
-        join: HOST:PORT of shards that take part from now on, by number.
-        epoch: of the map that there will be.
-        survey: True: nothing is to move; only tell what each shard has.
-        by: what is to be even among the shards: their rows, the bytes of their rows' weights and optimizer
-            state, or how often their rows were used lately.
+        join: HOST:PORT of shards that join, by number.
+        epoch: epoch of the resulting map.
+        survey: True: move nothing; only report the contents of each shard.
+        by: the quantity to balance among the shards: their rows, the bytes of their rows' weights and
+            optimizer state, or the recent uses of their rows.
     """
 
     id: str
@@ -38,19 +38,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What has become of an order.
+    """The result of an order.
 
     Args:
-        id: of the order.
-        map: the map that the shards have now.
+        id: id of the order.
+        map: the present map of the shards.
         rows, bytes: in each shard, by number.
         carried, carried_bytes: rows that have moved, and the bytes of their ids, weights and state.
         buckets: number of buckets that have moved.
         seconds: the longest pause of training.
-        pauses: how often training paused.
+        pauses: number of pauses of training.
         paused: seconds of all pauses together.
-        error: why not all rows have moved; None: they have. `map` says whether some have.
-        traffic: part of all uses of rows lately, of each shard's rows, by number; empty: there were none.
+        error: why some rows have not moved; None: all have. `map` shows whether some have.
+        traffic: each shard's fraction of the recent uses of rows, by number; empty: there were none.
     """
 
     id: str
@@ -69,10 +69,10 @@ class Moved:
 
 @runtime_checkable
 class Desk(Protocol):
-    """Where orders come in and answers go; rank 0 uses it, and every worker has one."""
+    """Source of orders and receiver of answers; rank 0 uses it, and every worker has one."""
 
     def order(self) -> Order | None:
-        """Return what is asked for, if anything; called between steps, so it must be quick."""
+        """Return the next order, if any; called between steps, so it must be quick."""
 
     def answer(self, moved: Moved) -> None:
-        """Take the answer to the order."""
+        """Receive the answer to the order."""

@@ -1,4 +1,4 @@
-"""Figures of the traffic between a worker and the rows, and of the load of shard servers."""
+"""Measures the traffic between a worker and the rows, and the load of shard servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shards = Sequence[ShardStatistics]
 
 
 class Load:
-    """Compares the store's counters at two times and reports what happened between."""
+    """Compares the store's counters at two times and reports the difference."""
 
     def __init__(self) -> None:
         self._last: Shards = ()
@@ -26,7 +26,7 @@ class Load:
         self._others = 0, 0
 
     def look(self, shards: Shards, traffic: Traffic, progress: Progress, samples: int) -> None:
-        """Bring `progress` up to date; this worker has trained `samples`."""
+        """Update `progress`; this worker has trained `samples`."""
         progress.waiting, progress.pushes = traffic.waiting, traffic.pushes.in_flight
         pushes, seconds = traffic.pushes.count, traffic.pushes.seconds
         if pushes > self._pushes:
@@ -43,7 +43,7 @@ class Load:
         progress.shard_rows = self._rows = tuple(shard.rows for shard in shards)
         progress.shard_queued = tuple(shard.server.queued for shard in shards)
         if [shard.shard for shard in self._last] != [shard.shard for shard in shards]:
-            self._last = ()  # at first, and once shards have come or gone
+            self._last = ()  # at first, and after shards have joined or left
         work = [
             _work(a, b) for a, b in zip(self._last or [ShardStatistics()] * len(shards), shards, strict=True)
         ]
@@ -61,7 +61,7 @@ class Load:
 
 
 def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iterator[Item]:
-    """Yield what a reader prepares; record the time spent waiting and how many items are ready."""
+    """Yield a reader's items; record the time spent waiting and how many items are ready."""
     for turn in stages.waited("read", turns):
         progress.batches_ready = turns.ready
         yield turn
@@ -78,7 +78,7 @@ class _Work:
 
 
 def _work(before: ShardStatistics, now: ShardStatistics) -> _Work:
-    """Return what a shard did between two looks; one that started anew counts from its start."""
+    """Return a shard's work between two looks; a restarted shard counts from its start."""
     a, b = before.server, now.server
     if b.seconds < a.seconds:
         a = ShardStatistics().server
@@ -87,10 +87,10 @@ def _work(before: ShardStatistics, now: ShardStatistics) -> _Work:
 
 
 def _shares(work: Sequence[_Work]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    seconds = [max(one.seconds, 1e-9) for one in work]
+    seconds = [max(w.seconds, 1e-9) for w in work]
     return (
-        tuple(one.busy / time for one, time in zip(work, seconds, strict=True)),
-        tuple(one.requests / time for one, time in zip(work, seconds, strict=True)),
+        tuple(w.busy / time for w, time in zip(work, seconds, strict=True)),
+        tuple(w.requests / time for w, time in zip(work, seconds, strict=True)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The one training loop, for every store, exchange, schedule and number of workers."""
+"""The training loop, for every store, exchange, schedule and number of workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ Array = npt.NDArray[np.float32]
 class Loop:
     """Trains a state on data.
 
-    `snapshots` hear of each step, pass and evaluation, and may end it; `mover` hears of each step.
+    `snapshots` is notified of each step, epoch and evaluation, and may end the training; `mover` is notified
+    of each step.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class Loop:
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
         self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
         self._ending = threading.Event()
-        self._unanswered = 0  # lookups whose update has not been issued yet
+        self._unanswered = 0  # lookups without an update so far
 
     def run(self, data: TrainingData, validation: Data | None, epochs: int, steps: int | None) -> None:
-        """Train until the passes or steps are done, or patience has run out; see `Trainer.fit`."""
+        """Train until the epochs or steps are done, or patience is exhausted; see `Trainer.fit`."""
         run, position, snapshots = self._run, self._position, self._snapshots
         self._state.dense.forget()
         while position.epoch < epochs and (position.amid_pass or not run.done(steps, self._state.control)):
@@ -76,18 +77,21 @@ class Loop:
             snapshots.pass_begins()
             batches = self._turns(data, None if steps is None else max(steps - run.steps, 0))
             waited = reading(batches, run.stages, run.progress)
-            # Lookups that see all updates are issued anew after a resume: the position need not know them.
+            # After a resume, lookups that see all updates are simply issued again, without saved rows.
             ahead = position.ahead if self._schedule.staleness else None
             with self._released():
                 for number, there in enumerate(stretches(waited)):
+                    # Between two stretches no worker has a batch, and no lookup is in flight.
                     if number:
                         self._idle(batches)
                     for turn, pending in lookahead(
                         there, self._look_up, self._schedule.ahead, ahead, run.steps
                     ):
+                        # The lookups of the next `ahead` batches are in flight now, and overlap with this
+                        # step.
                         stop = self._step(turn, pending)
                         position.trained(turn)
-                        if stop:
+                        if stop:  # all workers stop after the same step, so they release the same lookups
                             self._release()
                             self._end_reading(batches)
                         snapshots.stepped(stop=stop)
@@ -103,23 +107,23 @@ class Loop:
 
     @contextmanager
     def _released(self) -> Iterator[None]:
-        """Release lookups if an error, or Ctrl-C, ends the pass of a worker that is alone."""
+        """Release lookups if an error, or Ctrl-C, ends the epoch of a single worker."""
         try:
             yield
         except BaseException:
-            if self._state.workers.size == 1:  # others would have to do it, too
+            if self._state.workers.size == 1:  # other workers would have to release them as well
                 with suppress(SatrapError):
                     self._release()
             raise
 
     def _release(self) -> None:
-        """End lookups that no step will use; in a later `fit`, others would wait behind them for ever."""
+        """End lookups that no step will use; lookups of a later `fit` would wait behind them forever."""
         if isinstance(self._schedule, Sync) or self._exchange.collective:
             for _ in range(self._unanswered):
                 self._update(None, [])
 
     def _idle(self, turns: Prefetcher[Turn | None]) -> None:
-        """Do what is due while no worker has a batch; every lookup has been trained on."""
+        """Do idle work while no worker has a batch; every lookup has been trained on."""
         try:
             self._snapshots.idle()
         except KeyboardInterrupt:
@@ -127,14 +131,14 @@ class Loop:
             raise
 
     def _end_reading(self, turns: Prefetcher[Turn | None]) -> None:
-        """End the thread that reads ahead, together with those of other workers: they count samples."""
+        """End the reading thread together with the other workers': all of them count samples together."""
         if self._state.dense.partners.data.size > 1:
             self._ending.set()
             for _ in turns:
                 pass
 
     def _turns(self, data: TrainingData, most: int | None) -> Prefetcher[Turn | None]:
-        """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
+        """Return the rest of the epoch, at most `most` batches, read and de-duplicated ahead in a thread."""
         read = first(most, self._position.reading.batches(data, self._position.epoch))
         tickets, partners = map(self._ticket, read), self._state.dense.partners
         turns_of = turns(tickets, partners, self._weight, self._ending)
@@ -159,7 +163,7 @@ class Loop:
             known, seen = self._position.replayed(distinct, self._run.steps + 1)
         requests = [*turn.ticket.requests, *dense]
         lookup = self._exchange.lookup(requests, create=True, known=known)
-        self._unanswered += 1  # only now: an update without its lookup would answer another one
+        self._unanswered += 1  # only after the call succeeded: an update without lookup would end another one
         return Pending(lookup, seen)
 
     def _step(self, turn: Turn, pending: Pending | None) -> bool:
@@ -168,13 +172,16 @@ class Loop:
         leaves = list[Tensor]()
         if turn.ticket is not None and pending is not None:
             rows = run.wait(pending.lookup.rows)
-            own = len(turn.ticket.requests)
+            count = len(turn.ticket.requests)
             with run.stages.timed("forward"):
-                state.dense.pull(rows[own:])
-                leaves = embeddings.rows(rows[:own])
+                state.dense.pull(rows[count:])
+                leaves = embeddings.rows(rows[:count])
         loss, share, logits = self._forward(turn, leaves)
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
+        # A collective exchange carries the verdict in the update itself. So the update can be sent as soon as
+        # the row gradients are final, while the dense gradients are still being summed. Other exchanges get
+        # it only after the dense step, when the common verdict is known.
         early = self._unanimous is not None
         with run.stages.timed("dense"):
             stepped = state.dense.step(
@@ -196,9 +203,9 @@ class Loop:
         return stepped.stop
 
     def _forward(self, turn: Turn, leaves: list[Tensor]) -> tuple[Tensor | None, float, Tensor | None]:
-        """Return the loss of the last part of a batch, its share in the mean, and all logits.
+        """Return the loss of the last microbatch, its share in the mean, and all logits.
 
-        The backward passes of all other parts are done.
+        The backward passes of all other microbatches have run.
         """
         state, stages = self._state, self._run.stages
         parts = parts_of(turn.ticket, self._microbatches, self._weight)
@@ -214,18 +221,18 @@ class Loop:
                 if ticket is None:
                     loss = self._blank_loss()
                 else:
-                    loss, found = self._loss_of(ticket, leaves, share)
-                    logits.append(found)
+                    loss, part_logits = self._loss_of(ticket, leaves, share)
+                    logits.append(part_logits)
         return loss, share, torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
 
     def _loss_of(self, ticket: Ticket, leaves: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch or a part of it, and its logits, float32[size, outputs]."""
+        """Return the loss of a batch or microbatch, and its logits, float32[size, outputs]."""
         batch = self._predictor.embeddings.embed(ticket, leaves)
         logits, loss = self._passed(batch, share)
         return loss, as_matrix(logits.detach(), batch.size, self._predictor.schema.outputs)
 
     def _passed(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
-        """Return logits and mean loss of a batch; a pipeline computes gradients, too."""
+        """Return logits and mean loss of a batch; a pipeline also computes gradients."""
         pipeline = self._state.dense.pipeline
         if pipeline is None:
             logits = self._predictor.logits(batch)
@@ -237,20 +244,20 @@ class Loop:
         return as_mean(self._loss(logits, batch))
 
     def _blank_loss(self) -> Tensor:
-        """Return the loss of a batch without weight: the others wait for this worker's forward pass."""
+        """Return the loss of a dummy batch: the other workers wait for this worker's forward pass."""
         batch = blank_batch(self._predictor.plan, self._predictor.embeddings)
         with buffers_kept(self._state.model):
             return self._passed(batch, 0.0)[1]
 
     def _push(self, pending: Pending | None, leaves: list[Tensor], lr_scale: float, accepted: bool) -> None:
-        """Issue the update of a step; `accepted`: by this worker, and if it must be, by all."""
+        """Issue the update of a step; `accepted`: by this worker, and if the exchange requires it, by all."""
         if not accepted and self._unanimous is not None:
             self._unanswered -= 1
             self._unanimous.refuse()
         elif accepted and pending is not None:
             gradients = [*self._predictor.embeddings.gradients(leaves), *self._state.dense.push()]
             self._update(pending.lookup, gradients, lr_scale)
-        else:  # in sync mode, shards wait for every worker
+        else:  # in sync mode, shards wait for an update from every worker
             self._update(None, [], lr_scale)
 
     def _update(self, lookup: Lookup[Any] | None, gradients: Sequence[Array], lr_scale: float = 1.0) -> None:
@@ -260,9 +267,9 @@ class Loop:
     def _validate(self, validation: Data) -> None:
         state = self._state
         state.settle("evaluation")
-        found = self._predictor.measure(self._snapshots.stoppable(validation.batches()))
+        measured = self._predictor.measure(self._snapshots.stoppable(validation.batches()))
         self._snapshots.evaluated()
-        metrics = merged(found, state.workers)
+        metrics = merged(measured, state.workers)
         value = state.control.value(metrics, criterion(self._predictor.schema.labels))
         improved, keeping = state.control.improved(value), state.control.patience is not None
         if improved or not keeping:

@@ -1,4 +1,4 @@
-"""The default loss and the predictions, each label by its kind."""
+"""The default loss and the predictions, for each kind of label."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from satrap.schema import Label
 
 
 def as_tensor(logits: object, outputs: int) -> Tensor:
-    """Return what a model returned; `TrainingError` if it is no tensor."""
+    """Return a model's output; `TrainingError` if it is not a tensor."""
     if not isinstance(logits, Tensor):
         raise TrainingError(
             f"the model returned a value of type {type(logits).__name__}, not a tensor",
-            why="the loss takes numbers for the labels of each sample",
+            why="the loss needs a tensor with the outputs of each sample",
             fix=f"return float32[batch, {outputs}] from forward",
         )
     return logits
 
 
 def as_mean(loss: Tensor) -> Tensor:
-    """Return a loss that is one number; any other is a `TrainingError`."""
+    """Return a loss that is a single number; any other is a `TrainingError`."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        description = (
+            f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        )
         raise TrainingError(
-            f"the loss returned a value of {found}, not one number",
+            f"the loss returned a value of {description}, not one number",
             fix="return the mean over the samples, for example losses.mean()",
         )
     return loss
@@ -46,17 +48,17 @@ def as_matrix(logits: Tensor, size: int, outputs: int) -> Tensor:
     if matrix.shape != (size, outputs):
         raise TrainingError(
             f"the model returned logits of shape {list(logits.shape)} for {size} samples",
-            why=f"the labels of the schema need {outputs} output{'s' * (outputs != 1)} of each sample",
+            why=f"the labels of the schema need {outputs} output{'s' * (outputs != 1)} per sample",
             fix=f"return float32[batch, {outputs}] from forward; schema.outputs is {outputs}",
         )
     return matrix
 
 
 class LabelLoss:
-    """The mean loss over all known labels, weighted by sample weights; see `errors` for one label's.
+    """The mean loss over all known labels, weighted by sample weights; see `errors` for one label.
 
     Args:
-        labels: of the schema.
+        labels: labels of the schema.
     """
 
     def __init__(self, labels: Sequence[Label]) -> None:
@@ -99,9 +101,9 @@ class LabelLoss:
 def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
     """Return the loss of each sample, float32[size].
 
-    Binary: cross-entropy with logits; multiclass: that of a softmax. Regression, with the output o and
-    z = (label - mean) / std: "squared" (o - z)^2, "absolute" |o - z|, "huber" as `torch.nn.HuberLoss`;
-    "poisson" exp(o) - o * label / mean, the negative log-likelihood up to what does not depend on o.
+    Binary: cross-entropy with logits; multiclass: softmax cross-entropy. Regression, with the output o and z
+    = (label - mean) / std: "squared" (o - z)^2, "absolute" |o - z|, "huber" as `torch.nn.HuberLoss`;
+    "poisson" exp(o) - o * label / mean, the negative log-likelihood without terms that do not depend on o.
 
     Args:
         label: its kind, loss and scale.
@@ -116,7 +118,7 @@ def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
     mean, std = label.scale
     if label.loss == "poisson":
         return F.poisson_nll_loss(output, (target / mean).float(), reduction="none")
-    scaled = ((target - mean) / std).float()  # in the label's own format: far from 0, float32 would round
+    scaled = ((target - mean) / std).float()  # scaled in the label's format: float32 would round large values
     if label.loss == "absolute":
         return F.l1_loss(output, scaled, reduction="none")
     if label.loss == "huber":
@@ -125,9 +127,10 @@ def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
-    """Return what a model predicts, float32[size, outputs], of its output of that shape.
+    """Return a model's predictions, float32[size, outputs], from its output of that shape.
 
-    Probabilities of binary labels and of classes; of regression labels the number itself, and then float64.
+    Probabilities for binary labels and for classes; for regression labels the number itself, and then
+    float64.
     """
     logits = logits.float()
     if all(label.kind == "binary" for label in labels):
@@ -139,8 +142,8 @@ def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
 def prediction_names(label: Label) -> list[str]:
     """Return the names of a label's predictions, one for each output of the network.
 
-    They are `<label>_probability` of a binary label, `<label>_probability_<class>` for each class of a
-    multiclass one, and `<label>_prediction` of a regression label.
+    They are `<label>_probability` for a binary label, `<label>_probability_<class>` for each class of a
+    multiclass one, and `<label>_prediction` for a regression label.
     """
     if label.kind == "multiclass":
         classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
@@ -164,5 +167,5 @@ def known_weight(batch: Batch) -> float:
     if batch.label_mask is None:
         each = batch.size if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
         return float(each * batch.labels.shape[1])
-    known = batch.label_mask if batch.weights is None else batch.label_mask * batch.weights[:, None]
-    return float(known.sum(dtype=np.float64))
+    weights = batch.label_mask if batch.weights is None else batch.label_mask * batch.weights[:, None]
+    return float(weights.sum(dtype=np.float64))

@@ -25,9 +25,9 @@ def merged(metrics: Metrics, workers: Workers) -> dict[str, float]:
         other = metrics.empty()
         other.restore(arrays.load(state))
         metrics.merge(other)
-    found = dict[str, float]()
-    workers.solo("metrics", lambda: found.update(metrics.compute()))
-    values: dict[str, float] = json.loads(workers.share(json.dumps(found).encode()))
+    computed = dict[str, float]()
+    workers.solo("metrics", lambda: computed.update(metrics.compute()))
+    values: dict[str, float] = json.loads(workers.share(json.dumps(computed).encode()))
     return values
 
 
@@ -38,25 +38,25 @@ def pack_worker(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> byte
 
 
 def unpack_worker(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return what `pack_worker` packed."""
+    """Return the data that `pack_worker` packed."""
     end = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:end]), unpack_tensors(data[end:])
 
 
 def shared(checkpoint: Checkpoint | None, workers: Workers, dense: DenseState | None = None) -> Checkpoint:
-    """Return the checkpoint of process 0, which alone gives one, to all; the others get no rows.
+    """Return the checkpoint of process 0, which alone passes one, on all workers; the others get no rows.
 
-    With `dense`, its network as this process sees it, nobody sends the network.
+    With `dense`, its network as seen by this process, the network is not sent.
     """
     if workers.size == 1:
         assert checkpoint is not None
         return checkpoint
-    given = checkpoint or Checkpoint({}, {}, {}, ())
-    extras = [pack_tensors(extra) for extra in (given.extra, *given.others)]
-    settings, count = json.loads(workers.share(json.dumps([given.settings, len(extras)]).encode()))
+    source = checkpoint or Checkpoint({}, {}, {}, ())
+    extras = [pack_tensors(extra) for extra in (source.extra, *source.others)]
+    settings, count = json.loads(workers.share(json.dumps([source.settings, len(extras)]).encode()))
     if dense is None:
-        workers.solo("reading the network", lambda: loaded(given))
-        model = unpack_tensors(workers.share(pack_tensors(given.model)))
-        dense = DenseState(model, unpack_optimizer(workers.share(pack_optimizer(given.optimizer))))
+        workers.solo("reading the network", lambda: loaded(source))
+        model = unpack_tensors(workers.share(pack_tensors(source.model)))
+        dense = DenseState(model, unpack_optimizer(workers.share(pack_optimizer(source.optimizer))))
     extra, *others = (unpack_tensors(workers.share(extras[i] if checkpoint else b"")) for i in range(count))
-    return Checkpoint(settings, dense.weights, dense.optimizer, given.chunks, extra, others)
+    return Checkpoint(settings, dense.weights, dense.optimizer, source.chunks, extra, others)

@@ -1,4 +1,4 @@
-"""Cuts a batch into parts that pass a pipeline one behind another."""
+"""Cuts a batch into microbatches for a pipeline."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 
 
 class MicroBatches:
-    """The parts of a batch, of sizes that differ by at most one; what nobody asks for is not pooled.
+    """The microbatches of a batch, of sizes that differ by at most one; unused features are not pooled.
 
-    Features are pooled once for the whole batch. Each part sees a slice, so that backward passes of the parts
-    do not meet; `backward` carries their gradients on to the rows.
+    Features are pooled once for the whole batch. Each microbatch gets a slice with its own gradients, so that
+    its backward pass ends there; `backward` then propagates the gradients of all to the rows.
 
     Args:
-        batch: the whole.
-        count: of the parts. A part beyond the samples has the last sample again: it must not count.
+        batch: the whole batch.
+        count: number of microbatches. A microbatch beyond the samples repeats the last sample: it must not
+            count.
 
     Attributes:
-        batches: the parts, in order.
-        sizes: how many samples of the batch each has; 0: it has one that does not count.
+        batches: the microbatches, in order.
+        sizes: number of samples of the batch in each; 0: it has one that does not count.
     """
 
     def __init__(self, batch: EmbeddedBatch, count: int) -> None:
@@ -40,14 +41,14 @@ class MicroBatches:
         ]
 
     def weights(self, weight: Callable[[Batch], float]) -> list[float]:
-        """Return what each part counts, by a function of its samples; 0 if it has none of its own."""
+        """Return each microbatch's weight, by a function of its samples; 0 without samples of its own."""
         sources = [part.source for part in self.batches]
         return [
             weight(s) if size and s is not None else 0.0 for s, size in zip(sources, self.sizes, strict=True)
         ]
 
     def backward(self) -> bool:
-        """Carry gradients of the parts on to the rows, after all passes; return whether there were any."""
+        """Propagate the microbatches' gradients to the rows, after all passes; return if there were any."""
         reached = [(tensor, leaf.grad) for tensor, leaf in self._leaves.cut if leaf.grad is not None]
         if reached:
             torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
@@ -75,13 +76,13 @@ def _part(whole: EmbeddedBatch, leaves: _Leaves, start: int, end: int) -> Embedd
 
 
 class _Leaves:
-    """The pooled features of a batch, as leaves of autograd of which parts get slices.
+    """The pooled features of a batch, as autograd leaves of which microbatches get slices.
 
-    Parts refer to it and it does not to them: in a circle of references, batches would stay in memory until
-    Python looks for circles.
+    Microbatches refer to this object and it does not refer to them: in a reference cycle, batches would stay
+    in memory until Python's garbage collector runs.
 
     Attributes:
-        cut: features as they were pooled, and their leaves.
+        cut: pooled features, and their leaves.
     """
 
     def __init__(self, batch: EmbeddedBatch) -> None:

@@ -1,4 +1,4 @@
-"""Moves of buckets between shards while a run trains: in portions, each between two steps of all workers."""
+"""Moves buckets between shards while a run trains: in portions, each between two steps of all workers."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from satrap.train.state import TrainingState
 Weights = npt.NDArray[np.int64]
 
 EVERY = 16
-"""Steps between two looks at what is asked for, if there are several workers: they must look at the same."""
+"""Steps between two checks for orders, if there are several workers: all must check after the same step."""
 FIRST_ROWS = 8192
-"""Rows of the first portion of a move: how long they take is not known yet."""
+"""Rows of the first portion of a move: its duration is not known yet."""
 CARRY_SECONDS = 0.02
-"""How long carrying a portion may take; the next one is made larger or smaller accordingly."""
+"""Target duration of carrying a portion; the size of the next one is adjusted accordingly."""
 PAUSED = 1 / 16
-"""Part of the time for which training may stand still while a move is under way."""
+"""Largest fraction of the time for which training pauses during a move."""
 WORTH = 0.02
-"""Part of a share by which the busiest shard must have less to do, or no bucket moves: traffic is never the
-same twice, and a balance of chance would move rows for nothing."""
+"""Part of a share by which a move must relieve the busiest shard, or no bucket moves: traffic always
+fluctuates, and moving rows for a random improvement is not worth it."""
 _PARTS = 2.0**40
-"""In how many parts the traffic of all buckets is divided."""
+"""Sum of the integer weights into which the traffic of all buckets is converted."""
 
 
 class Mover:
     """Carries out the orders of a desk in portions, each between two steps of all workers.
 
-    So the pause is short however many rows move: a portion is as many buckets as can be carried in about
-    `CARRY_SECONDS`, at least one, and training goes on for a while between two portions.
+    So pauses are short, whatever the number of rows: a portion is as many buckets as can be carried in about
+    `CARRY_SECONDS`, at least one, and training continues for a while between two portions.
 
     Args:
-        state: of the training.
-        desk: None: nobody asks for anything.
-        snapshots: a portion waits while one is written.
+        state: state of the training.
+        desk: source of orders; None: there are none.
+        snapshots: a portion waits while a snapshot is being written.
     """
 
     def __init__(self, state: TrainingState, desk: Desk | None, snapshots: Snapshots) -> None:
         self._state, self._desk, self._snapshots = state, desk, snapshots
         self._workers, self._exchange = state.workers, state.exchange
         self._course: Course | None = None  # at rank 0
-        self._next = 0  # step after which all workers meet for the next portion; 0: no move has begun
+        self._next = 0  # step after which all workers synchronize for the next portion; 0: no move is running
 
     def stepped(self) -> None:
-        """Go on with an order after a step, if there is one; all workers call it after every step."""
+        """Continue with an order after a step, if there is one; all workers call it after every step."""
         if self._desk is None or self._state.apart:
             return
         steps = self._state.run.steps
@@ -67,6 +67,8 @@ class Mover:
             self._look(self._desk, steps)
         course = self._course
         ready = course is not None and course.prepared and not self._snapshots.writing()
+        # Only rank 0 knows whether a portion is ready. All workers take part in this call after the same
+        # step, so that they start the portion together.
         if self._snapshots.anywhere(ready):
             self._carry_out(course)
         elif self._next:
@@ -75,11 +77,11 @@ class Mover:
     @property
     def _moves(self) -> Moves:
         if not isinstance(self._exchange, Movable):
-            raise ConfigError("the rows of this run are not at shard servers that could exchange them")
+            raise ConfigError("shards cannot be rebalanced: the rows of this run are not at shard servers")
         return self._exchange.moves
 
     def _look(self, desk: Desk, steps: int) -> None:
-        """Take the next order, if none is under way; answer one that cannot be carried out."""
+        """Take the next order, if none is running; answer an order that cannot be carried out."""
         order = desk.order() if self._course is None else None
         if order is not None and order.survey:
             desk.answer(Moved(order.id, self._moves.map, **self._sizes()))
@@ -91,38 +93,40 @@ class Mover:
             self._end(desk, self._course, None)
 
     def _sizes(self) -> dict[str, Any]:
-        """Return rows, bytes and traffic of each shard, by name in `Moved`."""
-        shards = [(one.shard, one) for one in self._exchange.telemetry.statistics().shards]
-        known = [(number, one) for number, one in shards if number is not None]
-        rows = {number: one.rows for number, one in known}
-        size = {number: one.bytes for number, one in known}
+        """Return rows, bytes and traffic of each shard, by the fields of `Moved`."""
+        shards = [(shard.shard, shard) for shard in self._exchange.telemetry.statistics().shards]
+        numbered = [(number, shard) for number, shard in shards if number is not None]
+        rows = {number: shard.rows for number, shard in numbered}
+        size = {number: shard.bytes for number, shard in numbered}
         uses, owners = self._moves.uses_by_bucket(), self._moves.map.owners
         parts = {number: float(uses[owners == number].sum() / uses.sum()) for number in rows if uses.any()}
         return {"rows": rows, "bytes": size, "traffic": parts}
 
     def _carry_out(self, course: Course | None) -> None:
-        """Carry a portion once no update is under way: join, carry, adopt, each on all workers."""
-        begun, workers, moves = time.perf_counter(), self._workers, self._moves
+        """Carry a portion while no update is in flight: join, carry, adopt, each on all workers."""
+        started, workers, moves = time.perf_counter(), self._workers, self._moves
         steps = self._state.run.steps
+        # Flushed on every worker before the barrier: behind it no request is split by the old map.
         self._exchange.flush()
         workers.meet("move of rows")
-        plan: dict[str, Any] = {} if course is None else course.portion(begun, steps)
+        plan: dict[str, Any] = {} if course is None else course.portion(started, steps)
         plan = json.loads(workers.share(json.dumps(plan).encode()))
         map = ShardMap.from_dict(plan["map"])
         if plan["join"]:
             moves.join(map, {int(number): address for number, address in plan["join"].items()})
             workers.meet("move of rows: shards joined")
-        carried = {} if course is None else course.carry(map, begun)
-        workers.meet("move of rows: copied")
+        carried = {} if course is None else course.carry(map, started)
+        workers.meet("move of rows: copied")  # may take long; a barrier waits as long as rank 0 is alive
         result = json.loads(workers.share(json.dumps(carried).encode()))
         if "error" in result:
             moves.abandon(tidy=workers.rank == 0)
         else:
             moves.adopt(map)
+        # No worker sends a request under the new map before every shard and worker uses it.
         workers.meet("move of rows: done")
         self._next = steps + result["steps"] if "steps" in result else 0
         if course is not None:
-            course.paused(begun, steps)
+            course.paused(started, steps)
             if not self._next and self._desk is not None:
                 self._end(self._desk, course, error_of(result["error"]) if "error" in result else None)
 
@@ -132,14 +136,14 @@ class Mover:
 
 
 class Course:
-    """A move that is under way, as rank 0 sees it.
+    """A running move, as seen by rank 0.
 
-    Beside the training, shards rehearse, and it is counted what each bucket has.
+    Concurrently with training, shards rehearse, and the contents of each bucket are counted.
 
     Args:
-        order: what is asked for.
-        moves: of the exchange.
-        steps: of the run so far.
+        order: the order.
+        moves: moves of the exchange.
+        steps: steps of the run so far.
     """
 
     def __init__(self, order: Order, moves: Moves, steps: int) -> None:
@@ -150,14 +154,14 @@ class Course:
         old = moves.map
         self._members = sorted((set(old.members) | set(order.join)) - set(order.leave))
         self._goal, self._counts = old.owners, np.zeros(len(old.owners), np.int64)
-        beside = ThreadPoolExecutor(1, "satrap-move")
-        self._prepared = beside.submit(self._prepare)
-        beside.shutdown(wait=False)
+        executor = ThreadPoolExecutor(1, "satrap-move")
+        self._prepared = executor.submit(self._prepare)
+        executor.shutdown(wait=False)
 
     def _prepare(self) -> None:
         old, order = self._old, self.order
-        everyone = sorted({*old.members, *order.join})
-        self._moves.rehearse(old.after(old.owners, everyone, epoch=order.epoch), order.join)
+        members = sorted({*old.members, *order.join})
+        self._moves.rehearse(old.after(old.owners, members, epoch=order.epoch), order.join)
         self._counts, size = self._moves.rows_by_bucket()
         by = {"rows": lambda: self._counts, "bytes": lambda: size, "traffic": self._traffic}
         weights = by[order.by]()
@@ -167,13 +171,13 @@ class Course:
             self._goal = goal
 
     def _traffic(self) -> Weights:
-        """Return weights in proportion to how often the rows of each bucket were used lately, int64[4096]."""
+        """Return weights in proportion to the recent uses of the rows of each bucket, int64[4096]."""
         uses = self._moves.uses_by_bucket()
         if not uses.any():
             raise ExchangeError(
                 "the shards cannot be balanced by traffic",
-                why="no rows have been used since they began to count",
-                fix="ask again once the run has trained for a while",
+                why="no rows have been used since the shards began to count",
+                fix="try again once the run has trained for a while",
             )
         parts: Weights = np.rint(uses * (_PARTS / uses.sum())).astype(np.int64)
         return parts
@@ -185,25 +189,25 @@ class Course:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has to move, and nobody joins or leaves."""
+        """Whether nothing has to move, and no shard joins or leaves."""
         if not self.prepared or self._members != self._old.members:
             return False
         return bool((self._goal == self._old.owners).all())
 
     @property
     def failure(self) -> SatrapError | None:
-        """Why nothing can be carried, if it is known; another error than a `SatrapError` is raised."""
+        """Why nothing can be carried, if it is known; an error that is not a `SatrapError` is raised."""
         error = self._prepared.exception() if self._prepared.done() else None
         if error is not None and not isinstance(error, SatrapError):
             raise error
         return error
 
     def portion(self, begun: float, steps: int) -> dict[str, Any]:
-        """Return the map of the next portion, and who joins with it, as plain data.
+        """Return the map of the next portion, and the shards that join with it, as plain data.
 
         Args:
-            begun: when the pause began, in seconds of `time.perf_counter`.
-            steps: of the run so far.
+            begun: start of the pause, in seconds of `time.perf_counter`.
+            steps: steps of the run so far.
         """
         before, at = self._since
         self._step_seconds = (begun - before) / max(1, steps - at)
@@ -234,12 +238,12 @@ class Course:
         return {"steps": max(1, math.ceil((end - begun) * (1 / PAUSED - 1) / self._step_seconds))}
 
     def paused(self, begun: float, steps: int) -> None:
-        """Note a pause that has ended: when it began, and the steps of the run so far."""
+        """Record a pause that has ended: its start, and the steps of the run so far."""
         self._since = time.perf_counter(), steps
         self._pauses.append(self._since[0] - begun)
 
     def told(self) -> Mapping[str, Any]:
-        """Return what is told about it, by name in `Moved`."""
+        """Return the figures of the move, by the fields of `Moved`."""
         buckets = int(np.count_nonzero(self._old.owners != self._moves.map.owners))
         about = {"carried": self._size[0], "carried_bytes": self._size[1], "buckets": buckets}
         pauses = {"pauses": len(self._pauses), "paused": sum(self._pauses)}

@@ -1,4 +1,4 @@
-"""What observers of a run get: `Progress` per step, metrics per evaluation, one `Result`."""
+"""The interface of observers of a run: `Progress` per step, metrics per evaluation, one `Result`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satrap.words import metrics_line
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands after a step.
+    """The state of a run after a step.
 
     Args:
         step: training steps done, over all epochs.
@@ -20,17 +20,16 @@ class Progress:
         total_samples: samples of all epochs, or None when unknown.
         samples_per_second: training speed so far, validation excluded.
         loss: mean loss of the last steps (exponential average over about 50).
-        auc, accuracy, rmse: of the last window of training samples, scored before they were learnt from; NaN
-            at first, and where no label has it. Means over labels; rmse of a single label only.
+        auc, accuracy, rmse: of the last window of training samples, scored before training on them; NaN at
+            first, and if no label has the metric. Means over labels; rmse of a single label only.
         rows: rows in the store.
         staleness: own updates that the last lookup did not see.
         memory_bytes: bytes of the store.
-        refused: steps refused because loss or gradients were not finite.
+        refused: steps rejected because loss or gradients were not finite.
         eta_seconds: seconds to the end at this speed, or None when unknown.
         lookup_wait_seconds: time this worker has waited for rows so far.
-        distinct_ratio: distinct ids / ids of the last batch.
-        waiting: requests of this worker that were not answered at the last look: lookups ahead, and updates
-            that lag behind.
+        distinct_ratio: unique ids / ids of the last batch.
+        waiting: requests of this worker in flight at the last look: lookups ahead, and updates behind.
         sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
         batches_ready: batches that the reader held ready after the step.
         others_missed: updates of other workers that a lookup did not see, as measured by the shards; mean
@@ -38,10 +37,12 @@ class Progress:
         push_seconds: mean time from issue to acknowledgement of the updates since the last look.
         pushes: updates that were not acknowledged at the last look.
         shard_rows: rows of each shard server; empty without servers, like the next three.
-        shard_busy: share of its time each shard server spent executing requests since the last look, 0..1.
+        shard_busy: fraction of its time that each shard server spent executing requests since the last look,
+            0..1.
         shard_requests: requests each executed per second since then.
         shard_queued: requests that waited in each at the last look.
-        event_time: of the latest event trained on, seconds since 1970; NaN without a stream that has times.
+        event_time: time of the latest event trained on, seconds since 1970; NaN without a stream that has
+            times.
         stage_seconds: seconds of this worker's training thread by stage so far, see `satrap.train.stages`.
     """
 
@@ -77,14 +78,14 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
-        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as JSON has them."""
+        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as in JSON."""
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**plain)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a finished `fit` returns.
+    """The result of a finished `fit`.
 
     Args:
         metrics: validation metrics of the kept weights; empty without validation.
@@ -93,9 +94,10 @@ class Result:
         samples: samples trained, by all workers.
         seconds: wall time of training, validation excluded.
         samples_per_second: samples / seconds.
-        refused: steps refused because loss or gradients were not finite.
-        stopped: why it ended: "epochs", "steps" or "patience".
-        staleness: how many lookups missed how many own updates, {missed: lookups}, in the order issued.
+        refused: steps rejected because loss or gradients were not finite.
+        stopped: the reason for the end: "epochs", "steps" or "patience".
+        staleness: number of lookups by the number of own updates they missed, {missed: lookups}, in the order
+            issued.
         traffic: figures of the traffic between this worker and the rows, see `docs/metrics.md`.
     """
 
@@ -118,7 +120,7 @@ class Result:
 
 
 class Observer:
-    """Base of everything that watches a run; override what you need.
+    """Base class of everything that observes a run; override the methods you need.
 
     Calls come from the training thread: return quickly, and do not change the model.
     """
@@ -130,7 +132,7 @@ class Observer:
         """A training step ended; `progress` is reused, so copy what you keep."""
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
-        """A validation pass ended."""
+        """An evaluation on the validation data ended."""
 
     def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
         """An hour of events ended, such as 2026-11-28T13:00Z; each was scored before it was trained on."""

@@ -12,7 +12,7 @@ from satrap.train.observer import Progress
 
 
 class Clock:
-    """A stopwatch that shows `spent` seconds at the beginning."""
+    """A stopwatch that starts at `spent` seconds."""
 
     def __init__(self, spent: float = 0.0) -> None:
         self._spent = spent
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Length:
-    """The number of samples of all passes: known, estimated from the place in the files, or None."""
+    """The number of samples of all epochs: known, estimated from the position in the files, or None."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs, self._data, self._exact = epochs, None, False
@@ -44,16 +44,16 @@ class Length:
     def of(self, data: Any, workers: Workers) -> None:
         """Use `num_rows` and `progress` of a data set, if it has them.
 
-        Each worker gives its share of the data; the total counts all.
+        Each worker passes its share of the data; the total counts all.
         """
         self._data = data
         rows = data.num_rows() if hasattr(data, "num_rows") else None
-        workers.meet("length of the data")  # counting rows may take much longer than a step
+        workers.meet("length of the data")  # a barrier: counting rows may take much longer than a step
         [total] = workers.data.count([math.nan if rows is None else rows])
         self._know(None if math.isnan(total) else int(total))
 
     def look(self, batch: Batch, progress: Progress) -> None:
-        """Estimate the total from the batch's place in the files, as long as it is not known."""
+        """Estimate the total from the batch's position in the files, unless it is known."""
         if self._exact or self._data is None or not hasattr(self._data, "progress") or not batch.position:
             return
         share = self._data.progress(batch.position, progress.epoch)
@@ -61,7 +61,7 @@ class Length:
             self.total = round((progress.samples - self.before) / share * self._epochs)
 
     def epoch_ended(self, progress: Progress) -> None:
-        """Count a whole pass: all passes have as many samples."""
+        """Count a whole epoch: all epochs have the same number of samples."""
         if not self._exact:
             self._know(progress.samples - self.before)
         self.before = progress.samples

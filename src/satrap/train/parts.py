@@ -1,4 +1,4 @@
-"""Cuts a batch into micro-batches, so that only the activations of one are in memory at a time."""
+"""Cuts a batch into microbatches, so that only the activations of one are in memory at a time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from satrap.errors import ConfigError
 def parts_of(
     ticket: Ticket | None, count: int, weight: Callable[[Batch], float]
 ) -> list[tuple[Ticket | None, float]]:
-    """Return `count` micro-batches, each with its share in the batch's mean loss; shares add up to 1.
+    """Return `count` microbatches, each with its share in the batch's mean loss; shares add up to 1.
 
-    Sizes differ by one at most. Where a batch has fewer samples than that, or there is none, the tickets of
-    some are None, and their share is 0.
+    Sizes differ by one at most. If a batch has fewer samples than that, or there is no batch, the tickets of
+    some microbatches are None, and their share is 0.
 
     Args:
         ticket: a batch with its lookup, or None.
-        count: number of micro-batches.
+        count: number of microbatches.
         weight: returns the denominator of a batch's mean loss.
     """
     if ticket is None:
@@ -38,11 +38,14 @@ def parts_of(
     parts = [_part(ticket, a, b) if a < b else None for a, b in itertools.pairwise(bounds)]
     weights = [0.0 if part is None else weight(part.batch) for part in parts]
     total = sum(weights)
-    return [(part, own / total if total else 0.0) for part, own in zip(parts, weights, strict=True)]
+    return [
+        (part, part_weight / total if total else 0.0)
+        for part, part_weight in zip(parts, weights, strict=True)
+    ]
 
 
 def _part(ticket: Ticket, start: int, stop: int) -> Ticket:
-    """Return the samples start..stop; their rows are at their places among the rows of the whole batch."""
+    """Return the samples start..stop; their rows keep their positions among the rows of the whole batch."""
     inverses, spans = [], dict[str, Span]()
     for group, inverse in enumerate(ticket.inverses):
         pieces, used = [inverse[:0]], 0
@@ -58,13 +61,13 @@ def _part(ticket: Ticket, start: int, stop: int) -> Ticket:
 
 
 def check_parts(model: nn.Module, count: int) -> None:
-    """Raise `ConfigError` if a network does not learn from micro-batches what it learns from the batch."""
+    """Raise `ConfigError` if microbatches would change the training of a network."""
     if count == 1:
         return
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"microbatches do not go with batch normalisation: {name}",
-                why="it would see the statistics of a micro-batch, not of the batch",
+                f"microbatches cannot be combined with batch normalization: {name}",
+                why="batch normalization would use the statistics of a microbatch, not of the batch",
                 fix="use microbatches: 1, or the model without batch_norm",
             )

@@ -1,4 +1,4 @@
-"""Where a trainer's rows are, and who trains with it."""
+"""The location of a trainer's rows, and the workers that train together."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from satrap.torchrun import Torchrun, address_towards
 from satrap.train.desk import Desk
 
 _c10d: Any = dist
-"""Parts of `torch.distributed` that its type annotations leave out."""
+"""Parts of `torch.distributed` that its type annotations omit."""
 
 WRITING_SECONDS = 7 * 86_400.0
-"""How long a rank may take to write its rows, or wait for a shard, as long as it shows signs of life."""
+"""Time limit for a rank that writes its rows or waits for a shard, as long as it sends heartbeats."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The surroundings of a trainer; by default one process that holds everything.
+    """The environment of a trainer; by default one process that holds everything.
 
     Args:
-        exchange: given the tables, returns where their rows are; default a store in this process. It is not
-            called if there are none, because all features are numbers.
-        workers: the processes that train together, this one among them; default this one alone. Then `fit`,
-            `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
-            `exchange` returns one over shard servers, or one that these processes make up together.
-        threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
-            satrap was imported before torch, else all but one (see `satrap.threads`).
-        desk: where moves of rows between shards are asked for, see `Mover`; default nowhere.
+        exchange: given the tables, returns the exchange for their rows; default a store in this process. It
+            is not called without tables, if all features are numbers.
+        workers: the processes that train together, including this one; default this one alone. With several
+            workers, all call `fit`, `evaluate`, `save` and `load`, each with its own share of the data, and
+            `exchange` returns one over shard servers, or a collective one of these processes.
+        threads: PyTorch's threads inside an operation, for this whole process; default: all cores if satrap
+            was imported before torch, else all but one (see `satrap.threads`).
+        desk: source of orders to move rows between shards, see `Mover`; default none.
     """
 
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
@@ -69,7 +69,7 @@ class Place:
         threads: int | None = None,
         deadline: float = 30.0,
     ) -> Place:
-        """Return the place of a process that `torchrun` has started; without it, one process alone.
+        """Return the place of a process that `torchrun` has started; without `torchrun`, a single process.
 
         ```python
         place = satrap.train.Place.from_environment()
@@ -78,21 +78,22 @@ class Place:
         ```
 
         With `torchrun --nproc-per-node 4 train.py`, four processes hold the rows and train together, see
-        `CollectiveExchange`. `python train.py` is one process with a store of its own.
+        `CollectiveExchange`. `python train.py` is one process with its own store.
 
         Args:
             store: the same as the trainer's.
-            wire: number formats of rows, their gradients and the network's between the processes.
-            placement: which processes hold the rows of a table; by default each holds a part of every table.
+            wire: number formats between the processes, for rows, their gradients and the network's gradients.
+            placement: placement of the rows of each table on processes; by default each holds a part of every
+                table.
             pools: see `CollectiveExchange`; for `sync` without `clip_norm`, and where `Mesh.peers` is 1.
-            mesh: which parts of the network the processes have; default a whole one each.
-            device: where the network computes.
+            mesh: distribution of the network over the processes; default: each holds all of it.
+            device: device of the network.
             threads: see the class.
-            deadline: seconds until a process that does not answer counts as lost.
+            deadline: seconds until a process that does not respond counts as lost.
 
         Raises:
-            ConfigError: variables of `torchrun` are missing or no numbers; see also `ConnectedWorkers`.
-            ExchangeError: the other processes did not come.
+            ConfigError: variables of `torchrun` are missing or not numbers; see also `ConnectedWorkers`.
+            ExchangeError: the other processes did not join in time.
         """
         launched = Torchrun.from_environment()
         if launched is None:
@@ -114,10 +115,10 @@ def connected(
     """Return a process that `torchrun` has started as one of several workers, see `ConnectedWorkers`."""
     name, _, port = launched.store.rpartition(":")
     limit = timedelta(seconds=START_SECONDS)
-    kept = _c10d.PrefixStore(
+    run_store = _c10d.PrefixStore(
         f"satrap/{launched.run}", _c10d.TCPStore(name, int(port), None, False, limit, wait_for_workers=False)
     )
-    this = attempt(kept, launched.rank, launched.size, START_SECONDS)
+    this = attempt(run_store, launched.rank, launched.size, START_SECONDS)
     return ConnectedWorkers(
         launched.store,
         launched.rank,
@@ -132,6 +133,6 @@ def connected(
 
 
 def torch_ranks(workers: ConnectedWorkers, deadline: float) -> TorchRanks:
-    """Return the processes that hold rows together: the first of each group of peers, which call this."""
+    """Return the ranks that hold rows together: the first of each group of peers, which all call this."""
     among = workers.mesh.axes(0)["data"] if workers.mesh.peers > 1 else None
     return TorchRanks(deadline, workers.silent, among, workers.watch)

@@ -1,4 +1,4 @@
-"""Where a worker stands in a run: the batches it has trained, and the lookups in flight."""
+"""A worker's position in a run: the batches it has trained, and the lookups in flight."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A lookup that is under way, and how many updates had been issued before it."""
+    """A lookup in flight, and the number of updates that were issued before it."""
 
     lookup: Lookup[Any]
     updates_seen: int
 
 
 class Position:
-    """Where one worker stands in a run.
+    """The position of one worker in a run.
 
     Args:
         rank, size, batch, together: see `Reading`.
 
     Attributes:
-        epoch: the pass that is under way or comes next.
-        amid_pass: whether a resumed run still has to end, and evaluate, an unfinished pass.
-        reading: which batches of the pass are left.
-        ahead: lookups in flight, which the schedule keeps here.
+        epoch: the current or next epoch.
+        amid_pass: whether a resumed run still has to finish, and evaluate, an unfinished epoch.
+        reading: the remaining batches of the epoch.
+        ahead: lookups in flight, which the schedule stores here.
     """
 
     def __init__(self, rank: int, size: int, batch: int | None = None, *, together: bool = False) -> None:
@@ -52,22 +52,22 @@ class Position:
             self.reading.trained(turn.ticket.batch)
 
     def epoch_ended(self) -> None:
-        """Count a pass and its evaluation."""
+        """Count an epoch and its evaluation."""
         self.epoch, self.amid_pass = self.epoch + 1, False
         self.reading.begin()
 
     def state(self, plan: EmbeddingPlan) -> tuple[dict[str, Any], Arrays]:
         """Return the position as (plain data, arrays), for a snapshot.
 
-        Of lookups in flight, whose requests `plan` made, it keeps the distinct ids and their rows, whoever
-        pools them; so a run may go on with embedding workers or without.
+        For lookups in flight, whose requests `plan` made, it contains the unique ids and their rows, not
+        pooled vectors; so a run may resume with or without embedding workers.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
         for number, (turn, pending) in enumerate(self.ahead):
             if turn.ticket is not None and pending is not None:
                 dense = pending.lookup.requests[len(turn.ticket.requests) :]
-                wanted = [*plan.distinct(turn.ticket), *dense]
-                for i, (request, rows) in enumerate(zip(wanted, pending.lookup.distinct(), strict=True)):
+                requests = [*plan.distinct(turn.ticket), *dense]
+                for i, (request, rows) in enumerate(zip(requests, pending.lookup.distinct(), strict=True)):
                     arrays[f"{number}.{i}.ids"] = request.ids
                     arrays[f"{number}.{i}.rows"] = rows
         plain = {
@@ -80,12 +80,12 @@ class Position:
     def restore(self, states: Sequence[Mapping[str, Any]], arrays: Arrays | None) -> None:
         """Resume from a snapshot: the plain data of the reader of each share, and this worker's arrays.
 
-        Without arrays, other workers took part, and their lookups are issued again.
+        Without arrays, the number of workers has changed, and lookups in flight are issued again.
         """
         rank = self.reading.rank
         self.epoch = states[rank if arrays is not None else 0]["epoch"]
         self.amid_pass = amid_pass(states)
-        self.reading.restore([one["streams"] for one in states])
+        self.reading.restore([state["streams"] for state in states])
         if arrays is not None and not self.reading.of_stream:
             for number, seen in enumerate(states[rank]["in_flight"]):
                 self._replay.append((seen, _answers(arrays, f"{number}.")))
@@ -98,7 +98,7 @@ class Position:
     def replayed(self, wanted: Sequence[Request], step: int) -> tuple[list[npt.NDArray[np.float32]], int]:
         """Return the rows of the next lookup that was in flight, and the updates it had seen.
 
-        If its distinct ids are not the wanted ones, the data has changed: `CheckpointError` at this step.
+        If its unique ids differ from the wanted ones, the data has changed: `CheckpointError` at this step.
         """
         seen, answers = self._replay.popleft()
         same = len(answers) == len(wanted) and all(
@@ -106,29 +106,29 @@ class Position:
         )
         if not same:
             raise CheckpointError(
-                "the data is not what it was when the snapshot was taken",
+                "the data has changed since the snapshot was taken",
                 where=f"step {step}",
-                why="going on would not give the result of an undisturbed run",
-                fix="restore the old data, or start anew",
+                why="resuming would not give the result of an uninterrupted run",
+                fix="restore the old data, or start a new run",
             )
         return [answer.rows for answer in answers], seen
 
 
 def amid_pass(states: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether some batches of a pass were trained, given the plain data of all readers' positions."""
-    return any(stream["done"] for one in states for stream in one["streams"])
+    """Return whether an epoch was partly trained, given the plain data of all readers' positions."""
+    return any(stream["done"] for state in states for stream in state["streams"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A lookup that was in flight: its ids, the positions of ids that were forgotten since, and the rows."""
+    """A lookup that was in flight: its ids, the positions of ids that were dropped since, and the rows."""
 
     ids: npt.NDArray[np.uint64]
     forgotten: npt.NDArray[np.int64]
     rows: npt.NDArray[np.float32]
 
     def has(self, ids: npt.NDArray[np.uint64]) -> bool:
-        """Return whether these are its ids, as far as its ids are known."""
+        """Return whether these are its ids, ignoring dropped ids."""
         if len(self.ids) != len(ids):
             return False
         differ = self.ids != ids
@@ -137,9 +137,9 @@ class _Answer:
 
 
 def _answers(arrays: Arrays, prefix: str) -> list[_Answer]:
-    found = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
-    none, count = np.empty(0, np.int64), sum(name.endswith(".rows") for name in found)
+    entries = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
+    none, count = np.empty(0, np.int64), sum(name.endswith(".rows") for name in entries)
     return [
-        _Answer(found[f"{i}.ids"], found.get(f"{i}.forgotten", none), found[f"{i}.rows"])
+        _Answer(entries[f"{i}.ids"], entries.get(f"{i}.forgotten", none), entries[f"{i}.rows"])
         for i in range(count)
     ]

@@ -44,25 +44,25 @@ from satrap.train.schedule import lookahead
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 PREFETCHED_BATCHES = 4
-"""Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
+"""Batches read and de-duplicated ahead by the reader thread; more would only cost memory."""
 
 NO_STATE = SGD(lr=1.0)
-"""Rows that learn nothing need no optimizer state, which may be most of their memory."""
+"""Rows that are not trained need no optimizer state, which may be most of their memory."""
 
 LOOKAHEAD = 2
 """Lookups ahead when nothing is updated, so that their order does not matter."""
 
 
 DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts"
-"""What to do with data that is read by nobody yet."""
+"""Advice for data without a reader."""
 
 
 @runtime_checkable
 class Data(Protocol):
     """Data to read: `satrap.data.Dataset`, or anything with this method.
 
-    A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, if it has them, to tell
-    how long a run will take, and `fingerprint()` to tell whether a resumed run reads the same rows.
+    A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, if it has them, to
+    estimate the length of a run, and `fingerprint()` to check that a resumed run reads the same rows.
     """
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
@@ -71,7 +71,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """Data to train on: as `Data`, but more of it may come, as in a stream."""
+    """Data to train on: as `Data`, but it may grow, as in a stream."""
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch | None]:
         """Iterate over one epoch, from a position. None: there is no batch at present."""
@@ -79,7 +79,7 @@ class TrainingData(Protocol):
 
 @checked(data=DATA)
 class Predictor:
-    """Scores batches with a trained network. It learns nothing and creates no rows.
+    """Scores batches with a trained network. It does not train and creates no rows.
 
     ```python
     predictor = satrap.train.Predictor.load("runs/x")
@@ -89,18 +89,19 @@ class Predictor:
     Args:
         model: the network, on `device`.
         schema: labels and features.
-        exchange: where the rows are.
-        device: where the network computes, default "cpu".
+        exchange: exchange for the rows.
+        device: device of the network, default "cpu".
         workers: the processes that evaluate together, default this one alone.
         precision: number format of the network's arithmetic, see `TrainingOptions`.
-        metrics: what `evaluate` computes; only its settings count. Default the metrics of the labels.
+        metrics: the metrics of `evaluate`; only their settings count. Default the metrics of the labels.
 
     Attributes:
         plan: turns batches into requests for rows.
         embeddings: turns rows into the network's input.
-        network: computes the logits; at first the model, which a pipeline has only a part of.
-        collective: whether each forward pass is one of all workers, see `DenseBackend`; False at first.
-        step: the number of steps that were trained, if `load` made it, else -1.
+        network: computes the logits; initially the model, of which a pipeline has only a part.
+        collective: whether each forward pass is a collective of all workers, see `DenseBackend`; initially
+            False.
+        step: the number of trained steps, if `load` made it, else -1.
     """
 
     def __init__(
@@ -135,24 +136,24 @@ class Predictor:
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
     ) -> Predictor:
-        """Read what `Trainer.save`, a snapshot of `Trainer.fit` or `satrap train` wrote.
+        """Load a model written by `Trainer.save` or `satrap train`, or a snapshot of `Trainer.fit`.
 
         Args:
             url: folder or fsspec URL of a saved model or a run, see `Trainer.load`.
             model: the network, or a function that makes it from the schema, see `Trainer.load`.
-            device: where it computes, default "cpu".
+            device: device of the network, default "cpu".
             store: its memory, eviction and tier, and those of its tables, limit the rows; default no limits.
-                Everything else is as it was saved.
+                All other settings are as saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
-            metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default those of a run.
+            metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default the run's metrics.
 
         Raises:
-            CheckpointError: missing, incomplete or damaged.
+            CheckpointError: the checkpoint is missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
             StoreError: the rows do not fit into the memory.
         """
         place = prepare(device, threads)
-        # With a tier more rows would fit on the disk, and the memory of their index would not do.
+        # With a tier more rows would fit on the disk, but then the memory for their index would not suffice.
         stateless = store.tier is None
         return predictor_for(
             LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
@@ -209,9 +210,10 @@ class Predictor:
         """Yield each batch with its predictions, [size, outputs]; some batches are read ahead."""
         self.model.eval()
         tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
-        if self.exchange.collective or self.collective:  # all take part until none has a batch left
+        if self.exchange.collective or self.collective:  # all take part until no worker has a batch left
             first = list(itertools.islice(tickets, 1))
-            self.workers.meet("first batch to score")  # opening files may take much longer than a lookup
+            # A barrier: opening files may take much longer than a lookup.
+            self.workers.meet("first batch to score")
             tickets = itertools.chain(first, tickets, itertools.repeat(None))
         if self.collective:
             tickets = self._in_step(tickets)
@@ -238,7 +240,7 @@ class Predictor:
 
         Args:
             ticket: the batch and its requests.
-            rows: of each request, float32[distinct ids, dim].
+            rows: of each request, float32[unique ids, dim].
         """
         with torch.no_grad():
             return self.predicted(self.embeddings.embed(ticket, self.embeddings.rows(rows)))
@@ -250,9 +252,10 @@ class Predictor:
             return predictions(logits, self.schema.labels).cpu().numpy()
 
     def _in_step(self, tickets: Iterable[Ticket | None]) -> Iterator[Ticket | None]:
-        """Yield tickets until no worker has any left; those of peers end together."""
+        """Yield tickets until no worker has any left; tickets of peers end together."""
         peers, ended = self.workers.peers, False
         for ticket in tickets:
+            # Peers hold parts of one network, so a forward pass needs a batch on all of them.
             [have] = peers.count([ticket is not None])
             ended = ended or have < peers.size
             [active] = self.workers.count([not ended])
@@ -261,7 +264,7 @@ class Predictor:
             yield None if ended else ticket
 
     def logits(self, batch: EmbeddedBatch) -> Tensor:
-        """Return what the network makes of its input, float32 also where it computes in fewer bits."""
+        """Return the network's outputs as float32, in every precision."""
         outputs = self.schema.outputs
         with nullcontext() if self._passed else failing(self.model, outputs):
             logits = computed(
@@ -271,7 +274,7 @@ class Predictor:
         return logits
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
-        """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
+        """Yield the requests for the rows of each batch, after announcing them to the exchange."""
         for batch in batches:
             check_batch(batch, self.schema)
             ticket = self.plan.ticket(batch)
@@ -287,7 +290,7 @@ class Predictor:
         """Raise `ConfigError` after `close`."""
         if self._closed:
             raise ConfigError(
-                "this trainer or predictor is closed", fix="make another one, or load what was saved"
+                "this trainer or predictor is closed", fix="create another one, or load a checkpoint"
             )
 
     def close(self) -> None:
@@ -306,13 +309,13 @@ def predictor_for(
     stateless: bool,
     metrics: Sequence[Metric] | None,
 ) -> Predictor:
-    """Do what `Predictor.load` does, for rows of some fixed buckets.
+    """Do the work of `Predictor.load`, for rows of some fixed buckets.
 
     Args:
-        exchange: makes what is asked for rows of a store, which gets those of its `buckets`.
+        exchange: makes the exchange for a store, which gets the rows of its `buckets`.
         url, model, store, metrics: as in `Predictor.load`.
-        device: of `prepare`.
-        stateless: rows have no room for optimizer state.
+        device: result of `prepare`.
+        stateless: rows have no space for optimizer state.
     """
     chosen = newest(url)
     checkpoint = read_checkpoint(chosen)
@@ -350,10 +353,10 @@ def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
 
 
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:
-    """Settle PyTorch's threads and the allocator of this process; return the device.
+    """Set PyTorch's threads and the allocator of this process; return the device.
 
     Raises:
-        ConfigError: there is no such device, or PyTorch does not see it.
+        ConfigError: the device is unknown, or PyTorch does not see it.
     """
     try:
         chosen = torch.device(device)
@@ -361,7 +364,7 @@ def prepare(device: str | torch.device, threads: int | None) -> torch.device:
         raise ConfigError(f"device {device!r} is unknown", fix="use cpu, cuda or cuda:0") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            f"device {str(device)!r} was asked for, but PyTorch sees no CUDA device",
+            f"device {str(device)!r} was requested, but PyTorch sees no CUDA device",
             fix="use device: cpu, or install a CUDA build of PyTorch",
         )
     if threads is not None and threads < 1:

@@ -1,4 +1,4 @@
-"""The rows that tables start with: pretrained vectors from files."""
+"""The initial rows of tables: pretrained vectors from files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def check_rows(schema: Schema, tables: Sequence[Table], store: StoreConfig) -> d
 
     Args:
         schema: its features use the tables.
-        tables: of the schema.
+        tables: tables of the schema.
         store: names the files.
 
     Raises:
-        ConfigError: a frozen table without a file, or ids that the data does not have.
+        ConfigError: a frozen table without a file, or ids that are not values of the data.
         DataError: a file cannot be read, does not fit the table, or has an id twice.
     """
     return {
@@ -33,7 +33,7 @@ def check_rows(schema: Schema, tables: Sequence[Table], store: StoreConfig) -> d
 
 
 def load_rows(durability: Durability, schema: Schema, tables: Sequence[Table], store: StoreConfig) -> None:
-    """Load the rows of these files into the tables; arguments and errors are those of `check_rows`."""
+    """Load the rows of these files into the tables; arguments and errors are as in `check_rows`."""
     for table, chunks in _files(schema, tables, store):
         for chunk in chunks:
             durability.load(table.name, chunk)
@@ -44,22 +44,22 @@ def _files(
 ) -> Iterator[tuple[Table, Iterator[Chunk]]]:
     """Yield the tables that start with rows of a file, and these rows."""
     for table in tables:
-        own = store.tables.get(table.name)
-        if own is not None and own.rows is not None:
-            yield table, _chunks(schema, table, Path(own.rows))
+        settings = store.tables.get(table.name)
+        if settings is not None and settings.rows is not None:
+            yield table, _chunks(schema, table, Path(settings.rows))
         elif table.frozen:
             raise ConfigError(
                 f"table {table.name!r} is frozen, and has no rows",
-                why="every id would read zeros",
-                fix="name the file of its rows: rows",
+                why="a frozen table is not trained, so every id would read zeros",
+                fix="set rows to the file with the table's rows",
             )
 
 
 def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[Chunk]:
     assert table.optimizer is not None
     layout = plan(table.optimizer, table.dim, table.dtype)
-    wanted = Wanted(table.name, {table.dim: None if table.frozen else layout.width}, schema.salt)
-    for number, rows in enumerate(read_rows(file, wanted, raw=None)):
+    selection = Wanted(table.name, {table.dim: None if table.frozen else layout.width}, schema.salt)
+    for number, rows in enumerate(read_rows(file, selection, raw=None)):
         if not number and not is_export(file):
             _check_ids(schema, table.name, file)
         state = np.tile(layout.initial_state, (len(rows.ids), 1)) if rows.state is None else rows.state
@@ -67,15 +67,15 @@ def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[Chunk]:
 
 
 def _check_ids(schema: Schema, table: str, file: Path) -> None:
-    """Raise unless a table's ids are values of the data, as those of a file are."""
+    """Raise `ConfigError` unless a table's ids are values of the data, as the ids of a file are."""
     for name, feature in schema.categorical.items():
         made = [
             key for key in ("buckets", "boundaries", "cross", "time") if getattr(feature, key) is not None
         ]
         if made and schema.table_of(name) == table:
             raise ConfigError(
-                f"feature {name!r} has {made[0]}, and its table {table!r} rows from a file",
+                f"feature {name!r} has {made[0]}, but its table {table!r} has rows from a file",
                 where=str(file),
-                why="its ids are made of the values of the data, and those of the file are the values",
-                fix=f"remove {made[0]}, or let the feature have another table",
+                why=f"{made[0]} computes ids from values of the data, but the ids in the file are the values",
+                fix=f"remove {made[0]}, or give the feature another table",
             )

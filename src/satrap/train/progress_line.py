@@ -20,7 +20,7 @@ REFRESH_SECONDS = 0.25
 
 
 class ProgressLine(Observer):
-    """Shows a run on a stream, default standard error; a context, so that the terminal is left clean.
+    """Shows a run on a stream, default standard error; a context manager, so that it cleans up the terminal.
 
     ```python
     with ProgressLine() as line:
@@ -87,8 +87,8 @@ class ProgressLine(Observer):
             f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
             f"{result.samples_per_second:,.0f} samples/s{reason}"
         )
-        if kept := kept_pass(result):
-            self.say(f"kept: the weights of pass {kept} of {len(result.history)}")
+        if epoch := kept_pass(result):
+            self.say(f"kept: the weights of epoch {epoch} of {len(result.history)}")
         if result.refused:
             share = f"{result.refused:,} of {result.steps:,} steps ({result.refused / result.steps:.1%})"
             self.say(
@@ -104,19 +104,19 @@ class ProgressLine(Observer):
 
 
 def kept_pass(result: Result) -> int:
-    """Return after which pass the weights were as they are kept, from 1; 0 if no pass was evaluated."""
-    wanted = quality(result.metrics)
-    same = (number for number, metrics in enumerate(result.history, 1) if _equal(quality(metrics), wanted))
+    """Return the epoch after which the kept weights were evaluated, from 1; 0 if none was evaluated."""
+    kept = quality(result.metrics)
+    same = (number for number, metrics in enumerate(result.history, 1) if _equal(quality(metrics), kept))
     return next(same, 0)
 
 
 def _equal(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
-    """Return whether metrics are equal, NaN to NaN too."""
+    """Return whether metrics are equal, with NaN equal to NaN."""
     return repr(sorted(a.items())) == repr(sorted(b.items()))
 
 
 class LiveLine(ProgressLine):
-    """The live line of one run after another; of what they reach, it says nothing by itself."""
+    """The live line of one run after another; it prints no results."""
 
     def step(self, progress: Progress) -> None:
         """Update the line on a terminal when it is time."""
@@ -134,17 +134,17 @@ class LiveLine(ProgressLine):
 
 
 def window(progress: Progress) -> dict[str, float]:
-    """Return the metrics of the last training samples, without those that are NaN."""
+    """Return the metrics of the last training samples, without NaN."""
     values = {name: getattr(progress, name) for name in ("auc", "accuracy", "rmse")}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 Part = tuple[int, str]
-"""A part of the progress line; parts with higher numbers are left out first when there is no room."""
+"""A part of the progress line; parts with higher numbers are dropped first when space is short."""
 
 
 def _traffic(progress: Progress) -> list[Part]:
-    """Return what passes between the worker and the shards, in a few words."""
+    """Return the traffic between the worker and the shards, in a few words."""
     stages = progress.stage_seconds
     waited = stages.get("lookup", 0.0) / max(sum(stages.values()), 1e-9)
     sent, received = progress.sent_bytes_per_sample, progress.received_bytes_per_sample
@@ -158,9 +158,9 @@ def _traffic(progress: Progress) -> list[Part]:
 
 
 def progress_line(progress: Progress, width: int | None = None) -> str:
-    """Return one line: place, speed, loss, metrics so far, rows, staleness, memory, traffic, time left.
+    """Return one line: position, speed, loss, metrics so far, rows, staleness, memory, traffic, time left.
 
-    With a width in characters, what matters least is left out, so that the line fits.
+    With a width in characters, the least important parts are dropped, so that the line fits.
     """
     total = progress.total_samples
     done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"

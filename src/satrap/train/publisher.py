@@ -1,4 +1,4 @@
-"""Publishes rows and network while a run trains, for those who score with them."""
+"""Publishes rows and network while a run trains, for servers that score with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from satrap.train.state_writer import StateWriter, Worker, as_warning
 T = TypeVar("T")
 
 FEED_RUN, FEED_CUT = "feed_run", "feed_cut"
-"""Settings of a snapshot: by what a feed knows its run, and the version with the rows of the snapshot."""
+"""Settings of a snapshot: the feed's name for its run, and the version with the rows of the snapshot."""
 
 
 @checked()
@@ -35,22 +35,22 @@ class Publishing:
     trainer.fit(data, checkpoint=satrap.train.Checkpointing("runs/x/checkpoints", publish=feed))
     ```
 
-    A version has weights only: of the network, and of all rows or of those that changed since the version
-    before. So it is smaller than a snapshot, and training cannot be resumed from it. Every version is of
-    exactly one step. One that cannot be written does not end training: `notice` is called, and the next
-    one includes what it would have had. `Predictor.load(url)` reads the newest version.
+    A version has weights only: of the network, and of all rows or of the rows that changed since the previous
+    version. So it is smaller than a snapshot, and training cannot be resumed from it. Every version is of
+    exactly one step. A version that cannot be written does not end training: `notice` is called, and the next
+    version includes its contents. `Predictor.load(url)` reads the newest version.
 
     Args:
         url: folder or fsspec URL of the feed; no other run may publish there.
-        every: seconds between two versions, default 5. With several workers it takes a little longer where
-            their steps become slower.
-        full_every: versions from one with all rows to the next, default 100: a server that starts reads the
-            last of these and all versions after it. Process 0 makes it from the versions before.
+        every: seconds between two versions, default 5. With several workers it takes a little longer if their
+            steps become slower.
+        full_every: number of versions from one with all rows to the next, default 100: a server that starts
+            reads the last of these and all versions after it. Process 0 makes it from the versions before.
         dtype: number format of rows, "float32" (default) or "float16".
-        keep: how many of the versions with all rows to keep, with those after each, default 2.
+        keep: number of versions with all rows to keep, with the versions after each, default 2.
         notice: called with a text about versions that could not be written; default a RuntimeWarning.
-        missing: texts that mean that a value is missing, for servers that know only the feed; default those
-            of `satrap.data.read`.
+        missing: texts that stand for a missing value, for servers that know only the feed; default as in
+            `satrap.data.read`.
 
     Raises:
         ConfigError: a number is too small, or the format is unknown.
@@ -83,16 +83,16 @@ class Publisher:
 
     Attributes:
         active: whether there is a plan.
-        run: by what the feed knows the run, in process 0.
+        run: the feed's name for the run, in process 0.
         beside: the version that was cut with the last snapshot, in process 0; "" if there was none.
     """
 
     def __init__(self, state: TrainingState, plan: Publishing | None) -> None:
         self._state, self._plan, self._workers = state, plan, state.workers
         self.active, self.run, self.beside = plan is not None, "", ""
-        self._until, self._due_at = 1, 0.0  # steps until the next look at the clock; when a version is due
+        self._until, self._due_at = 1, 0.0  # steps until the next check of the clock; when a version is due
         self._published, self._cut = -1, ""  # the last version: its step, and its cut in process 0
-        self._looked = (0, time.monotonic())  # step and time of the last look
+        self._looked = (0, time.monotonic())  # step and time of the last check
         if plan is not None:
             self._feed = Feed(plan.url, keep=plan.keep, full_every=plan.full_every, notice=plan.notice)
             self._writer = StateWriter(
@@ -105,14 +105,14 @@ class Publisher:
             )
 
     def begin(self, saved: Mapping[str, Any], snapshots: str | None) -> None:
-        """Take the feed over before the first step, or after a snapshot was restored.
+        """Take over the feed before the first step, or after a snapshot was restored.
 
         Args:
             saved: settings of that snapshot, in process 0.
             snapshots: URL of the snapshots of this run.
 
         Raises:
-            ConfigError: it is the folder of snapshots, or another run publishes there.
+            ConfigError: the feed is in the folder of snapshots, or another run publishes there.
         """
         self.run = str(saved.get(FEED_RUN) or secrets.token_hex(8))
         if self._plan is not None:
@@ -127,7 +127,7 @@ class Publisher:
             raise ConfigError(
                 "the feed is in the folder of snapshots",
                 where=self._plan.url,
-                why="a snapshot holds all that training needs, a version of the feed does not",
+                why="snapshots and versions of a feed have different contents and cannot share a folder",
                 fix="give publish.url a folder of its own",
             )
         step = self._state.run.steps
@@ -144,10 +144,12 @@ class Publisher:
         return self.active and time.monotonic() >= self._due_at and not self._writer.busy
 
     def stepped(self) -> None:
-        """After a step of all workers, publish if it is time; all look at process 0's clock now and then."""
+        """After a step of all workers, publish if it is time, by the clock of process 0."""
         self._until -= 1
         if not self.active or self._until > 0:
             return
+        # The clocks of workers differ, so rank 0 decides for all, and also after how many steps all of them
+        # take part in the next check. Checking after every step would cost a broadcast per step.
         due, self._until = self._told([self._is_new() and self.due(), self._next_look()])
         if due:
             self.publish()
@@ -162,34 +164,34 @@ class Publisher:
         return self._published != self._state.run.steps
 
     def publish_beside(self) -> None:
-        """Publish what a snapshot is about to hold: a run that goes on from it can then publish a delta.
+        """Publish the contents of the snapshot that follows: a run resumed from it can then publish a delta.
 
-        It is not done while a version is being written, since no snapshot waits for that.
+        This is skipped while a version is being written, since a snapshot does not wait for it.
         """
         if not self.active:
             return
         there = not self._is_new() and not self._state.apart
-        wanted = self._told(not there and not self._writer.busy)
-        if wanted:
+        publishes = self._told(not there and not self._writer.busy)
+        if publishes:
             self.publish()
-        self.beside = self._cut if there or wanted else ""
+        self.beside = self._cut if there or publishes else ""
 
     def _told(self, said: T) -> T:
-        """Return what process 0 says."""
+        """Return the value of process 0, on all workers."""
         if self._workers.size == 1:
             return said
-        told: T = json.loads(self._workers.share(json.dumps(said).encode()))
-        return told
+        value: T = json.loads(self._workers.share(json.dumps(said).encode()))
+        return value
 
     def _next_look(self) -> int:
-        """Return after how many steps about half of the time until the next version will have passed."""
+        """Return the number of steps for about half of the time until the next version."""
         steps, (before, then), now = self._state.run.steps, self._looked, time.monotonic()
         self._looked = steps, now
         assert self._plan is not None
-        left = self._due_at - now
-        if left <= 0:
-            left = self._plan.every / 10 if self._writer.busy else self._plan.every
-        return max(1, int((steps - before) / max(now - then, 1e-6) * left / 2))
+        remaining = self._due_at - now
+        if remaining <= 0:
+            remaining = self._plan.every / 10 if self._writer.busy else self._plan.every
+        return max(1, int((steps - before) / max(now - then, 1e-6) * remaining / 2))
 
     def publish(self) -> None:
         """Take a version, and write it in the background."""
@@ -200,10 +202,10 @@ class Publisher:
         self._writer.start(delta=self._feed.followable(step))
 
     def ended(self, *, last: bool) -> None:
-        """Wait until everything is written; before, publish the `last` step unless this was done."""
+        """Publish the `last` step unless this was done, and wait until everything is written."""
         if not self.active:
             return
-        if last and self._told(self._is_new()):  # in `async` each has its own steps
+        if last and self._told(self._is_new()):  # in `async` each worker has its own steps
             self._writer.wait()
             self.publish()
         self._writer.wait()
@@ -213,7 +215,7 @@ class Publisher:
     def _report(self) -> None:
         assert self._plan is not None
         if (error := self._writer.failure()) is not None:
-            self._plan.notice(f"warning: the run goes on, but this version was not published: {error}")
+            self._plan.notice(f"warning: the run continues, but this version was not published: {error}")
 
     def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""

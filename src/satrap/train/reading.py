@@ -1,4 +1,4 @@
-"""The position in a pass over the data; any number of workers can continue from it."""
+"""The position in an epoch of the data; any number of workers can continue from it."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from satrap.train.predictor import TrainingData
 
 @dataclass(slots=True)
 class Stream:
-    """The rest of share `worker` of `workers` in a pass: every `stride`-th batch after `position`."""
+    """The rest of share `worker` of `workers` in an epoch: every `stride`-th batch after `position`."""
 
     worker: int
     workers: int
     position: Any = None
-    """Of the last trained batch; None at the start, or if batches have no position."""
+    """Position of the last trained batch; None at the start, or if batches have no position."""
     done: int = 0
     """Batches read so far; used if batches have no position."""
     skip: int = 0
     """Batches before the next one, which other workers train."""
     stride: int = 1
-    """1 as long as one worker reads the share alone."""
+    """1 as long as a single worker reads the share."""
     batch: int | None = None
-    """Samples in a batch, None if not known."""
+    """Samples in a batch, None if unknown."""
     cut: Sequence[int] | None = None
     """First and end of the samples of each batch that this worker trains; None: all."""
 
     def split(self, parts: int) -> list[Stream]:
-        """Return `parts` streams that together have each of these batches once."""
+        """Return `parts` streams that together contain each of these batches once."""
         return [
             replace(self, skip=self.skip + i * self.stride, stride=self.stride * parts) for i in range(parts)
         ]
 
     def batches(self, data: TrainingData, epoch: int) -> Iterator[Batch | None]:
-        """Yield the batches that are left; `data` is the share."""
+        """Yield the remaining batches; `data` is the share."""
         if self.done and self.position is None:
-            found: Iterator[Batch | None] = itertools.islice(data.batches(epoch), self.done, None)
+            batches: Iterator[Batch | None] = itertools.islice(data.batches(epoch), self.done, None)
         else:
-            found = data.batches(epoch, self.position) if self.done else data.batches(epoch)
-        left = itertools.islice(found, self.skip, None, self.stride)
-        return (batch if batch is None else a_batch(batch) for batch in left)
+            batches = data.batches(epoch, self.position) if self.done else data.batches(epoch)
+        remaining = itertools.islice(batches, self.skip, None, self.stride)
+        return (batch if batch is None else a_batch(batch) for batch in remaining)
 
     def trained(self, position: Any) -> None:
         """Count the next batch, which ends at `position`, as trained."""
@@ -56,19 +56,19 @@ class Stream:
 
 
 class Reading:
-    """The batches of the pass that this worker still has to train.
+    """The remaining batches of the epoch for this worker.
 
-    Usually this is one stream: the rest of its share. If a different number of workers began the pass, one
+    Usually this is one stream: the rest of its share. If a different number of workers began the epoch, one
     worker, or several in turn, read each unfinished share to its end, so that every batch is trained exactly
-    once. The next pass is divided among the present workers.
+    once. The next epoch is split over the present workers.
 
-    If all workers together take as many samples per step as before, and step together, each step of the pass
-    has the samples that it would have had: each worker trains its part of the former workers' batches. Then
-    several workers may read the same share.
+    If all workers together train the same number of samples per step as before, and step together, each step
+    of the epoch has the same samples as without the change: each worker trains its part of the former
+    workers' batches. Then several workers may read the same share.
 
     Args:
-        rank, size: of this worker among those that read different shares.
-        batch: samples of this worker in a step, if that is known.
+        rank, size: of this worker among the workers that read different shares.
+        batch: samples of this worker in a step, if known.
         together: whether all workers take each step together.
     """
 
@@ -78,17 +78,18 @@ class Reading:
         self.begin()
 
     def begin(self) -> None:
-        """Go to the start of a pass."""
+        """Go to the start of an epoch."""
         self._streams = [Stream(self.rank, self.size, batch=self._batch)]
         self._order: deque[list[tuple[Stream, Any]]] = deque()
 
     def batches(self, data: TrainingData, epoch: int) -> Iterator[Batch | None]:
-        """Yield the batches of the pass that are left: of several streams in turn, or joined.
+        """Yield the remaining batches of the epoch: from several streams in turn, or joined.
 
         None: there is no batch at present.
 
         Raises:
-            ConfigError: a different number of workers began the pass, and the data cannot be divided as then.
+            ConfigError: a different number of workers began the epoch, and the data cannot be split as it was
+                then.
         """
         self._order.clear()
         opened = [(s, s.batches(self._share(data, s), epoch)) for s in self._streams]
@@ -96,7 +97,7 @@ class Reading:
 
     @property
     def of_stream(self) -> bool:
-        """Whether the position is one in a stream of events, whose batches depend on when they came."""
+        """Whether the position is in a stream of events, whose batches depend on their time of arrival."""
         return merged_offsets([stream.position for stream in self._streams]) is not None
 
     @property
@@ -113,7 +114,7 @@ class Reading:
                 streams.append((stream, batches))
 
     def _joined(self, streams: Sequence[tuple[Stream, Iterator[Batch | None]]]) -> Iterator[Batch]:
-        """Yield this worker's samples of one batch of each stream; their batches never grow in a pass."""
+        """Yield this worker's samples of one batch of each stream; batches never grow within an epoch."""
         while True:
             read = [(stream, next(batches, None)) for stream, batches in streams]
             there = [(stream, batch) for stream, batch in read if batch is not None]
@@ -130,16 +131,16 @@ class Reading:
 
     def _share(self, data: TrainingData, stream: Stream) -> TrainingData:
         options: dict[str, Any] = {"worker": stream.worker, "workers": stream.workers}
-        # Else another size of batches is not what the position belongs to, and the reader says so.
+        # The position belongs to the former batch size; with another one, the reader raises an error.
         if stream.cut is not None and stream.batch != self._batch:
             options["batch_size"] = stream.batch
         if options == {"worker": self.rank, "workers": self.size}:
             return data
         if not hasattr(data, "with_options"):
             raise ConfigError(
-                f"the data cannot be shared out as {stream.workers} workers began to read it",
+                f"the data cannot be split for {stream.workers} workers, with which the epoch began",
                 why="samples would be lost or trained twice",
-                fix=f"resume with {stream.workers} workers, or read with satrap.data.read",
+                fix=f"resume with {stream.workers} workers, or read the data with satrap.data.read",
             )
         share: TrainingData = data.with_options(**options)
         return share
@@ -152,18 +153,19 @@ class Reading:
                 self._streams = [
                     *(s for s in self._streams if s is not stream),
                     stream,
-                ]  # others are due first
+                ]  # the other streams come first
 
     def state(self) -> list[dict[str, Any]]:
         """Return the streams as plain data, in the order in which they are due."""
         return [asdict(stream) for stream in self._streams]
 
     def restore(self, states: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Continue a pass, given the `state` of every worker that took part in it, in order of rank.
+        """Continue an epoch, given the `state` of every worker that took part in it, in order of rank.
 
-        Of a stream of events, each worker goes on with its partitions, whoever has read them before.
+        In a stream of events, each worker continues with its partitions, even if other workers read them
+        before.
         """
-        offsets = merged_offsets([stream["position"] for one in states for stream in one])
+        offsets = merged_offsets([stream["position"] for streams in states for stream in streams])
         if offsets is not None:
             self._streams = [Stream(self.rank, self.size, offsets, done=1, batch=self._batch)]
             return
@@ -172,7 +174,12 @@ class Reading:
             return
         # The first streams of all workers, then the second: similar positions are spread evenly.
         rounds = itertools.zip_longest(*states)
-        streams = [Stream(**stream) for one in rounds for stream in one if stream is not None]
+        streams = [
+            Stream(**stream)
+            for streams_of_round in rounds
+            for stream in streams_of_round
+            if stream is not None
+        ]
         begun = self._begun(streams)
         if begun is None:
             self._streams = shared_out(streams, self.size)[self.rank]
@@ -182,7 +189,7 @@ class Reading:
             self.begin()
 
     def _begun(self, streams: Sequence[Stream]) -> list[Stream] | None:
-        """Return the shares of those who began the pass, if steps have as many samples now as then."""
+        """Return the shares with which the epoch began, if steps have the same number of samples now."""
         each = {(s.workers, s.batch) for s in streams}
         if not self._together or self._batch is None or len(each) > 1:
             return None
@@ -194,16 +201,16 @@ class Reading:
         return [replace(furthest[worker], cut=None) for worker in range(workers)]
 
     def _cuts(self, begun: Sequence[Stream]) -> list[Stream]:
-        """Return what this worker reads of shares whose batches make up one of all workers."""
+        """Return this worker's streams, cut from shares whose batches together are one step."""
         assert self._batch is not None
-        first, found = self.rank * self._batch, []
+        first, cuts = self.rank * self._batch, []
         for number, stream in enumerate(begun):
             assert stream.batch is not None
             before = number * stream.batch
             start, end = max(first - before, 0), min(first + self._batch - before, stream.batch)
             if start < end:
-                found.append(replace(stream, cut=(start, end)))
-        return found
+                cuts.append(replace(stream, cut=(start, end)))
+        return cuts
 
 
 def shared_out(streams: Sequence[Stream], workers: int) -> list[list[Stream]]:

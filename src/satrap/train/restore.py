@@ -40,9 +40,9 @@ MakeModel = Callable[[Schema], nn.Module]
 def trainer_arguments(
     checkpoint: Checkpoint, model: nn.Module | MakeModel | None, url: str
 ) -> dict[str, Any]:
-    """Return the constructor arguments a checkpoint describes.
+    """Return the constructor arguments that a checkpoint describes.
 
-    The user's own code is looked for in `url`, if that is a run folder.
+    The user's own code is searched in `url`, if that is a run folder.
 
     Raises:
         CheckpointError: the settings cannot be used.
@@ -58,16 +58,16 @@ def trainer_arguments(
     difference = same_shapes(checkpoint.model, model)
     if difference:
         raise ConfigError(
-            "the model is not the one that was saved",
+            "the model differs from the saved one",
             where=f"{url}: {difference}",
-            fix="build it with the arguments it was trained with",
+            fix="build the model with the arguments it was trained with",
         )
     with reading_settings(url):
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")
         loss = _saved_code(settings.get("loss"), url)
-        metrics = (_saved_code(one, url) for one in settings.get("metrics") or ())
+        metrics = (_saved_code(reference, url) for reference in settings.get("metrics") or ())
         return {
             **({} if loss is None else {"loss": loss}),
             "model": model,
@@ -80,7 +80,9 @@ def trainer_arguments(
                 admission=Admission(**settings["admission"]),
                 initial_scale=settings["initial_scale"],
                 dtype=settings["embedding_dtype"],
-                tables={name: TableSettings.of(own) for name, own in settings.get("tables", {}).items()},
+                tables={
+                    name: TableSettings.of(values) for name, values in settings.get("tables", {}).items()
+                },
             ),
             "training": TrainingOptions(
                 lr_schedule=schedule_from_dict(settings["lr_schedule"]),
@@ -96,7 +98,7 @@ def _is_run(url: str) -> bool:
 
 
 def _located(reference: str, url: str) -> str:
-    """Return a reference to own code, of which a checkpoint knows the place in its run folder."""
+    """Return a reference to the user's own code, with its path in the run folder if it is a file there."""
     return f"{url}/{reference}" if own_code.is_file(own_code.parts(reference)[0]) else reference
 
 
@@ -111,6 +113,6 @@ def _saved_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.
         raise ConfigError(
             "the saved model is not one of satrap.models",
             where=url,
-            fix="pass it: load(url, model=...); or give the run folder, if the code is in there",
+            fix="pass the model: load(url, model=...); or give the run folder, if the model's code is there",
         )
     return models.create(recipe["name"], schema, **recipe["arguments"])

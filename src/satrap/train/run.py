@@ -30,19 +30,19 @@ from satrap.train.turns import Turn
 from satrap.train.window import Window
 
 REFUSED_LIMIT = 100
-"""Refused steps in a row that end a run: by then it is not one bad batch."""
+"""Rejected steps in a row that end a run: this many are not one bad batch."""
 
 LOSS_DECAY = 0.98
-"""The loss shown is an average over about 1 / (1 - 0.98) = 50 steps."""
+"""The displayed loss is an average over about 1 / (1 - 0.98) = 50 steps."""
 
 STATISTICS_SECONDS = 0.5
-"""Seconds between two readings of the store's counters, which a thread waits for."""
+"""Seconds between two reads of the store's counters, which a separate thread waits for."""
 
 Rows = npt.NDArray[np.float32]
 
 
 class Run:
-    """Counts what happens in one `fit` of `epochs` passes and calls the observers."""
+    """Counts the events of one `fit` of `epochs` epochs and calls the observers."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Run:
 
     @contextmanager
     def watching(self, exchange: Exchange, data: Any) -> Iterator[None]:
-        """Call the observers' `started`; read the store's counters until the block ends."""
+        """Call the observers' `started`; read the store's counters until the context ends."""
         self._exchange = exchange
         self._length.of(data, self.workers)
         self.progress.total_samples = self._length.total
@@ -110,7 +110,7 @@ class Run:
         return rows
 
     def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
-        """Count one step, of which `turn` is this worker's part; `TrainingError` after too many refused ones.
+        """Count one step, with `turn` as this worker's part; `TrainingError` after too many rejected steps.
 
         Without a batch, `logits` (float32[size, outputs]) is None, and so is `missed`, the number of own
         updates that its lookup did not see.
@@ -135,8 +135,8 @@ class Run:
                 self._length.look(turn.ticket.batch, progress)
         if self._length.total is not None:
             progress.total_samples = self._length.total
-            left = max(self._length.total - progress.samples, 0)
-            progress.eta_seconds = left / progress.samples_per_second
+            remaining = max(self._length.total - progress.samples, 0)
+            progress.eta_seconds = remaining / progress.samples_per_second
         for observer in self.observers:
             observer.step(progress)
 
@@ -166,21 +166,21 @@ class Run:
             raise TrainingError(
                 f"{REFUSED_LIMIT} steps in a row had a loss or gradient that is not finite",
                 where=f"step {self.progress.step}",
-                why="the model has diverged or the data holds impossible values; no row has been harmed",
+                why="the model has diverged or the data has invalid values; these steps have changed no row",
                 fix="lower the learning rates, set training.clip_norm, or check the numeric features",
             )
 
     def _look_at_store(self, *, wait: bool = True) -> None:
-        """Read the store's counters; without `wait`, take the last answer and ask again in the background."""
+        """Read the store's counters; without `wait`, use the last ones and request new ones."""
         if self._exchange is None or self.workers.rank > 0:
             return
         self._looked_at, telemetry = self._clock.seconds, self._exchange.telemetry
         if wait:
-            self._asked = None  # its answer would be older
+            self._asked = None  # its response would be older
             self._note(telemetry.statistics(), telemetry.traffic())
         elif self._asked is None or self._asked.done():
             if self._asked is not None:
-                # A shard that is being left does not answer. Another error meets the next step, too.
+                # A shard that is leaving does not respond. Any other error will reach the next step as well.
                 with suppress(ExchangeError):
                     self._note(self._asked.result(), telemetry.traffic())
             self._asked = self._asker.submit(telemetry.statistics)
@@ -190,13 +190,13 @@ class Run:
         self._load.look(statistics.shards, traffic, self.progress, self._own_samples)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Record one validation pass."""
+        """Record one evaluation."""
         self.history.append(metrics)
         for observer in self.observers:
             observer.evaluated(metrics, self.progress)
 
     def done(self, steps: int | None, control: PlateauControl) -> bool:
-        """Return True when the steps are used up or patience has run out."""
+        """Return True when the steps are used up or patience is exhausted."""
         if steps is not None and self.steps >= steps:
             self.stopped = "steps"
         elif control.exhausted:
@@ -217,11 +217,11 @@ class Run:
             "seconds": self._clock.seconds,
             "before": self._length.before,
         }
-        kept = {"window": self._window.state(), "hours": self._hours.state()}
-        return plain, {f"{name}.{key}": a for name, arrays in kept.items() for key, a in arrays.items()}
+        parts = {"window": self._window.state(), "hours": self._hours.state()}
+        return plain, {f"{name}.{key}": a for name, arrays in parts.items() for key, a in arrays.items()}
 
     def restore(self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue the account of a snapshot, as `state` returned it."""
+        """Continue the account of a snapshot, as returned by `state`."""
         self.progress = Progress.of(plain["progress"])
         self.stages.seconds.update(self.progress.stage_seconds)
         self.progress.stage_seconds = self.stages.seconds
@@ -232,13 +232,13 @@ class Run:
         self._clock = Clock(plain["seconds"])
         self._length.before = plain["before"]
         for name, part in (("window", self._window), ("hours", self._hours)):
-            kept = {k.removeprefix(f"{name}."): a for k, a in arrays.items() if k.startswith(f"{name}.")}
-            part.restore(kept)
+            values = {k.removeprefix(f"{name}."): a for k, a in arrays.items() if k.startswith(f"{name}.")}
+            part.restore(values)
 
     def _traffic(self) -> dict[str, Any]:
         if self._exchange is None:
             return {}
-        own = {
+        figures = {
             "distinct_ratio": self._ratios / max(sum(self.staleness.values()), 1),
             "lookup_wait_seconds": self.progress.lookup_wait_seconds,
             "stage_seconds": dict(self.stages.seconds),
@@ -247,25 +247,25 @@ class Run:
             **summary(self._exchange.telemetry.traffic(), self._own_samples),
             "rounding_dense": self.workers.data.rounding,
         }
-        others = [json.loads(found) for found in self.workers.gather(json.dumps(own).encode())]
-        return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
+        others = [json.loads(reply) for reply in self.workers.gather(json.dumps(figures).encode())]
+        return {**figures, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
     def _check_learnt(self) -> None:
-        """Raise `TrainingError` if there were steps, but all steps on all workers were refused."""
+        """Raise `TrainingError` if there were steps, but all steps on all workers were rejected."""
         [taken, learnt] = self.workers.count([self.steps, self.updates])
         if taken and not learnt and self.stopped != "stopped":
             raise TrainingError(
                 f"nothing was learnt: all {self.steps:,} steps were refused",
                 where="the loss or a gradient of each step was not finite",
-                why="the weights are still those the run began with, so no model is saved",
+                why="the weights are still the initial ones, so no model is saved",
                 fix="look for huge values in the numeric features, lower the learning rates, set clip_norm",
             )
 
     def finish(self) -> Result:
-        """Close the account and call the observers' `finished`; every step refused is a `TrainingError`."""
-        self.workers.meet("end of the run")  # one of them may have removed snapshots, or written one
+        """Close the account and notify the observers; `TrainingError` if every step was rejected."""
+        self.workers.meet("end of the run")  # a worker may have removed or written snapshots in between
         self._check_learnt()
-        if self.stopped != "stopped":  # else they go on when the run is resumed
+        if self.stopped != "stopped":  # otherwise the open hours continue when the run is resumed
             self._report_hours(self._hours.end())
         self._look_at_store()
         result = Result(

@@ -1,4 +1,4 @@
-"""Whether a run that goes on reads the rows that it has read before."""
+"""Checks that a resumed run reads the same rows as before."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ Plain = Sequence[Mapping[str, Any]]
 
 
 def fingerprint(data: object) -> Plain | None:
-    """Return what tells whether data is still the same; None if it cannot say."""
-    found = getattr(data, "fingerprint", None)
-    return found() if callable(found) else None
+    """Return the fingerprints of data; None if it has none."""
+    method = getattr(data, "fingerprint", None)
+    return method() if callable(method) else None
 
 
 def check_same(
     settings: Mapping[str, Any], now: Plain | None, where: str, warn: Callable[[str], None]
 ) -> None:
-    """Compare the training rows with those of a snapshot, of which `where` is the place.
+    """Compare the training rows with the rows of a snapshot at `where`.
 
     Raises:
-        DataError: they have changed, and the snapshot was taken amid a pass.
-        CheckpointError: the settings of the snapshot are impossible.
+        DataError: they have changed, and the snapshot was taken within an epoch.
+        CheckpointError: the settings of the snapshot are invalid.
     """
     with reading_settings(where):
         plain = settings.get(DATA)
         if plain is None or now is None:
             return
-        then, files = [Fingerprint(**one) for one in plain], [Fingerprint(**one) for one in now]
+        then, files = [Fingerprint(**values) for values in plain], [Fingerprint(**values) for values in now]
         amid = amid_pass([settings["run"], *settings["peers"]])
-        found, doubts = difference(then, files), unsure(then, files)
-    if found is None:
+        change, doubts = difference(then, files), unsure(then, files)
+    if change is None:
         if doubts:
             warn(_doubtful(doubts))
     elif amid:
         raise DataError(
-            f"the training data has changed since the snapshot: {found[1]}",
-            where=found[0],
-            why="the snapshot is of the middle of a pass, so rows would be left out or trained twice",
-            fix="bring the data back as it was, and resume; or start a new run with the new data",
+            f"the training data has changed since the snapshot: {change[1]}",
+            where=change[0],
+            why="the snapshot was taken within an epoch, so rows would be left out or trained twice",
+            fix="restore the old data and resume, or start a new run with the new data",
         )
     else:
         warn(
-            f"warning: the training data has changed since the snapshot: {found[1]}\n"
-            f"  where: {found[0]}\n"
-            "  why it matters: the next pass reads it as it is now; those before read other rows\n"
-            "  what to do: nothing, if that is meant; otherwise bring the data back as it was"
+            f"warning: the training data has changed since the snapshot: {change[1]}\n"
+            f"  where: {change[0]}\n"
+            "  why it matters: the next epoch reads the changed data; earlier epochs read other rows\n"
+            "  what to do: nothing, if the change is intended; otherwise restore the old data"
         )
 
 
 def _doubtful(names: Sequence[str]) -> str:
     others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
     return (
-        "warning: training files have another time of change than at the snapshot, but the same size\n"
+        "warning: training files have another modification time than at the snapshot, but the same size\n"
         f"  where: {names[0]}{others}\n"
-        "  why it matters: not the whole content of large or remote files is compared; the run goes on\n"
-        "  what to do: nothing, if they are copies; otherwise bring them back as they were"
+        "  why it matters: the content of large or remote files is only compared in part; the run continues\n"
+        "  what to do: nothing, if the files are copies; otherwise restore the old files"
     )

@@ -26,20 +26,20 @@ def lookahead(
     ahead: deque[tuple[Item, Pending]] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[Item, Pending]]:
-    """Issue the lookup of item t + τ, then hand out item t.
+    """Issue the lookup of item t + τ, then yield item t.
 
-    The caller computes step t and issues its update before it asks for the next item. With an exchange
-    that serves one caller in order, lookup t therefore sees exactly the updates 0 .. t - 1 - τ(t).
+    The caller computes step t and issues its update before it takes the next item. With an exchange that
+    serves one caller in order, lookup t therefore sees exactly the updates 0 .. t - 1 - τ(t).
 
     Args:
         items: the batches, in training order.
         issue: starts the lookup of one item and returns at once.
-        staleness: returns τ(t) >= 0, which never falls.
-        ahead: an empty queue in which the caller sees what is in flight; default a hidden one.
+        staleness: returns τ(t) >= 0, which never decreases.
+        ahead: an empty queue in which the caller sees the lookups in flight; default a hidden one.
         start: number t of the first item.
 
     Yields:
-        (item, what `issue` returned for it), in order.
+        (item, result of `issue` for it), in order.
     """
     ahead = deque() if ahead is None else ahead
     for following, item in enumerate(items, start + 1):
@@ -51,11 +51,11 @@ def lookahead(
 
 
 class Schedule:
-    """Decides when lookups, updates and the network's steps happen; this is where the modes differ.
+    """Decides when lookups, updates and the network's steps happen; the modes differ only here.
 
     Args:
         staleness: τ, the number of its own latest updates that a worker's lookup misses.
-        warmup: the steps over which it grows to that from 0, default none.
+        warmup: the steps over which it grows from 0 to this value, default none.
 
     Raises:
         ConfigError: a negative number.
@@ -63,7 +63,7 @@ class Schedule:
 
     mode: ClassVar[str]
     dense: ClassVar[type[DataParallel]] = DataParallel
-    """How the network takes its steps."""
+    """The backend for the network's steps."""
 
     def __init__(self, staleness: int, warmup: int = 0) -> None:
         if staleness < 0:
@@ -73,11 +73,11 @@ class Schedule:
         self.staleness, self.warmup = staleness, warmup
 
     def ahead(self, step: int) -> int:
-        """Return how many lookups may wait for their step when that of a step, from 0, is issued."""
+        """Return how many lookups may be in flight when the lookup of a step, counted from 0, is issued."""
         return self.staleness if step >= self.warmup else self.staleness * step // self.warmup
 
     def look_up_nothing(self, exchange: Exchange) -> None:
-        """Do what a step requires of a worker without batches."""
+        """Make the calls that a step requires of a worker without a batch."""
         if exchange.collective:
             exchange.lookup([], create=True)
 
@@ -98,7 +98,7 @@ class Sync(Schedule):
         self.staleness, self._lookahead = 0, lookahead
 
     def ahead(self, step: int) -> int:
-        """See `Schedule.ahead`; what is issued early is patched, so it need not begin small."""
+        """See `Schedule.ahead`; early lookups are patched, so no warm-up is needed."""
         return self._lookahead
 
     def look_up_nothing(self, exchange: Exchange) -> None:
@@ -107,7 +107,7 @@ class Sync(Schedule):
 
 
 class Async(Schedule):
-    """The network's weights are rows too, and no worker waits for another."""
+    """The network's weights are rows as well, and workers do not synchronize."""
 
     mode = "async"
     dense = RemoteStep
@@ -131,7 +131,7 @@ def schedule_of(mode: str, staleness: int, lookahead: int = 0, warmup: int | Non
         return Sync(staleness, lookahead)
     if lookahead:
         raise ConfigError(
-            f"lookahead goes with mode sync, not with {mode}",
+            f"lookahead requires mode sync, got mode {mode}",
             why=f"in mode {mode} lookups run ahead already, by the staleness",
             fix="use mode sync, or remove lookahead",
         )

@@ -1,4 +1,4 @@
-"""Decides when a run takes snapshots, collects what they hold, and resumes from one."""
+"""Decides when a run takes snapshots, collects their contents, and resumes from one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from satrap.train.state import TrainingState
 from satrap.train.state_writer import StateWriter, Worker, as_warning
 
 CALL_SECONDS = 0.02
-"""In `async`: seconds between two checks whether another worker calls."""
+"""In `async`: seconds between two checks whether another worker waits at the barrier."""
 
 CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best")
 """Settings of a snapshot that may differ from the trainer's."""
@@ -55,11 +55,11 @@ class Checkpointing:
     Args:
         url: folder or fsspec URL.
         every_steps: steps between two full snapshots; None: one only when `Trainer.request_stop` is called.
-        keep: how many full snapshots to keep, default 2.
+        keep: number of full snapshots to keep, default 2.
         notice: called with a text about failed saves; default a RuntimeWarning.
-        delta_every_steps: steps between two deltas, which hold what changed since the snapshot before; after
+        delta_every_steps: steps between two deltas, which hold the changes since the previous snapshot; after
             `resume` they follow the snapshot that was read. Default: no deltas.
-        publish: where and how often versions are published for those who score meanwhile; None: never.
+        publish: where and how often versions are published for servers that score with them; None: never.
     """
 
     url: str
@@ -83,15 +83,15 @@ class Checkpointing:
 class Snapshots:
     """Takes the snapshots of one `fit`, or none without a plan; made by `Trainer.fit`.
 
-    The loop reports what has happened. All workers call the same methods: they agree when to take a snapshot,
-    wait for each other at the cut, and rank 0 writes; ranks that hold rows write these.
+    The loop reports its events. All workers call the same methods: they agree when to take a snapshot,
+    synchronize at the cut, and rank 0 writes; ranks that hold rows write their own.
     """
 
     def __init__(self, state: TrainingState, plan: Checkpointing | None, data: object) -> None:
         self._state, self._plan, self._workers, self._series = state, plan, state.workers, state.series
         self._data, self._publisher = data, Publisher(state, None if plan is None else plan.publish)
-        self._saved: Mapping[str, Any] = {}  # settings of the snapshot from which the run goes on
-        self._read: Plain | None = None  # what the rows of this pass are known by, in process 0
+        self._saved: Mapping[str, Any] = {}  # settings of the snapshot from which the run was resumed
+        self._read: Plain | None = None  # fingerprints of the rows of this epoch, in process 0
         self._writer = None
         if self._series is not None:
             self._writer = StateWriter(
@@ -105,7 +105,7 @@ class Snapshots:
         self._called_at = 0.0
 
     def writing(self) -> bool:
-        """Return whether a snapshot is being written, or a version of a feed."""
+        """Return whether a snapshot or a version of a feed is being written."""
         return self._busy or self._publisher.writing
 
     @property
@@ -113,12 +113,12 @@ class Snapshots:
         return self._writer is not None and self._writer.busy
 
     def pass_begins(self) -> None:
-        """Raise `StopRequested` if a stop was asked for on any worker."""
+        """Raise `StopRequested` if a stop was requested on any worker."""
         if self._plan is not None:
-            self._workers.meet("begin of the pass")  # an observer of one of them may have taken its time
+            self._workers.meet("start of the epoch")  # a barrier: observers of a worker may have taken long
             if self.anywhere(self._state.stopping):
                 raise StopRequested
-            if not self._state.position.amid_pass:  # else `resume` has looked
+            if not self._state.position.amid_pass:  # otherwise `resume` has read the fingerprints
                 self._workers.solo("looking at the data", self._look)
 
     def _look(self) -> None:
@@ -129,7 +129,7 @@ class Snapshots:
         return itertools.takewhile(lambda _: not self._state.stopping, batches) if self._plan else batches
 
     def evaluated(self) -> None:
-        """Meet the other workers after an evaluation; `StopRequested` means that samples may be missing."""
+        """Synchronize the workers after an evaluation; `StopRequested` means that samples may be missing."""
         if self._plan is not None:
             self._workers.meet("end of the evaluation")
             if self.anywhere(self._state.stopping):
@@ -157,7 +157,8 @@ class Snapshots:
     def stepped(self, *, stop: bool) -> None:
         """Save and publish after a step if it is time.
 
-        If `stop`, it was the last: raise `StopRequested`, or KeyboardInterrupt if there is nowhere to save.
+        If `stop`, this was the last step: raise `StopRequested`, or KeyboardInterrupt without a place to
+        save.
         """
         if self._plan is None:
             if stop:
@@ -172,14 +173,16 @@ class Snapshots:
             return
         if stop:
             raise StopRequested
-        if self._due and not self.anywhere(self._busy):  # a late one waits: training does not
+        # `_due` depends on the step alone, so all workers reach `anywhere` together. A snapshot that is due
+        # while another is being written is taken later; training does not wait.
+        if self._due and not self.anywhere(self._busy):
             self._start()
         self._publisher.stepped()
 
     def idle(self) -> None:
-        """While no worker has a batch, save and publish what is due; `StopRequested` if a stop was asked for.
+        """While no worker has a batch, save and publish if due; `StopRequested` if a stop was requested.
 
-        Without a plan that is a KeyboardInterrupt.
+        Without a plan a requested stop is a KeyboardInterrupt.
         """
         if self._plan is None:
             if self.anywhere(self._state.stopping):
@@ -199,7 +202,7 @@ class Snapshots:
         return every is not None and self._state.run.steps % every == 0
 
     def anywhere(self, flag: bool) -> bool:
-        """Return whether the flag is true on any worker; they must be in step."""
+        """Return whether the flag is true on any worker; a collective call, after the same step."""
         if self._workers.size == 1:
             return flag
         flags = torch.tensor([float(flag)])
@@ -208,6 +211,8 @@ class Snapshots:
 
     def _stepped_apart(self, stop: bool) -> None:
         """In `async`, rank 0 calls the others to a cut; a worker that should stop calls all."""
+        # Steps of workers differ in `async`, so no step number can fix the moment. A worker that wants a cut
+        # or a stop waits at the barrier; the others check now and then whether a worker waits there.
         due = self._workers.rank == 0 and any(self._wishes())
         if stop or due or self._is_called():
             self._council(stop)
@@ -221,11 +226,11 @@ class Snapshots:
         if now - self._called_at < CALL_SECONDS:
             return False
         self._called_at = now
-        return self._workers.called("council")
+        return self._workers.called("agreement on a snapshot or stop")
 
     def _council(self, stop: bool = False) -> None:
-        """Meet the other workers at whatever step they are, and take the cuts that rank 0 wishes."""
-        self._workers.meet("council")
+        """Synchronize the workers, each at its present step, and take the cuts that rank 0 decides."""
+        self._workers.meet("agreement on a snapshot or stop")
         if self.anywhere(stop):
             raise StopRequested
         snapshot, version = json.loads(self._workers.share(json.dumps(self._wishes()).encode()))
@@ -235,9 +240,9 @@ class Snapshots:
             self._publisher.publish()
 
     def pass_trained(self) -> None:
-        """In `async`, wait until the others reach the end of the pass, and answer their calls meanwhile."""
+        """In `async`, wait until the others reach the end of the epoch, and take part in their cuts."""
         if self._state.apart and self._plan is not None:
-            self._workers.meet("end of the pass", meanwhile=self._answer_calls)
+            self._workers.meet("end of the epoch", meanwhile=self._answer_calls)
 
     def _answer_calls(self) -> None:
         if self._is_called():
@@ -251,7 +256,7 @@ class Snapshots:
         self._writer.start(delta=self._as_delta())
 
     def warn(self, text: str) -> None:
-        """Tell the user, once for all workers."""
+        """Notify the user, once for all workers."""
         if text and self._workers.rank == 0:
             (self._plan.notice if self._plan else as_warning)(text)
 
@@ -262,18 +267,18 @@ class Snapshots:
         self._writer.save(delta=self._as_delta())
 
     def keep_place(self) -> None:
-        """Save at the end of a stream, so that the run can go on with the events that come later."""
+        """Save at the end of a stream, so that the run can resume with later events."""
         if self._writer is not None:
             self._writer.wait()
             self.save()
 
     def make_way(self) -> None:
-        """Wait for a snapshot under way if all ranks write it: they cannot write anything else meanwhile."""
+        """If all ranks are writing a snapshot, wait: they can write only one at a time."""
         if self._state.exchange.collective and self._writer is not None:
             self._writer.wait()
 
     def finish(self) -> None:
-        """Wait until everything is written, and report what failed."""
+        """Wait until everything is written, and report failures."""
         if self._writer is not None:
             self._writer.wait()
             self._report_failure()
@@ -282,7 +287,7 @@ class Snapshots:
         """Publish the last step; wait until all workers have written everything, however long it takes."""
         self._publisher.ended(last=True)
         self.finish()
-        self._workers.meet("end of writing")
+        self._workers.meet("end of writing")  # a barrier waits as long as all are alive
 
     def _report_failure(self) -> None:
         assert self._writer is not None
@@ -317,8 +322,8 @@ class Snapshots:
                 raise ConfigError(
                     "there is nothing to resume",
                     where="no checkpoint was given" if series is None else f"no snapshot in {series.url}",
-                    why="a new run is not what was asked for",
-                    fix="train without resume, or name the place of its snapshots",
+                    why="resume was requested",
+                    fix="train without resume, or give the folder of the run's snapshots",
                 )
             step, whole = series.open()
             place = series.place(step)
@@ -326,6 +331,8 @@ class Snapshots:
             self._look()
             check_same(whole.settings, self._read, place, self.warn)
             _check_same(whole.settings, state.settings(), place)
+        # A barrier, because rank 0 may take long; `opened` then starts with a broadcast, which has a
+        # deadline.
         workers.meet("opening the snapshot")
         assert series is not None
         assert plan is not None
@@ -341,12 +348,12 @@ class Snapshots:
 
 
 def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
-    present = json.loads(json.dumps(own))  # as it was saved: without tuples
+    present = json.loads(json.dumps(own))  # in the form of the saved settings, without tuples
     for key in own.keys() - set(CHANGING):
         if present[key] != saved.get(key):
             raise ConfigError(
                 f"the snapshot was taken with another {key.replace('_', ' ')}",
                 where=where,
-                why="the result would not be that of one run",
-                fix=f"use {str(saved.get(key))[:120]}, or start anew",
+                why="the result would not be that of a single run",
+                fix=f"use {str(saved.get(key))[:120]}, or start a new run",
             )

@@ -1,4 +1,4 @@
-"""Measures how long each stage of the training steps takes."""
+"""Measures the time of each stage of the training steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Item = TypeVar("Item")
 
 STAGES = ("read", "lookup", "forward", "dense", "push")
 """`read`: waiting for a batch; `lookup`: waiting for rows; `forward`: pooling, model, loss; `dense`: backward
-pass, sum over the workers, the network's step; `push`: handing gradients of rows over. What is left of a run
-is bookkeeping, evaluation and saving. On a GPU, work that was only started counts where it is waited for."""
+pass, sum over the workers, the network's step; `push`: passing on gradients of rows. The rest of a run is
+bookkeeping, evaluation and saving. Work that was only queued on a GPU counts where it is waited for."""
 
 
 class Stages:
@@ -24,7 +24,7 @@ class Stages:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the block's time."""
+        """Count the time inside the context."""
         start = time.perf_counter()
         try:
             yield
@@ -36,7 +36,7 @@ class Stages:
         iterator = iter(items)
         while True:
             with self.timed(stage):
-                found = list(itertools.islice(iterator, 1))
-            if not found:
+                item = list(itertools.islice(iterator, 1))
+            if not item:
                 return
-            yield found[0]
+            yield item[0]

@@ -1,4 +1,4 @@
-"""The state of a training run: the network, its rows, its account, and where each worker stands."""
+"""The state of a training run: the network, its rows, its account, and each worker's position."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class TrainingState:
     """Everything in a snapshot, and the methods that save and restore it.
 
     The trainer makes it, and the loop changes it. Snapshots and best weights are copies of it. None of these
-    knows the others. A checkpoint keeps `arguments`, other arguments of the trainer as plain data.
+    depends on the others. A checkpoint includes `arguments`, other arguments of the trainer as plain data.
 
     Attributes:
         run: the account of the current `fit`.
-        position: where this worker stands in it.
+        position: this worker's position in it.
         series: its snapshots; None: it takes none.
         best: its best weights so far.
         fitting: whether a `fit` is running.
-        stopping: whether a stop was requested; the end of `fit` forgets it.
+        stopping: whether a stop was requested; the end of `fit` resets it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingState:
         series: Series | None = None,
         data: object = None,
     ) -> None:
-        """Open the account of a `fit` of so many passes over data; `series` are its snapshots, if any."""
+        """Open the account of a `fit` of `epochs` epochs; `series` are its snapshots, if any."""
         self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
         share, batch = self.workers.data, getattr(data, "batch_size", None)
         self.position = Position(share.rank, share.size, batch, together=not self.apart)
@@ -76,7 +76,7 @@ class TrainingState:
         return self.dense.partners.size < self.workers.size
 
     def seed_rows(self) -> None:
-        """Put the network's weights into the store, if they are rows that it does not have yet."""
+        """Write the network's weights into the store, if they are rows that it does not have yet."""
         self.workers.solo("dense weights", self._seed)
 
     def _seed(self) -> None:
@@ -85,13 +85,15 @@ class TrainingState:
             self._seeded = True
 
     def start_rows(self, load: Callable[[], object]) -> None:
-        """Have the rows loaded that tables start with, unless this was done or rows were restored."""
+        """Load the initial rows of tables, unless they were loaded or rows were restored."""
         if not self._started:
-            self._on_rows("loading the first rows", load)
+            self._on_rows("loading the initial rows", load)
         self._started = True
 
     def settle(self, stage: str) -> None:
         """Wait until all workers are here and all their updates are applied; then networks are equal."""
+        # The flush comes before the barrier: behind it the updates of all workers are applied, and reading
+        # the store's weights is safe.
         self.exchange.flush()
         self.workers.meet(stage)
         self.dense.settle(self.exchange)
@@ -104,7 +106,7 @@ class TrainingState:
             self.run.progress.samples = int(samples)
 
     def settings(self) -> dict[str, Any]:
-        """Return what a checkpoint says about the training, as plain data."""
+        """Return the settings of the training for a checkpoint, as plain data."""
         return {
             **self._arguments,
             "schema": self.predictor.schema.to_dict(),
@@ -118,25 +120,25 @@ class TrainingState:
         }
 
     def save(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
-        """Write a checkpoint to the first of some folders or fsspec URLs that can be written to.
+        """Write a checkpoint to the first writable of some folders or fsspec URLs.
 
-        Return the place that has it, empty if there is none, and, in process 0, why the first does not have
-        it. Only process 0 reads `places`, and no more than needed.
+        Return its place, empty if no place was writable, and, in process 0, the error of the first place.
+        Only process 0 reads `places`, and no further than needed.
         """
         self.settle("before saving")
-        left, errors, kept = iter(() if self.workers.rank else places), list[CheckpointError](), ""
-        while not kept and (place := self._told(next(left, ""))):
-            kept = self._told(place if self._save_to(place, errors) else "")
-        return kept, next(iter(errors), None)
+        remaining, errors, saved = iter(() if self.workers.rank else places), list[CheckpointError](), ""
+        while not saved and (place := self._told(next(remaining, ""))):
+            saved = self._told(place if self._save_to(place, errors) else "")
+        return saved, next(iter(errors), None)
 
     def _told(self, text: str) -> str:
         """Return the text of process 0."""
         return self.workers.share(text.encode()).decode()
 
     def _save_to(self, place: str, errors: list[CheckpointError]) -> bool:
-        """Write a checkpoint to a place; return, in process 0, whether it is there, else note the error."""
+        """Write a checkpoint to a place; return, in process 0, whether that succeeded; store its error."""
         dense, durability = DenseStream(self.workers, self.dense.part()), self.exchange.durability
-        taken, kept = durability.snapshot() if self.exchange.collective else None, False
+        taken, saved = durability.snapshot() if self.exchange.collective else None, False
         if self.workers.rank:
             dense.assist()
             durability.assist()
@@ -144,23 +146,23 @@ class TrainingState:
             try:
                 rows = (taken or durability.snapshot()).write
                 write_checkpoint(place, Checkpoint(self.settings(), {}, {}, (), rows=rows, dense=dense.write))
-                kept = True
+                saved = True
             except CheckpointError as error:
                 errors.append(error)
             finally:
                 dense.release()
-                durability.release(kept=kept)
+                durability.release(kept=saved)
         self.workers.meet("saving")
-        return kept
+        return saved
 
     def restore(
         self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False, feed: bool = False
     ) -> None:
-        """Take over the weights, optimizer state and rows of a checkpoint.
+        """Restore the weights, optimizer state and rows of a checkpoint.
 
         Process 0 loads the rows, or all processes do if each holds some. With `place`, the URL of the
-        checkpoint, whoever holds rows loads its own from it, with everything it needs to continue exactly.
-        For `follow` and `feed` see `Durability.read`.
+        checkpoint, each holder of rows loads its own from it, with all state that is needed to continue
+        exactly. For `follow` and `feed` see `Durability.read`.
         """
         self._started = True
         with reading_settings(place):
@@ -176,7 +178,7 @@ class TrainingState:
             self._on_rows("loading rows", lambda: self._load_rows(checkpoint))
 
     def _on_rows(self, stage: str, work: Callable[[], object]) -> None:
-        """Do something with the rows, in process 0 or, if each process holds some, in all; wait for all."""
+        """Run work on the rows in process 0 or, if each process holds rows, in all; wait for all."""
         if self.exchange.collective:
             work()
             self.workers.meet(stage)
@@ -190,27 +192,28 @@ class TrainingState:
                 self._seeded = self._seeded or table == DENSE_TABLE
 
     def keep_best(self) -> str:
-        """Keep the current weights as the best ones; return a warning if that failed, see `Best.keep`."""
+        """Save the current weights as the best ones; return a warning if that failed, see `Best.keep`."""
         warning = self.best.keep(self.save, self.run.steps)
         if self.best.place is None:
             self.control.forget_best()
         return warning
 
     def restore_best(self) -> None:
-        """Bring the best weights back, unless none are kept or they are the current ones."""
+        """Restore the best weights, unless none are kept or they are the current ones."""
         if self.best.place is None or self.best.step == self.run.steps:
             return
         scale = self.control.lr_scale
-        found = open_checkpoint(self.best.place) if self.workers.rank == 0 else None
+        checkpoint = open_checkpoint(self.best.place) if self.workers.rank == 0 else None
         with opened(self.workers, self.best.place, whole=self.dense.whole) as dense:
             # Rows created since then must start afresh.
             self._on_rows("clearing rows", self.exchange.durability.clear)
-            place = self.best.place if self.exchange.collective else ""  # then each process reads its rows
-            self.restore(shared(found, self.workers, dense), place)
+            # With a place, each process reads its rows.
+            place = self.best.place if self.exchange.collective else ""
+            self.restore(shared(checkpoint, self.workers, dense), place)
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what only this worker knows, as plain data and as its own tensors."""
+        """Return this worker's own state, as plain data and as tensors."""
         extra: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
         if (device := self.predictor.embeddings.device).type == "cuda":
             extra["random.cuda"] = torch.cuda.get_rng_state(device)
@@ -224,11 +227,11 @@ class TrainingState:
 
     @property
     def _groups(self) -> list[list[str]]:
-        """The tables of each table group: what the requests of a lookup consist of."""
+        """The tables of each table group, which determine the requests of a lookup."""
         return [list(group.tables) for group in self.exchange.groups]
 
     def restore_worker(self, snapshot: Checkpoint) -> None:
-        """Take over what only this worker knew or, with another number of workers, what all had in common."""
+        """Restore this worker's own state or, with another number of workers, the common state."""
         runs = [snapshot.settings["run"], *snapshot.settings["peers"]]
         extras, best = [snapshot.extra, *snapshot.others], snapshot.settings.get("best")
         rank, shares = self.workers.rank, _shares(runs)
@@ -239,7 +242,7 @@ class TrainingState:
             self.control.forget_best()
         self.run.restore(run, _arrays(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        in_flight = same and run["groups"] == self._groups  # else their requests are others now
+        in_flight = same and run["groups"] == self._groups  # otherwise the requests of lookups differ
         self.position.restore(shares, _arrays(extra, "ahead.") if in_flight else None)
         if rank < len(runs):
             self._restore_random(extras[rank])
@@ -249,8 +252,8 @@ class TrainingState:
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the account of a worker after the number of workers changed, from one run per share."""
         run = {**runs[0], "progress": dict(runs[0]["progress"])}
-        if self.schedule.mode == "async":  # each has counted its own
-            samples = sum(one["progress"]["samples"] for one in runs)
+        if self.schedule.mode == "async":  # each worker has counted its own samples
+            samples = sum(other["progress"]["samples"] for other in runs)
             run["progress"]["samples"] = 0 if self.workers.data.rank else samples
         return run
 

@@ -22,13 +22,13 @@ from satrap.train.merge import pack_worker, unpack_worker
 from satrap.train.state import TrainingState
 
 Worker = tuple[dict[str, Any], dict[str, Tensor]]
-"""What only one worker knows: plain data and tensors."""
+"""The state of one worker: plain data and tensors."""
 Contents = Callable[[Cut, Sequence[Worker]], Checkpoint]
-"""Makes a checkpoint, without network and rows, from the cut and what the workers know, in process 0."""
+"""Makes a checkpoint, without network and rows, from the cut and the workers' states, in process 0."""
 
 
 def as_warning(text: str) -> None:
-    """Tell a user of Python what could not be written: the default where a plan names nobody else."""
+    """Warn about a failed write: the default of plans without a `notice`."""
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
@@ -36,13 +36,13 @@ class StateWriter:
     """Takes cuts of the state at the same step of all workers, and writes them to a series.
 
     All workers make one, and call `start` or `save` together. Process 0 writes; ranks that hold rows, or a
-    part of the network, write these.
+    part of the network, write their own.
 
     Args:
-        state: of this worker.
-        series: where to.
-        contents: what a checkpoint holds besides network and rows; called in process 0.
-        own: returns what only this worker knows.
+        state: state of this worker.
+        series: the series of checkpoints.
+        contents: returns the checkpoint without network and rows; called in process 0.
+        own: returns this worker's own state.
         group: sends parts of the network; used by the thread that writes.
         feed: write only weights of rows and network, rows in this number format, see `Durability.cut`.
     """
@@ -72,7 +72,7 @@ class StateWriter:
         self._background.wait()
 
     def failure(self) -> SatrapError | None:
-        """Return what kept the last checkpoint from being written; the next call returns None."""
+        """Return the error of the last checkpoint, once; the next call returns None."""
         return self._background.failure()
 
     def start(self, *, delta: bool | None) -> None:
@@ -87,33 +87,36 @@ class StateWriter:
             write()
 
     def _cut(self, delta: bool | None) -> Callable[[], None] | None:
-        """Return a function that writes the current state of all workers, which is now copied.
+        """Return a function that writes the current state of all workers, which is copied in this call.
 
-        Rank 0 gets one, and so do ranks that hold rows: theirs writes these. The others get None.
-        From the meeting until rank 0 has gathered the states of the others, no update is under way anywhere.
+        Rank 0 gets a function, and so do ranks that hold rows, to write their own. The others get None. From
+        the barrier until rank 0 has gathered the states of the others, no update is in flight on any worker.
         """
         state, workers, begun = self._state, self._workers, time.perf_counter()
         durability, all_cut = state.exchange.durability, state.exchange.collective
+        # Every worker flushes before the barrier, so that the cut behind it contains the same updates of all.
         state.exchange.flush()
         workers.meet("cut")
         if self._feed is not None and state.apart:
-            state.dense.settle(state.exchange)  # the weights are rows, of which a reader knows nothing
+            # In async the weights are rows, which readers of a feed do not know.
+            state.dense.settle(state.exchange)
         cut = durability.cut(delta=delta, feed=self._feed) if workers.rank == 0 or all_cut else None
         files = self._dense_files()
-        own = self._own()
-        others = workers.gather(pack_worker(*own) if workers.rank else b"")[1:]
+        mine = self._own()
+        # Last: the gather holds the other workers back until rank 0 has taken its cut.
+        others = workers.gather(pack_worker(*mine) if workers.rank else b"")[1:]
         write: Callable[[], None] | None = None
         if workers.rank and (cut is not None or files):
             write = partial(self._assist, files, None if cut is None else cut.put_back)
         elif cut is not None:
-            whole = self._whole(cut, files, [own, *map(unpack_worker, others)])
+            whole = self._whole(cut, files, [mine, *map(unpack_worker, others)])
             write = partial(self._write, state.run.steps, whole, cut.put_back, files)
         if self._feed is None:
             state.run.pauses.append(time.perf_counter() - begun)
         return write
 
     def _dense_files(self) -> DenseFiles | DenseStream | None:
-        """Return what writes a network in parts: each process its own, if all reach the folder."""
+        """Return the writer of a sharded network: each process writes its part, if all reach the folder."""
         if self._state.dense.whole:
             return None
         self._reached = self._reached or all_reach(self._workers, self._series.url)
@@ -130,7 +133,7 @@ class StateWriter:
     def _whole(
         self, cut: Cut, files: DenseFiles | DenseStream | None, workers: Sequence[Worker]
     ) -> Checkpoint | ConfigError:
-        """Return what is to be written, or why the network cannot be copied."""
+        """Return the checkpoint to write, or the error that prevents copying the network."""
         checkpoint = self._contents(cut, workers)
         checkpoint.rows, checkpoint.deleted = cut.write, cut.deleted
         if files is not None:
@@ -138,7 +141,7 @@ class StateWriter:
             return checkpoint
         try:
             part = self._part().copied(copied)
-        except ConfigError as error:  # no room on their disk
+        except ConfigError as error:  # the disk of offloaded weights is full
             return error
         checkpoint.model, checkpoint.optimizer = part.weights, part.optimizer
         return checkpoint
@@ -150,17 +153,17 @@ class StateWriter:
         put_back: Callable[[], None],
         files: DenseFiles | DenseStream | None,
     ) -> None:
-        kept = False
+        saved = False
         try:
             if isinstance(checkpoint, ConfigError):  # the network could not be copied
                 raise checkpoint
             self._series.write(step, checkpoint)
-            kept = True
+            saved = True
         except BaseException:
             try:
-                put_back()  # so that the next one includes the content of this one
+                put_back()  # so that the next checkpoint includes the contents of this one
             except BaseException:
-                self._series.unfollow()  # or everything
+                self._series.unfollow()  # or contains everything
                 raise
             raise
         finally:
@@ -168,13 +171,13 @@ class StateWriter:
                 if files is not None:
                     files.release()
             finally:
-                self._state.exchange.durability.release(kept=kept, feed=self._feed is not None)
+                self._state.exchange.durability.release(kept=saved, feed=self._feed is not None)
 
     def _assist(self, files: DenseFiles | DenseStream | None, put_back: Callable[[], None] | None) -> None:
         try:
             if files is not None:
                 files.assist()
-        finally:  # process 0 waits until it is over here, too
+        finally:  # process 0 waits until this process has finished as well, even after an error
             durability = self._state.exchange.durability
             if put_back is not None and not durability.assist(feed=self._feed is not None):
                 put_back()

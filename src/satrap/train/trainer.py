@@ -57,7 +57,7 @@ ADAM = "dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)
 
 
 def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer that a network has by default, as in a recipe."""
+    """Return the default optimizer of a network, as in a recipe."""
     return torch.optim.Adam(parameters, lr=DENSE_LR)
 
 
@@ -65,10 +65,10 @@ def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     model='pass an nn.Module, for example satrap.models.create("dnn", schema)',
     schema='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
     embedding_optimizer="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
-    dense_optimizer=f"the trainer gives it the parameters: pass {ADAM}",
+    dense_optimizer=f"the trainer passes it the parameters: pass {ADAM}",
     data=DATA,
     validation=DATA,
-    observers="derive a class from satrap.train.Observer, override what you need, pass observers=[Mine()]",
+    observers="derive a class from satrap.train.Observer, override its methods, pass observers=[Mine()]",
 )
 class Trainer:
     """Trains a PyTorch model whose embeddings live in a satrap store.
@@ -86,41 +86,40 @@ class Trainer:
 
     A model is any `nn.Module` whose `forward` takes an `EmbeddedBatch` and returns float32[size,
     `schema.outputs`], see `satrap.Label`. Embeddings are not parameters of it: they are rows of the store,
-    created on first use and updated by `embedding_optimizer` once per distinct id and step. `mode` says how
-    far lookups run ahead: in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly
-    the latest `staleness` updates, so that reading, lookup and update overlap with the network; in the first
-    steps fewer, see `TrainingOptions.staleness_warmup`. One worker
-    is reproducible to the bit in these modes, given the same seeds (`torch.manual_seed` for the network's
-    own parameters). "async", a baseline, keeps the network's weights in the store as well: workers push and
-    pull, and never wait.
+    created on first use and updated by `embedding_optimizer` once per unique id and step. `mode` sets how far
+    lookups run ahead. In "sync" each lookup sees every earlier update. In "hybrid" it misses exactly the
+    latest `staleness` updates, so that reading, lookup and update overlap with the network; in the first
+    steps it misses fewer, see `TrainingOptions.staleness_warmup`. In these modes, one worker is reproducible
+    to the bit, given the same seeds (`torch.manual_seed` for the network's own parameters). "async", a
+    baseline, keeps the network's weights in the store as well: workers push and pull, and never wait.
 
-    A step whose loss or gradients are not finite is refused as a whole and counted. After 100 refused steps
-    in a row, or if every step was refused, the run ends with an error. In float16, a step that is refused to
-    lower the loss scale does not count.
+    A step whose loss or gradients are not finite is rejected as a whole and counted. After 100 rejected steps
+    in a row, or if every step was rejected, the run ends with an error. In float16, a step that is rejected
+    to reduce the loss scale does not count.
 
     Args:
-        model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
-        schema: labels and features.
-        embedding_optimizer: how rows learn; default row-wise Adagrad with lr 0.05.
-        dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with lr
-            0.001. None: the trainer can evaluate and predict only.
-        mode: "hybrid" (default), "sync" or "async".
-        staleness: τ of "hybrid" and "async", default 4.
-        lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
-            same to the bit; what the steps in between change is patched. Not for several workers, nor where
-            rows are evicted or admitted.
-        device: where the network computes, default "cpu".
-        store: how rows start and how many are kept, see `satrap.store.StoreConfig`.
-        training: learning-rate schedule, clipping, early stop, precision, see `TrainingOptions`.
-        loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
-        place: where the rows and the other workers are, see `Place`; default this process alone.
+            model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
+            schema: labels and features.
+            embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05.
+            dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with
+                lr 0.001. None: the trainer can evaluate and predict only.
+            mode: "hybrid" (default), "sync" or "async".
+            staleness: τ of "hybrid" and "async", default 4.
+            lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
+                same to the bit; rows that the steps in between change are patched. Not for several workers,
+                nor where rows are evicted or admitted.
+            device: device of the network, default "cpu".
+            store: initialization and limits of rows, see `satrap.store.StoreConfig`.
+            training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
+            loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
+            place: location of the rows, and the other workers, see `Place`; default this process alone.
 
-    Attributes:
-        predictor: scores with the current weights and rows.
-        state: what is trained, and how far training has come.
+        Attributes:
+            predictor: scores with the current weights and rows.
+            state: the trained state and the progress of training.
 
-    Raises:
-        ConfigError: impossible arguments.
+        Raises:
+            ConfigError: invalid arguments.
     """
 
     def __init__(
@@ -201,39 +200,38 @@ class Trainer:
         resume: bool = False,
         progress: bool = False,
     ) -> Result:
-        """Train.
+        """Train the model.
 
         Args:
-            data: the training samples, as a data set or a stream, which is one pass that may never end.
+            data: the training samples, as a data set or a stream, which is one epoch that may never end.
             validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
                 is "auc" or "logloss" and not all labels are binary, the loss decides instead.
-            epochs: passes over the data, default 1.
+            epochs: number of epochs, default 1.
             steps: end after this many steps, even within an epoch.
             observers: notified of every step and evaluation.
             checkpoint: where and how often snapshots, and a feed, are written; None: never.
             resume: continue from the newest snapshot there, as if the run had never ended. The trainer must
-                be new, with the same arguments as the one before.
+                be new, with the same arguments as the previous one.
             progress: show the progress line of `satrap train` on standard error, once for all workers.
 
         Returns:
-            What happened, with the validation metrics of the weights that are kept.
+            The result, with the validation metrics of the kept weights.
 
         Raises:
-            ConfigError: no dense optimizer, epochs or steps below 1, a label that is not measured, or
-                nothing to resume.
+            ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
             DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
-            TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
+            TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
         _check_fit(self, epochs, steps)
-        for given in (data, validation):
-            check_data(given, self.schema, labels=True)
+        for dataset in (data, validation):
+            check_data(dataset, self.schema, labels=True)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, line] if line else observers
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
         snapshots = Snapshots(self.state, checkpoint, data)
-        self.workers.meet("begin of training")  # one of them may have made its network much earlier
+        self.workers.meet("start of training")  # a barrier: networks may have taken long to build
         if resume:
             snapshots.resume()
         else:
@@ -241,13 +239,14 @@ class Trainer:
             self.state.start_rows(self._load_rows)
         self.state.seed_rows()
         shown = line or nullcontext()
+        # `snapshots` is the innermost context, so that it saves after a stop while the others are still open.
         with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
             options, mover = self.training, Mover(self.state, self._desk, snapshots)
             loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, mover, options.microbatches)
             loop.run(data, validation, epochs, steps)
             self.state.total_up()
             snapshots.ended()
-            self.state.restore_best()
+            self.state.restore_best()  # only after everything is written: it replaces rows and weights
         return self.run.finish()
 
     def _load_rows(self) -> None:
@@ -262,16 +261,16 @@ class Trainer:
         self.state.stopping = True
 
     def evaluate(self, data: Data) -> dict[str, float]:
-        """Return the metrics of a data set; nothing is learnt or created.
+        """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
-            data: samples with labels; each of several workers gives its share, and gets the metrics of all.
+            data: samples with labels; each of several workers passes its share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
             "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
-            several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also those in
-            `TrainingOptions.metrics`.
+            several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also the
+            metrics in `TrainingOptions.metrics`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -283,14 +282,14 @@ class Trainer:
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
 
-        Probabilities of binary labels and classes, numbers of regression labels; float64 if there is one.
+        Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
         """
         return self.predictor.predict(data)
 
     def predict_all(self, data: Data) -> Rows:
         """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
 
-        They are those of `predict`, which needs memory for one batch only.
+        They are equal to the results of `predict`, which needs memory for one batch only.
         """
         return self.predictor.predict_all(data)
 
@@ -319,22 +318,22 @@ class Trainer:
         tier: Tier | None = None,
         **arguments: Any,
     ) -> Trainer:
-        """Read what `save` or `satrap train` wrote.
+        """Load a model written by `save` or `satrap train`.
 
         Args:
-            url: folder or fsspec URL of a saved model, or of a run; if that has no model yet, its newest
+            url: folder or fsspec URL of a saved model, or of a run; if the run has no model yet, its newest
                 snapshot is read.
             model: the network, or a function that makes it from the schema. Not needed if it is one of
-                `satrap.models`, or if the URL is a run folder with the code of the user's own model, which
-                is then run.
+                `satrap.models`, or if the URL is a run folder with the code of the user's own model, which is
+                then executed.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
-            memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also of tables
-                that had their own.
+            memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also for
+                tables that had their own.
             **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
-                saved ones. Everything else that the store depends on is as it was saved.
+                saved ones. All other settings of the store are as saved.
 
         Raises:
-            CheckpointError: missing, incomplete or damaged.
+            CheckpointError: the checkpoint is missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
         """
         checkpoint = read_checkpoint(newest(url))
@@ -378,18 +377,18 @@ def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",
-            why="a number far from 0, or much larger than 1, would be learnt very slowly",
+            why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
 
 
 def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
-    """Return what a checkpoint keeps of the store and the options, as plain data."""
+    """Return the settings of the store and the options for a checkpoint, as plain data."""
     return {
         "seed": store.seed,
         "initial_scale": store.initial_scale,
         "embedding_dtype": store.dtype,
-        "tables": {name: own.to_dict() for name, own in store.tables.items()},
+        "tables": {name: table.to_dict() for name, table in store.tables.items()},
         "admission": (store.admission or Admission()).to_dict(),
         "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
         "lr_schedule": options.lr_schedule.to_dict(),
@@ -399,7 +398,7 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
 
 
 def _with_check(dense: MakeOptimizer) -> MakeOptimizer:
-    """Return a function that makes an optimizer, with a check of what it makes."""
+    """Return a function that makes an optimizer, and checks its type."""
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         try:
@@ -423,7 +422,7 @@ def _prepared(
     model: nn.Module, options: TrainingOptions, device: torch.device, workers: Workers, mode: str
 ) -> nn.Module:
     check_parts(model, options.microbatches)
-    if options.checkpoint_activations and workers.mesh.pipeline == 1:  # stages do it themselves
+    if options.checkpoint_activations and workers.mesh.pipeline == 1:  # pipeline stages do it themselves
         checkpoint_activations(model)
     if record := deferral(model):
         record.move(model, device)
@@ -445,19 +444,19 @@ def _prepared(
 
 
 def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> Callable[..., DataParallel]:
-    """Return how the network takes its steps, in a mode and over a mesh."""
+    """Return the constructor of the backend for a mode and a mesh."""
     if workers.mesh.whole:
         return schedule.dense
     if schedule.dense is not DataParallel:
         raise ConfigError(
-            f"mode {schedule.mode} does not go with a mesh that divides the network",
-            why="its weights are rows of the store, which each worker pulls whole",
+            f"mode {schedule.mode} cannot be combined with a mesh that shards the network",
+            why=f"in mode {schedule.mode} the weights are rows of the store, and each worker pulls them all",
             fix="use sync or hybrid, or a mesh of data alone",
         )
     if options.compile:
         raise ConfigError(
-            "compile does not go with a mesh that divides the network",
-            why="what gathers weights, or sends activations, is not translated",
+            "compile cannot be combined with a mesh that shards the network",
+            why="sharded layers and pipeline stages cannot be compiled",
             fix="remove compile, or use a mesh of data alone",
         )
     if workers.mesh.pipeline == 1:
@@ -466,8 +465,8 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
         return Divided
     if options.microbatches > 1:
         raise ConfigError(
-            f"microbatches {options.microbatches} does not go with a pipeline",
-            why="Mesh has its microbatches",
+            f"microbatches {options.microbatches} cannot be combined with a pipeline",
+            why="a pipeline has its own setting, Mesh.microbatches",
             fix="leave microbatches at 1",
         )
     from satrap.dense.pipelined import Pipelined
@@ -476,7 +475,7 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
 
 
 def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
-    """Let a predictor score as a backend does."""
+    """Let a predictor score in the way of a backend."""
     predictor.collective = dense.collective
     if (pipeline := dense.pipeline) is not None:
         pipeline.try_out(blank_batch(predictor.plan, predictor.embeddings))
@@ -486,9 +485,9 @@ def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
 def _check_lookahead(bounds: Mapping[str, str]) -> None:
     for table, what in bounds.items():
         raise ConfigError(
-            f"lookahead does not go with {what}",
+            f"lookahead cannot be combined with {what}",
             where=f"table {table!r}",
-            why="which rows there are would depend on how early a lookup is issued",
+            why="the rows in the store would depend on how early a lookup is issued",
             fix=f"train without lookahead, or without {what}",
         )
 
@@ -496,8 +495,8 @@ def _check_lookahead(bounds: Mapping[str, str]) -> None:
 def _check_together(exchange: Exchange, mode: str) -> None:
     if exchange.collective and mode == "async":
         raise ConfigError(
-            "mode async does not go with workers that hold rows",
-            why="they change these rows in steps that all take together, and in async each goes its own pace",
+            "mode async cannot be combined with workers that hold rows",
+            why="workers that hold rows update them in common steps, and async has no common steps",
             fix="use hybrid or sync, or let shard servers hold all tables",
         )
 
@@ -506,21 +505,21 @@ def _check_pooling(exchange: Exchange, options: TrainingOptions, mode: str) -> N
     pools = isinstance(exchange, CollectiveExchange) and exchange.pooled
     if pools and (options.clip_norm or mode != "sync"):
         raise ConfigError(
-            "an exchange that pools rows goes with sync only, without clip_norm",
-            why="the worker sees neither rows of lookups in flight, to save them, nor their gradients",
+            "an exchange that pools rows requires mode sync, without clip_norm",
+            why="with pooling, a worker has neither the rows of lookups in flight nor the gradients of rows",
             fix="give CollectiveExchange, or Place.from_environment, pools=False",
         )
     if not isinstance(exchange, PooledExchange):
         return
     if options.microbatches > 1:
         raise ConfigError(
-            "microbatches do not go with embedding workers",
-            why="these pool the rows of whole batches",
+            "microbatches cannot be combined with embedding workers",
+            why="embedding workers pool the rows of whole batches",
             fix="use microbatches: 1, or train without embedding workers",
         )
     if options.clip_norm is not None:
         raise ConfigError(
-            "clip_norm does not go with embedding workers",
-            why="the norm counts gradients of rows, and these never reach the worker",
+            "clip_norm cannot be combined with embedding workers",
+            why="the norm includes gradients of rows, which never reach the worker",
             fix="train without clip_norm or without embedding workers",
         )

@@ -20,7 +20,7 @@ class Turn:
     """One worker's part of a step.
 
     Args:
-        ticket: its batch; None: it has none now and takes part with weight 0.
+        ticket: its batch; None: it has none at present and takes part with weight 0.
         share: factor on its mean loss that makes the mean over workers the mean over all samples.
         samples: of all workers.
     """
@@ -35,7 +35,7 @@ class _End(Enum):
 
 
 _END = _End.END
-"""In place of a ticket: there are no more."""
+"""Marks the end of the tickets."""
 
 
 def turns(
@@ -44,49 +44,51 @@ def turns(
     weight: Callable[[Batch], float],
     ending: threading.Event,
 ) -> Iterator[Turn | None]:
-    """Yield this worker's turns until no worker has a batch left; all yield equally many.
+    """Yield this worker's turns until no worker has a batch left; all yield the same number.
 
     None: no worker has a batch at present, but more may come.
 
     Args:
         tickets: of this worker's batches; None: it has none at present.
-        workers: who step together.
+        workers: the workers that step together.
         weight: returns the denominator of a batch's mean loss.
-        ending: set on each worker to end earlier. Then all end after the same count of samples, so that
-            none waits in a count for the others.
+        ending: set on each worker to end earlier. Then all end after the same count of samples, so that none
+            waits in a count for the others.
     """
     if workers.data.size == 1:
         for ticket in tickets:
             yield None if ticket is None else Turn(ticket, 1.0, ticket.batch.size)
         return
     iterator = iter(tickets)
-    given = next(iterator, _END)
-    workers.meet("first batch")  # opening files may take much longer than a step
+    item = next(iterator, _END)
+    workers.meet("first batch")  # a barrier: opening files may take much longer than a step
     while True:
-        ticket = None if isinstance(given, _End) else given
-        own = [0.0, 0] if ticket is None else [weight(ticket.batch), ticket.batch.size]
-        counted = [*own, given is not _END, ticket is not None, ending.is_set()]
+        ticket = None if isinstance(item, _End) else item
+        mine = [0.0, 0] if ticket is None else [weight(ticket.batch), ticket.batch.size]
+        counted = [*mine, item is not _END, ticket is not None, ending.is_set()]
+        # This runs in the reading thread, several steps ahead of training. `count` has its own process group,
+        # so it does not interleave with the sums of the training thread.
         total, samples, active, busy, ends = workers.data.count(counted)
         if ends or not active:
             return
-        share = workers.data.size * own[0] / total if total > 0 else 1.0
+        share = workers.data.size * mine[0] / total if total > 0 else 1.0
         yield Turn(ticket, share, int(samples)) if busy else None
-        given = next(iterator, _END)
+        item = next(iterator, _END)
 
 
 def first(most: int | None, items: Iterable[Item | None]) -> Iterator[Item | None]:
-    """Yield the first `most` items, all if it is None, and each None among them, which does not count."""
-    left = most
-    for item in items if left != 0 else ():
+    """Yield the first `most` items (None: all); items that are None pass through and do not count."""
+    remaining = most
+    for item in items if remaining != 0 else ():
         yield item
-        if left is not None and item is not None:
-            left -= 1
-            if not left:
+        if remaining is not None and item is not None:
+            remaining -= 1
+            if not remaining:
                 return
 
 
 def stretches(items: Iterable[Item | None]) -> Iterator[Iterator[Item]]:
-    """Yield the items between two None as iterators, each to be used up before the next."""
+    """Yield the items between two None as iterators, each to be exhausted before the next."""
     iterator, ended = iter(items), False
 
     def stretch() -> Iterator[Item]:

@@ -60,7 +60,7 @@ def test_a_stopped_shard_is_named_by_the_worker() -> None:
         ticket = one.predictor.plan.ticket(batch)
         one.exchange.lookup(ticket.requests, create=True).result()
         os.kill(shard.popen.pid, signal.SIGSTOP)
-        with pytest.raises(ExchangeError, match="has not answered for 5 s") as caught:
+        with pytest.raises(ExchangeError, match="has not responded for 5 s") as caught:
             one.exchange.lookup(ticket.requests, create=True).result(30)
         assert caught.value.what.startswith("shard 0 at ")
         assert "embedding worker 0 at " in caught.value.where

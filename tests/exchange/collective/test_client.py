@@ -204,7 +204,7 @@ def test_ranks_that_want_different_rows_are_refused(
 
     def make(rank: int) -> pytest.ExceptionInfo[ConfigError]:
         places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-        with pytest.raises(ConfigError, match=f"has other {what} than rank {rank}") as caught:
+        with pytest.raises(ConfigError, match=f"differs from rank {rank} in {what}") as caught:
             CollectiveExchange(*places, tables if rank else TABLES, store=store if rank else STORE)
         return caught
 

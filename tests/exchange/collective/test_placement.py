@@ -166,12 +166,12 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
 @pytest.mark.parametrize(
     ("placement", "store", "what"),
     [
-        (Placement(tables={"x": "replicated"}), StoreConfig(), "no table 'x' to place"),
-        (Placement("replicated"), StoreConfig(admission=Admission(2)), "admission goes with"),
+        (Placement(tables={"x": "replicated"}), StoreConfig(), "unknown table 'x'"),
+        (Placement("replicated"), StoreConfig(admission=Admission(2)), "admission requires the placement"),
         (
             Placement("table_wise"),
             StoreConfig(memory=1 << 24, eviction=Eviction("lru")),
-            "eviction goes with",
+            "eviction requires the placement",
         ),
     ],
 )
@@ -183,9 +183,9 @@ def test_what_cannot_be_is_refused(placement: Placement, store: StoreConfig, wha
 @pytest.mark.parametrize(
     ("own", "what"),
     [
-        ({"admission": Admission(2)}, "admission goes with"),
-        ({"eviction": Eviction("ttl", 9)}, "eviction goes with"),
-        ({"memory": 1 << 20}, "its own memory goes with"),
+        ({"admission": Admission(2)}, "admission requires the placement"),
+        ({"eviction": Eviction("ttl", 9)}, "eviction requires the placement"),
+        ({"memory": 1 << 20}, "its own memory requires the placement"),
     ],
 )
 def test_settings_of_one_table_bind_its_placement_alone(own: dict[str, Any], what: str) -> None:
@@ -209,7 +209,7 @@ def test_ranks_divide_the_memory_of_a_table() -> None:
 
 @pytest.mark.parametrize("arguments", [("everywhere",), ("row_wise", {"a": "column_wise"})])
 def test_an_unknown_placement_is_refused(arguments: tuple[object, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"is unknown"):
+    with pytest.raises(ConfigError, match=r"unknown placement"):
         Placement(*arguments)  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_ranks_with_other_placements_are_refused() -> None:
 
     def one(rank: int) -> None:
         place = Placement(tables={"b": PLACEMENTS[rank]})
-        with pytest.raises(ConfigError, match="has other tables than rank"):
+        with pytest.raises(ConfigError, match="in tables"):
             CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), TABLES, placement=place)
 
     together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]

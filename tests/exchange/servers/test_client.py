@@ -54,7 +54,7 @@ def test_an_update_larger_than_a_message_is_refused_at_once_and_whole() -> None:
         rows = exchange.lookup(wanted, create=True).result()
         many = [request(1, list(range(2000)))]
         exchange.update(Lookup(many), [np.ones((2000, 17), np.float32)], lr_scale=1.0)
-        with pytest.raises(StoreError, match=r"the update takes \d+ bytes, the limit is 50000") as caught:
+        with pytest.raises(StoreError, match=r"the update takes \d+ bytes, but the limit is 50000") as caught:
             exchange.flush()
         assert "shard 0 at " in str(caught.value)
         assert "smaller batches" in caught.value.fix
@@ -70,7 +70,7 @@ def test_a_lookup_whose_answer_is_larger_than_a_message_is_refused_alone() -> No
         exchange = connect([server.address])
         large = exchange.lookup([request(1, list(range(1000)))], create=True)
         small = exchange.lookup([request(1, list(range(10)))], create=True)
-        with pytest.raises(StoreError, match="the answer would take 68000 bytes, the limit is 50000"):
+        with pytest.raises(StoreError, match="the response would take 68000 bytes, but the limit is 50000"):
             large.result()
         assert small.result()[0].shape == (10, 17)
         assert exchange.telemetry.statistics().rows == 10
@@ -80,7 +80,7 @@ def test_a_lookup_whose_answer_is_larger_than_a_message_is_refused_alone() -> No
 def test_tables_that_take_too_much_to_describe_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with threads(1) as [server]:
         monkeypatch.setattr(text, "MAX_TEXT", 500)
-        with pytest.raises(ConfigError, match="bytes to describe, a server reads 500"):
+        with pytest.raises(ConfigError, match="bytes, but a server reads 500"):
             connect([server.address])
         assert server.counters.messages == 0
 
@@ -92,7 +92,7 @@ def test_another_run_is_refused_until_the_first_has_ended() -> None:
         train(one, steps=2, seed=1)
         with pytest.raises(ConfigError, match="the shard is held by run") as caught:
             connect([server.address], run="other")
-        assert "this is a worker of run 'other'" in caught.value.what
+        assert "the hello is from run 'other'" in caught.value.what
         assert same.telemetry.statistics().rows > 0
         one.close()
         same.close()

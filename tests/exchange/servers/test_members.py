@@ -36,7 +36,7 @@ def test_a_shard_serves_one_run_at_a_time(tmp_path: Path) -> None:
             told = text_of(refusal)
             assert told["code"] == Code.CONFIG
             assert "held by run 'first ru'" in told["what"]
-            assert "1 of its workers" in told["why"]
+            assert "closed: 1" in told["why"]
         assert shard.rows() == rows
         loaded = [chunk for name in "ab" for chunk in shard.service.store.export(name)]
         shard.rotate(step)
@@ -84,7 +84,7 @@ def test_a_run_whose_clients_are_gone_makes_room_and_lets_its_cut_go() -> None:
         assert greet(shard, 3, "second").header.kind != FAILURE
         late = shard.send(Header(Kind.UPDATE, 1, 1, 3, 3), pack([gradients([1.0] * 4)]))
         assert late is not None
-        assert "of a run that is over" in text_of(late)["what"]
+        assert "from a run that is over" in text_of(late)["what"]
 
 
 def cuts(shard: Bench) -> int:

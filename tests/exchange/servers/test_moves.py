@@ -211,7 +211,7 @@ def test_a_request_of_the_map_before_is_refused_whole() -> None:
         new = first.map.after(scattered([0, 1], 1), [0, 1])
         first.moves.carry(new)
         first.moves.adopt(new)
-        with pytest.raises(ExchangeError, match="epoch 1 of the shard map, the shard is at epoch 2"):
+        with pytest.raises(ExchangeError, match="epoch 1 of the shard map, but the shard is at epoch 2"):
             late.lookup([request(0, list(range(100)), [])], create=True).result()
         assert first.telemetry.statistics().rows == 0
         for exchange in (first, late):
@@ -253,7 +253,7 @@ def test_a_question_to_a_shard_that_is_being_left_fails_at_once_and_the_next_is_
 
         monkeypatch.setattr(exchange._shards, "leave", asked_between)
         exchange.moves.adopt(new)
-        with pytest.raises(ExchangeError, match=r"shard 1 at .* takes no more requests"):
+        with pytest.raises(ExchangeError, match=r"shard 1 at .* accepts no more requests"):
             asked[0].result(20)
         assert len(exchange.telemetry.statistics().shards) == 1
         exchange.close()
@@ -262,9 +262,9 @@ def test_a_question_to_a_shard_that_is_being_left_fails_at_once_and_the_next_is_
 def test_a_move_ends_with_an_error_once_the_exchange_has_ended() -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address], deadline=1.0)
-    with pytest.raises(ExchangeError, match="has not answered for 1 s"):
+    with pytest.raises(ExchangeError, match="has not responded for 1 s"):
         exchange.telemetry.statistics()
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ExchangeError, match="has not answered for 1 s"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ExchangeError, match="has not responded for 1 s"):
         pool.submit(exchange.moves.adopt, exchange.map).result(20)
     exchange.close()
 

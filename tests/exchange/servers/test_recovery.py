@@ -382,7 +382,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, bench: Bench, name: str, group: int
             answer = bench.send(Header(kind, 1, 1, place, place), parts)
             assert answer is not None
             assert answer.header.kind == FAILURE
-            assert "too little memory" in unpack_text(answer.parts[0])["what"]
+            assert "not enough memory" in unpack_text(answer.parts[0])["what"]
 
 
 def test_what_failed_for_want_of_memory_and_changed_nothing_is_not_repeated(
@@ -530,7 +530,9 @@ def test_a_process_with_such_a_journal_ends_and_says_why(tmp_path: Path) -> None
         assert process.popen.wait(20) == 1
         assert process.popen.stderr is not None
         told = process.popen.stderr.read()
-    assert told.startswith("error: the journal cannot be repeated: a request of a client without a hello")
+    assert told.startswith(
+        "error: the journal cannot be repeated: a request comes from a client without a hello"
+    )
     assert "00000000.journal, record 0: EXPORT" in told
     assert "Traceback" not in told
 
@@ -551,7 +553,7 @@ def test_an_error_that_nobody_foresaw_is_repeated_and_ends_nothing(
             assert answer is not None
             text = unpack_text(answer.parts[0])
             assert "ZeroDivisionError: of a mistake in satrap" in text["what"]
-            assert text["why"] == "it may have been executed in part"
+            assert text["why"] == "the request may have been executed in part"
         log = capsys.readouterr().err
         assert log.count("Traceback") == log.count("shard: clear") == 1
         bench.die()

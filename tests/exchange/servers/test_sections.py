@@ -102,7 +102,7 @@ def test_more_sections_than_there_may_be_are_refused(made: list[Section], most: 
     if len(made) <= most:
         assert len(unpack(parts, most=most)) == len(made)
     else:
-        with pytest.raises(FrameError, match=f"{len(made)} sections where there may be {most}"):
+        with pytest.raises(FrameError, match=f"{len(made)} sections, over the limit of {most}"):
             unpack(parts, most=most)
 
 
@@ -110,7 +110,7 @@ def test_an_index_of_endless_sections_or_splits_is_refused_before_it_is_read() -
     million = (1 << 20).to_bytes(4, "little") + bytes(22 << 20)
     with pytest.raises(FrameError, match="over the limit"):
         unpack([million])
-    with pytest.raises(FrameError, match="100000 sections where there may be 4095"):
+    with pytest.raises(FrameError, match="100000 sections, over the limit of 4095"):
         unpack([(100_000).to_bytes(4, "little") + bytes(2_200_000)])
-    with pytest.raises(FrameError, match="4096 sections do not fit"):
+    with pytest.raises(FrameError, match="cannot have 4096 sections"):
         pack([Section(0, np.zeros(2, np.int64), None)] * 4096)

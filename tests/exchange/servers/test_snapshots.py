@@ -285,7 +285,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         assert new.telemetry.statistics().rows == 0
         with pytest.raises(StoreError, match="a newer group of workers"):
             old[1].telemetry.statistics()
-        with pytest.raises(ConfigError, match="generation 1 of the workers is here already"):
+        with pytest.raises(ConfigError, match="generation 1 of the workers is already connected"):
             connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2)
         other = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2, generation=1)
         new.lookup(wanted, create=True).result()

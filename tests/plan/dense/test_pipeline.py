@@ -105,5 +105,5 @@ def test_several_stages_idle_less_and_keep_more() -> None:
 
 
 def test_more_stages_than_layers() -> None:
-    with pytest.raises(ConfigError, match="layers to cut at"):
+    with pytest.raises(ConfigError, match="layers to split at"):
         needs_of_stages(network(), Mesh(pipeline=16))

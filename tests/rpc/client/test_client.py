@@ -45,7 +45,7 @@ def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
         client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0))
         client.ask(Kind.UPDATE, ONE).result(20)
     for _ in range(2):
-        with pytest.raises(ExchangeError, match=r"adder 0 at .* has not answered for 1 s"):
+        with pytest.raises(ExchangeError, match=r"adder 0 at .* has not responded for 1 s"):
             client.ask(Kind.UPDATE, ONE).result(20)
     client.close()
 
@@ -67,6 +67,6 @@ def test_a_server_that_compiles_is_waited_for() -> None:
 
 def test_a_hello_that_is_too_long_is_refused_before_it_is_sent() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
-        with pytest.raises(ConfigError, match="bytes to describe"):
+        with pytest.raises(ConfigError, match="description of tables and features"):
             Client("adder 0", server.address, hello={"tables": "x" * (5 << 20)})
         assert server.statistics().messages == 0

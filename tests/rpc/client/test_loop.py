@@ -39,7 +39,7 @@ def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None
         waited = time.monotonic() - awake.result()
         loop.stop()
     assert isinstance(error, ExchangeError)
-    assert "has not answered for 2 s" in error.what
+    assert "has not responded for 2 s" in error.what
     assert waited > 1.5
     assert awake.result() - asleep.result() >= 3.0
 

@@ -157,7 +157,7 @@ def test_a_busy_server_is_asked_again_later_and_later_and_named_in_the_end() -> 
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0], abs=0.06)
     error = client.overdue(31.0)
     assert error is not None
-    assert error.what.endswith("has not answered for 30 s: no room")
+    assert error.what.endswith("has not responded for 30 s: no room")
 
 
 def test_large_answers_are_acknowledged_at_once_and_nothing_is_sent_again() -> None:
@@ -263,7 +263,9 @@ def test_a_request_after_a_goodbye_fails_at_once() -> None:
     client.request(Kind.STATISTICS, [], lambda *answer: answered.append(answer), now=0.0)
     [(parts, error)] = answered
     assert parts == ()
-    assert str(error).startswith("shard 0 at host:1 takes no more requests: it has been left")
+    assert str(error).startswith(
+        "shard 0 at host:1 accepts no more requests: this client has sent its goodbye"
+    )
     assert client.waiting == 2  # the lookup before, and the goodbye
 
 
@@ -310,7 +312,7 @@ def test_silence_is_asked_about_and_then_reported() -> None:
     assert decode(bytes(ping), []).kind == Kind.PING
     assert client.overdue(104.9) is None
     error = client.overdue(105.0)
-    assert "shard 0 at host:1 has not answered for 5 s" in str(error)
+    assert "shard 0 at host:1 has not responded for 5 s" in str(error)
     assert "stage: update; 1 requests wait" in str(error)
 
 

@@ -104,7 +104,7 @@ def test_a_head_with_a_right_checksum_and_impossible_sizes_is_named(
     fixed = _RECORD.pack(RECORD, parts, len(MESSAGES), length)
     with path.open("ab") as file:
         file.write(fixed + _CHECK.pack(zlib.crc32(fixed)) + bytes(200))
-    with pytest.raises(CheckpointError, match="record 4 stands where another belongs"):
+    with pytest.raises(CheckpointError, match="record 4 is out of order"):
         Journal(tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_records_in_another_order_are_named(tmp_path: Path) -> None:
     a, b, c = sizes[1:4]
     for wrong in (data[:a] + data[b:c] + data[a:b] + data[c:], data[:a] + data[b:], data[:b] + data[a:]):
         path.write_bytes(wrong)
-        with pytest.raises(CheckpointError, match=r"record \d stands where another belongs"):
+        with pytest.raises(CheckpointError, match=r"record \d is out of order"):
             Journal(tmp_path / "all")
 
 
@@ -169,7 +169,7 @@ def test_a_missing_or_torn_segment_in_the_middle_is_named(tmp_path: Path) -> Non
     paths = [s.path for s in journal.segments]
     whole = paths[1].read_bytes()
     paths[1].write_bytes(whole[:-1])
-    with pytest.raises(CheckpointError, match="it ends inside a record"):
+    with pytest.raises(CheckpointError, match="the file ends inside a record"):
         Journal(tmp_path)
     paths[1].unlink()
     with pytest.raises(CheckpointError, match=r"it does not continue 00000000\.journal"):
@@ -222,12 +222,12 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert "another process keeps its journal here" in done.stderr
+    assert "another process keeps its journal in this folder" in done.stderr
     journal.close()
     Journal(tmp_path).close()
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot keep a journal"):
+    with pytest.raises(ConfigError, match="cannot open the journal"):
         Journal(tmp_path / "file" / "journal")

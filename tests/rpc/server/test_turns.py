@@ -118,7 +118,7 @@ def test_of_very_many_ranks_that_are_silent_a_few_are_named() -> None:
     desk.turns.expire(60.0)
     text = unpack_text(desk.answers[-1][1].parts[0])
     assert text["code"] == Code.DEADLINE
-    assert text["what"].endswith("nothing came from rank 0, 1, 2, 3, 4, 5, 6, 7")
+    assert text["what"].endswith("no update came from rank 0, 1, 2, 3, 4, 5, 6, 7")
 
 
 def test_what_waits_of_a_client_that_was_replaced_is_refused() -> None:
@@ -237,5 +237,5 @@ def test_patience_ends_when_nothing_is_heard_of_the_one_that_is_waited_for(alive
     if not alive:
         text = unpack_text(refused[0].parts[0])
         assert text["code"] == Code.DEADLINE
-        assert text["what"] == "step 0 is not complete: nothing came from rank 1"
+        assert text["what"] == "step 0 is not complete: no update came from rank 1"
         assert text["where"] == "stage: lookup of rank 0"

@@ -33,10 +33,10 @@ def test_what_is_meant_for_the_client_stays_what_it_is() -> None:
 def test_the_client_hears_what_and_whether_something_changed() -> None:
     error = told(KeyError("x"))
     assert error.what == "the request failed unexpectedly, KeyError: 'x'"
-    assert (error.where, error.why) == ("shard: lookup", "it may have been executed in part")
+    assert (error.where, error.why) == ("shard: lookup", "the request may have been executed in part")
     error = told(KeyError("x" * 10_000), begun=False)
     assert len(error.what) < 300
-    assert error.why == "it was refused, and has changed nothing"
+    assert error.why == "the request was rejected, and has changed nothing"
 
 
 def test_the_log_holds_each_traceback_once_and_not_endlessly_many(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,5 +52,5 @@ def test_the_log_holds_each_traceback_once_and_not_endlessly_many(capsys: pytest
 
 
 def test_too_little_memory_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "too little memory" in told(MemoryError(), begun=False).what
+    assert "not enough memory" in told(MemoryError(), begun=False).what
     assert capsys.readouterr().err == ""

@@ -24,7 +24,7 @@ def test_with_a_key_any_address_may_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["", "host", ":5", "host:", "host:x", "host:70000"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no HOST:PORT"):
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
         split_address(address)
 
 

@@ -101,7 +101,7 @@ def test_strangers_are_told_apart_from_those_who_left() -> None:
     with pair() as (connection, other):
         other.sendall(b"HTTP/1.1 400 Bad Request\r\n")
         assert select.select([connection], [], [], 5)[0]
-        with pytest.raises(LostError, match="no satrap message") as caught:
+        with pytest.raises(LostError, match="not a satrap message") as caught:
             list(connection.receive())
         assert caught.value.stranger
 

@@ -111,5 +111,5 @@ def test_attempts_come_later_and_later_and_end_when_closed() -> None:
 
 
 def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is no HOST:PORT"):
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
         dialer("nowhere")

@@ -70,12 +70,12 @@ def _length(messages: Sequence[Message]) -> int:
 
 @pytest.mark.parametrize("start", [b"G", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"\xff\0\0\0", b"SATX"])
 def test_what_is_no_message_is_refused_at_its_first_wrong_byte(start: bytes) -> None:
-    with pytest.raises(FramingError, match="no satrap message"):
+    with pytest.raises(FramingError, match="not a satrap message"):
         read(start, [])
 
 
 def test_another_layout_is_refused_with_both_named() -> None:
-    with pytest.raises(FramingError, match="layout 9 met layout 1"):
+    with pytest.raises(FramingError, match="messages of layout 9, but this side uses layout 1"):
         read(struct.pack("<4sHH", b"SATR", 9, 1), [])
 
 

@@ -48,7 +48,7 @@ def test_a_key_may_be_mounted_for_a_group_behind_links(tmp_path: Path, mode: int
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         read_key(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="Is a directory"):
         read_key(tmp_path)
@@ -59,7 +59,7 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, content: bytes)
     path = tmp_path / "key"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match="holds no key") as caught:
+    with pytest.raises(ConfigError, match="has no key") as caught:
         read_key(path)
     assert not content or content.decode(errors="replace") not in str(caught.value)
     assert caught.value.__suppress_context__

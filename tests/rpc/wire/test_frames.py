@@ -97,7 +97,9 @@ def test_another_protocol_version_is_refused_with_both_named() -> None:
     data = bytearray(encode(Header(Kind.HELLO, client=5), digest([])))
     struct.pack_into("<H", data, 4, 7)
     struct.pack_into("<I", data, HEADER_BYTES - 4, zlib.crc32(bytes(data[: HEADER_BYTES - 4])))
-    with pytest.raises(FrameError, match=f"protocol version 7 met version {VERSION}") as caught:
+    with pytest.raises(
+        FrameError, match=f"the other side uses protocol version 7, this side version {VERSION}"
+    ) as caught:
         decode(bytes(data), [])
     assert caught.value.code == Code.VERSION
     assert caught.value.header == Header(Kind.HELLO, client=5)

@@ -11,13 +11,13 @@ from satrap.rpc.wire.text import MAX_ANSWER, MAX_TEXT, pack_hello, pack_text, un
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
 def test_texts_that_are_no_object_are_refused(text: bytes) -> None:
-    with pytest.raises(FrameError, match="control text is no JSON"):
+    with pytest.raises(FrameError, match=r"control text is not (a )?JSON"):
         unpack_text(text)
 
 
 def test_a_hello_that_no_server_would_read_is_refused_where_it_is_made() -> None:
     assert unpack_text(pack_hello({"tables": ["a"]})) == {"tables": ["a"]}
-    with pytest.raises(ConfigError, match=f"take {MAX_TEXT + 14} bytes to describe"):
+    with pytest.raises(ConfigError, match=f"takes {MAX_TEXT + 14} bytes"):
         pack_hello({"tables": "x" * MAX_TEXT})
     largest = {"tables": "x" * (MAX_TEXT - 14)}
     assert unpack_text(pack_hello(largest)) == largest

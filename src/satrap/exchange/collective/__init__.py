@@ -1,8 +1,8 @@
 """The exchange of processes that train and hold the rows together, without servers.
 
-Each process holds a part of the rows, as their `Placement` says. Ids travel to their owners, rows back, and
-gradients to the owners again, by all-to-all: `CollectiveExchange` over `Ranks`, of which `TorchRanks` are
-those of `torch.distributed`.
+Each process holds a part of the rows, as set by the `Placement`. Ids travel to their owners, rows back, and
+gradients to the owners again, by all-to-all: `CollectiveExchange` over `Ranks`. `TorchRanks` are ranks of
+`torch.distributed`.
 """
 
 from satrap.exchange.collective.client import CollectiveExchange

@@ -21,57 +21,57 @@ from satrap.store.types import address
 T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 Asks = Sequence[Sequence[Ask]]
-"""Of each request, what each rank is asked for."""
+"""For each request, the part requested from each rank."""
 
 
 class Answers:
-    """Packs the rows that each rank has asked this one for, and places those that come.
+    """Packs the rows that each rank has requested from this one, and places received rows.
 
-    Messages hold the rows of one table group after the other, in the order in which they were asked for.
+    Messages hold the rows of one table group after the other, in the order of the request.
 
     Args:
         groups: the table groups.
         code: number format of rows.
-        rounding: measures how far they are rounded.
+        rounding: measures their rounding.
     """
 
     def __init__(self, groups: Sequence[TableGroup], code: int, rounding: Rounding) -> None:
         self._groups, self._code, self._rounding = groups, code, rounding
 
     def pack(self, rows: Array, positions: Positions | None) -> Bytes:
-        """Return some of float32[n, dim] rows, None: all, as bytes."""
+        """Return some of float32[n, dim] rows (None: all), as bytes."""
         raw, _ = gather_gradients(rows, positions, self._code, 1.0)
         self._rounding.note(rows, raw, self._code, positions)
         return raw
 
     def place(self, given: Sequence[Bytes], requests: Sequence[Request], asks: Asks) -> list[Array]:
         """Return the rows float32[n, dim] of each request."""
-        found = [np.empty((r.rows, self._groups[r.group].dim), np.float32) for r in requests]
+        rows = [np.empty((r.rows, self._groups[r.group].dim), np.float32) for r in requests]
         at = [0] * len(given)
         for i, rank, ask in _in_order(requests, asks):
-            count = len(found[i]) if ask.rows is None else len(ask.rows)
-            at[rank] += self._put(given[rank][at[rank] :], count, ask.rows, found[i])
-        return found
+            count = len(rows[i]) if ask.rows is None else len(ask.rows)
+            at[rank] += self._put(given[rank][at[rank] :], count, ask.rows, rows[i])
+        return rows
 
     def place_early(
         self, given: Sequence[Bytes], requests: Sequence[Request], asks: Asks
     ) -> tuple[list[Array], list[list[Positions]]]:
-        """Return the rows of each request, and of each the positions whose rows each rank still owes.
+        """Return the rows of each request, and the positions of the rows that each rank still owes.
 
-        Before the rows of a group, bits say which of them are owed, see `owed`.
+        Before the rows of a group, bits mark the rows that are owed, see `owed`.
         """
-        found = [np.empty((r.rows, self._groups[r.group].dim), np.float32) for r in requests]
+        rows = [np.empty((r.rows, self._groups[r.group].dim), np.float32) for r in requests]
         missing: list[list[Positions]] = [[] for _ in requests]
         at = [0] * len(given)
         for i, rank, ask in _in_order(requests, asks):
-            places = np.arange(len(found[i]), dtype=np.int32) if ask.rows is None else ask.rows
+            places = np.arange(len(rows[i]), dtype=np.int32) if ask.rows is None else ask.rows
             bits = given[rank][at[rank] : at[rank] + -(-len(places) // 8)]
             owed = np.unpackbits(bits, count=len(places)).view(np.bool_)
             at[rank] += len(bits)
             here = places[~owed]
-            at[rank] += self._put(given[rank][at[rank] :], len(here), here, found[i])
+            at[rank] += self._put(given[rank][at[rank] :], len(here), here, rows[i])
             missing[i].append(places[owed])
-        return found, missing
+        return rows, missing
 
     def place_owed(
         self,
@@ -80,13 +80,13 @@ class Answers:
         missing: Sequence[Sequence[Positions]],
         found: Sequence[Array],
     ) -> None:
-        """Put the rows that were owed in their places among those of each request."""
+        """Copy the rows that were owed into the rows of each request."""
         at = [0] * len(given)
         for i, rank, places in _in_order(requests, missing):
             at[rank] += self._put(given[rank][at[rank] :], len(places), places, found[i])
 
     def _put(self, raw: Bytes, count: int, places: Positions | None, out: Array) -> int:
-        """Write `count` rows to their places, None: all in order; return how many bytes they took."""
+        """Write `count` rows to their places (None: all in order); return how many bytes they took."""
         dim = out.shape[1]
         size = count * row_bytes(self._code, dim)
         if places is None:
@@ -97,12 +97,12 @@ class Answers:
 
 
 def owed(later: Mask) -> Bytes:
-    """Return bits that say which rows come later."""
+    """Return bits that mark the rows that are sent later."""
     return np.packbits(later)
 
 
 def _in_order(requests: Sequence[Request], of_ranks: Sequence[Sequence[T]]) -> Iterator[tuple[int, int, T]]:
-    """Yield (number of a request, rank, what is of that rank), in order of table groups."""
+    """Yield (number of a request, rank, the rank's item), in order of table groups."""
     for i in sorted(range(len(requests)), key=lambda i: requests[i].group):
-        for rank, one in enumerate(of_ranks[i]):
-            yield i, rank, one
+        for rank, item in enumerate(of_ranks[i]):
+            yield i, rank, item

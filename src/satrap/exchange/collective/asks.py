@@ -1,4 +1,4 @@
-"""What a rank asks another one for, and how it is sent."""
+"""The part of a lookup that one rank requests from another, and its encoding."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _MODES = ("sum", "mean", "sqrtn")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one rank is asked for of one table group.
+    """The part of one table group that is requested from one rank.
 
     Args:
         ids: uint64[n], by table.
         splits: int64[tables + 1].
-        bags: features of tables that this rank holds alone, which it pools.
-        rows: where the rows that it sends belong in the answer to the request: first those of ids, then the
-            vectors of bags; None: it sends the whole answer.
-        gradients: the same of the gradients that it gets.
+        bags: multi-valued features of tables that this rank alone holds, which it pools.
+        rows: positions of the rank's rows in the response: first the rows of ids, then the pooled vectors;
+            None: the rank sends the whole response.
+        gradients: the same positions for the gradients that the rank gets.
     """
 
     ids: Ids
@@ -47,17 +47,17 @@ class Ask:
 
 
 def no_ids(group: TableGroup) -> Ask:
-    """Return a request of nothing."""
+    """Return an empty request."""
     return Ask(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))
 
 
 def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
-    """Return the message that asks a rank for its ids of each group; None: nothing is asked of the group."""
+    """Return the message that requests a rank's ids of each group; None: nothing is requested of a group."""
     counts = [
         np.full(len(group.tables), -1) if ask is None else np.diff(ask.splits)
         for group, ask in zip(groups, asks, strict=True)
     ]
-    asked = [ask for ask in asks if ask is not None]
+    requested = [ask for ask in asks if ask is not None]
     bags = [(group.index, bag) for group, ask in zip(groups, asks, strict=True) if ask for bag in ask.bags]
     heads = [
         [group, b.table, _MODES.index(b.mode), len(b.offsets), len(b.inverse), b.weights is not None]
@@ -65,45 +65,45 @@ def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
     ]
     head = np.concatenate([*counts, [len(bags)], *heads]).astype(np.int64)
     weights = [bag.weights for _, bag in bags if bag.weights is not None]
-    parts = [head, *(a.ids for a in asked), *(b.offsets for _, b in bags), *(b.inverse for _, b in bags)]
+    parts = [head, *(a.ids for a in requested), *(b.offsets for _, b in bags), *(b.inverse for _, b in bags)]
     return joined([np.ascontiguousarray(part).view(np.uint8) for part in (*parts, *weights)])
 
 
 def by_rank(
     groups: Sequence[TableGroup], ranks: int, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]
 ) -> list[Bytes]:
-    """Return the message that asks each rank for its part of some requests, given by request and rank."""
-    found: list[list[Ask | None]] = [[None] * len(groups) for _ in range(ranks)]
+    """Return the message that requests from each rank its part of some requests."""
+    by_rank_asks: list[list[Ask | None]] = [[None] * len(groups) for _ in range(ranks)]
     for request, of_request in zip(requests, asks, strict=True):
-        for own, ask in zip(found, of_request, strict=True):
-            own[request.group] = ask
-    return [pack(groups, own) for own in found]
+        for of_rank, ask in zip(by_rank_asks, of_request, strict=True):
+            of_rank[request.group] = ask
+    return [pack(groups, of_rank) for of_rank in by_rank_asks]
 
 
 def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Ask | None], Bytes]:
-    """Return the ids and bags of each group that `pack` packed, and what follows them."""
+    """Return the ids and bags of each group that `pack` packed, and the rest of the message."""
     tables = sum(len(group.tables) for group in groups)
     counts = message[: 8 * tables].view(np.int64)
     [bags] = message[8 * tables : 8 * tables + 8].view(np.int64).tolist()
     end = 8 * tables + 8 + 48 * bags
     heads = message[8 * tables + 8 : end].view(np.int64).reshape(bags, 6).tolist()
     rest = message[end:]
-    found: list[Ask | None] = []
+    asks: list[Ask | None] = []
     for group in groups:
-        own, counts = counts[: len(group.tables)], counts[len(group.tables) :]
-        if own[0] < 0:
-            found.append(None)
+        table_counts, counts = counts[: len(group.tables)], counts[len(group.tables) :]
+        if table_counts[0] < 0:
+            asks.append(None)
             continue
-        splits = np.concatenate([[0], np.cumsum(own)]).astype(np.int64)
-        found.append(Ask(rest[: 8 * splits[-1]].view(np.uint64), splits))
+        splits = np.concatenate([[0], np.cumsum(table_counts)]).astype(np.int64)
+        asks.append(Ask(rest[: 8 * splits[-1]].view(np.uint64), splits))
         rest = rest[8 * splits[-1] :]
-    return _with_bags(found, heads, rest) if bags else (found, rest)
+    return _with_bags(asks, heads, rest) if bags else (asks, rest)
 
 
 def _with_bags(
     asks: list[Ask | None], heads: Sequence[Sequence[int]], rest: Bytes
 ) -> tuple[list[Ask | None], Bytes]:
-    """Return the asks with the bags that follow them, and what follows those."""
+    """Return the asks with the bags that follow them, and the rest of the message."""
 
     def take(lengths: Sequence[int], dtype: npt.DTypeLike) -> list[npt.NDArray[np.generic]]:
         nonlocal rest
@@ -119,6 +119,6 @@ def _with_bags(
     weights = iter(take([head[4] for head in heads if head[5]], np.float32))
     bags: dict[int, list[Bags]] = {}
     for (group, table, mode, _, _, weighted), bounds, inverse in zip(heads, offsets, inverses, strict=True):
-        own = next(weights) if weighted else None
-        bags.setdefault(group, []).append(Bags(table, inverse, bounds, own, _MODES[mode]))  # type: ignore[arg-type]
+        values = next(weights) if weighted else None
+        bags.setdefault(group, []).append(Bags(table, inverse, bounds, values, _MODES[mode]))  # type: ignore[arg-type]
     return [ask and Ask(ask.ids, ask.splits, bags.get(group, ())) for group, ask in enumerate(asks)], rest

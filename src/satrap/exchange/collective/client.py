@@ -27,7 +27,7 @@ from satrap.schema import Table
 from satrap.store import StoreConfig
 
 _SHARED = 20
-"""Updates between two times that the ranks tell each other their counters."""
+"""Updates between two exchanges of counters among the ranks."""
 
 
 class CollectiveExchange:
@@ -39,29 +39,29 @@ class CollectiveExchange:
     trainer = satrap.Trainer(..., place=satrap.train.Place(exchange, workers))
     ```
 
-    All ranks issue the same calls in the same order, with whatever they need in each, which may be nothing;
-    a rank that does something else is an `ExchangeError` on all, with its number. A step of all ranks is one
+    All ranks issue the same calls in the same order, each with its own ids, possibly none. A rank that makes
+    another call causes an `ExchangeError` on all ranks, which names its number. A step of all ranks is one
     update: gradients are averaged over the ranks, summed in order of rank, and each row takes one optimizer
-    step. So a lookup sees every update before it but the latest ones that the schedule lets it miss.
+    step. So a lookup sees every earlier update except the latest ones that the schedule lets it miss.
 
     Args:
         ranks: the processes.
         aside: the same processes, for the thread that writes snapshots.
         tables: the tables, each with an optimizer; equal on all ranks.
-        store: how rows start and how many are kept. Its memory, that of a table and the size of its tier are
-            those of all ranks together; the memory of its admission is that of each.
-        wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
-            for both, rows are those of a `LocalExchange` to the bit.
-        placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
-        pools: a rank that holds a whole table pools its rows for the others, where that sends less. For
-            `sync` only, since rows of lookups in flight could not be saved; without `clip_norm` and
+        store: initialization and limits of rows. Its memory, the memory of a table and the size of its tier
+            are totals over all ranks; the memory of its admission is per rank.
+        wire: number formats in which rows and gradients are sent, default float16 and bfloat16. With float32
+            for both, rows are equal to a `LocalExchange`'s to the bit.
+        placement: which ranks hold the rows of a table, default row-wise: each holds its buckets.
+        pools: a rank that holds a whole table pools its rows for the others, where that sends fewer bytes.
+            For `sync` only, since rows of lookups in flight could not be saved; without `clip_norm` and
             lookahead.
 
     Attributes:
-        collective: each call is one of all ranks.
-        rank, size: which of how many ranks this is.
+        collective: each call is a collective of all ranks.
+        rank, size: number of this rank, and number of ranks.
         placement: of the arguments.
-        pooled: tables whose rows may come pooled, see `Request.bags`.
+        pooled: tables whose rows may arrive pooled, see `Request.bags`.
 
     Raises:
         ConfigError: the ranks have different tables or settings.
@@ -106,16 +106,16 @@ class CollectiveExchange:
     def _greet(
         self, tables: Sequence[Table], store: StoreConfig, wire: Wire, placement: Placement, pools: bool
     ) -> None:
-        own: dict[str, Any] = {"store": repr(store), "wire": repr(wire), "pools": pools}
-        own["tables"] = [f"{t!r} {placement.of(t.name)} {placement.owners.get(t.name)}" for t in tables]
+        settings: dict[str, Any] = {"store": repr(store), "wire": repr(wire), "pools": pools}
+        settings["tables"] = [f"{t!r} {placement.of(t.name)} {placement.owners.get(t.name)}" for t in tables]
         try:
-            self._run(lambda: self._channel.agree(own))
+            self._run(lambda: self._channel.agree(settings))
         except ConfigError:
             self.close()
             raise
 
     def look_ahead(self) -> None:
-        """From now on, let lookups see the updates of all lookups before them; see `with_lookahead`."""
+        """From now on, let lookups see the updates of all earlier lookups; see `with_lookahead`."""
         assert not self.pooled
         ahead = Channel(self._ranks.another())
         self.telemetry.channels.append(ahead)
@@ -129,7 +129,7 @@ class CollectiveExchange:
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`. Rows that are known are not asked for, while the other ranks may ask."""
+        """See `Exchange.lookup`. A rank with known rows takes part without requesting any."""
         lookup = Lookup[Array](requests, exchange=self)
         done = self.telemetry.meter.issue("lookup")
         if create and self._early is not None:
@@ -137,8 +137,8 @@ class CollectiveExchange:
             here = self._early.issue(lookup, look_up, self._last_update)
             here.add_done_callback(lambda _: done())
             return lookup
-        asked = lookup if known is None else Lookup[Array](())
-        rows = self._thread.submit(self._look_up, asked, create, done)
+        requested = lookup if known is None else Lookup[Array](())
+        rows = self._thread.submit(self._look_up, requested, create, done)
         if known is None:
             lookup.rows = rows
         else:
@@ -147,9 +147,9 @@ class CollectiveExchange:
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            asks, given = self._found(lookup, self._channel, self._answer, create=create)
+            asks, messages = self._found(lookup, self._channel, self._answer, create=create)
             self._seen(lookup)
-            return self._answers.place(given, lookup.requests, asks)
+            return self._answers.place(messages, lookup.requests, asks)
         finally:
             done()
 
@@ -164,12 +164,12 @@ class CollectiveExchange:
         *,
         create: bool,
     ) -> tuple[list[list[Ask]], Sequence[Bytes]]:
-        """Return, of each request, what each rank was asked for, and what each rank has sent.
+        """Return the part of each request that each rank serves, and the message from each rank.
 
         Args:
             lookup: of this rank.
             channel: to the other ranks.
-            answer: given what finds the rows that all have asked this one for, makes what each rank gets.
+            answer: given a function that finds this rank's rows, makes the message to each rank.
             create: see `lookup`.
         """
         asks: list[list[Ask]] = []
@@ -178,44 +178,44 @@ class CollectiveExchange:
             messages: Sequence[Bytes] | StoreError = by_rank(
                 self.groups, self._ranks.size, lookup.requests, asks
             )
-        except StoreError as error:  # the others must hear of it: they wait
+        except StoreError as error:  # sent to the other ranks, which wait for this one
             messages = error
-        asked = channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
-        requests = [unpack(self.groups, message)[0] for message in asked]
-        lookup.active = sum(any(ask is not None for ask in one) for one in requests)
+        received = channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
+        requests = [unpack(self.groups, message)[0] for message in received]
+        lookup.active = sum(any(ask is not None for ask in of_rank) for of_rank in requests)
         self._looked += create
         lookup.places = (self._looked, asks) if create else ()
         try:
-            wanted = merge(self.groups, requests)
-            messages = answer(lambda: self._owner.look_up(self._looked, wanted, create=create))
+            merged = merge(self.groups, requests)
+            messages = answer(lambda: self._owner.look_up(self._looked, merged, create=create))
         except StoreError as error:
             messages = error
         return asks, channel.talk(Operation.ROWS, messages)
 
     def _answer(self, find: Callable[[], Found]) -> list[Bytes]:
-        """Return the rows that each rank has asked this one for."""
-        found = find()
+        """Return the rows that each rank has requested from this one."""
+        groups = find()
         return [
             joined(
                 self._answers.pack(self._owner.pooled(rank, m, rows), None)
                 if m.bags[rank]
                 else self._answers.pack(rows, self._owner.sent(rank, m))
-                for m, rows in found
+                for m, rows in groups
             )
             for rank in range(self._ranks.size)
         ]
 
     def here(self, requests: Sequence[Request]) -> list[Array]:
-        """Return rows of tables that this rank has whole, as they are now; one rank may ask alone."""
+        """Return the present rows of tables that this rank holds whole; not a collective call."""
         return self._run(lambda: [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests])  # type: ignore[no-any-return]
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """See `Exchange.prefetch`; only rows of this rank are read ahead."""
+        """See `Exchange.prefetch`; only rows of this rank are prefetched."""
         if self.shard.ahead.useful:
-            with suppress(StoreError):  # what is wrong with it is said when it is looked up
+            with suppress(StoreError):  # the lookup itself will report the error
                 for request in requests:
-                    own = self._holders.asks(request, everywhere=False)[self._ranks.rank]
-                    self.shard.ahead.prefetch(request.group, own.ids, own.splits)
+                    ask = self._holders.asks(request, everywhere=False)[self._ranks.rank]
+                    self.shard.ahead.prefetch(request.group, ask.ids, ask.splits)
 
     def update(
         self,
@@ -225,7 +225,7 @@ class CollectiveExchange:
         lr_scale: float,
         finite: bool = False,
     ) -> None:
-        """See `Exchange.update`. If the gradients of one rank are refused, so are those of all."""
+        """See `Exchange.update`. If the gradients of one rank are rejected, the update is rejected on all."""
         lookup = Lookup.given(lookup, self)
         self._issue(lookup, lambda: self._pushed(lookup, gradients), lr_scale)
 
@@ -234,7 +234,7 @@ class CollectiveExchange:
         self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
 
     def fail(self, error: StoreError) -> None:
-        """Issue an update that is refused on all ranks, with this error."""
+        """Issue an update that is rejected on all ranks, with this error."""
 
         def packed() -> list[Bytes]:
             raise error
@@ -262,7 +262,8 @@ class CollectiveExchange:
     ) -> None:
         try:
             if before is not None:
-                before.result()  # a refused update stops the ones behind it, on all ranks
+                before.result()  # a rejected update stops the updates behind it, on all ranks
+            # The lookahead thread must have run both lookups: `updated` below completes them.
             for waits in early:
                 if waits is not None:
                     wait([waits.here])
@@ -279,7 +280,7 @@ class CollectiveExchange:
             self._applied += 1
             if self._early is not None:
                 self._early.updated(*early)
-            if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains
+            if self._applied % _SHARED == 0:  # so that rank 0 can report the counters while it trains
                 self.telemetry.share()
         finally:
             done()
@@ -287,13 +288,13 @@ class CollectiveExchange:
     def _apply(self, pushed: Sequence[Push], lr_scale: float) -> None:
         if any(push.refused for push in pushed):
             return
-        if self.pooled:  # sums that an owner makes of vectors may overflow there alone
+        if self.pooled:  # an owner's sums of pooled gradients may overflow on that owner only
             self._owner.update(pushed, lr_scale, self._agreed)
         else:
             self._owner.update(pushed, lr_scale)
 
     def _agreed(self, check: Callable[[], None]) -> None:
-        """Check something on all ranks; raise what it raised on any."""
+        """Check something on all ranks; raise the error of any rank."""
 
         def work() -> dict[str, Any]:
             check()
@@ -302,10 +303,10 @@ class CollectiveExchange:
         self._channel.ask(Operation.UPDATE, work)
 
     def _pushed(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[Bytes]:
-        """Return what each rank gets of an update."""
+        """Return the message to each rank for an update."""
         number, asks = lookup.places or (None, [])
         if number is None or not self._owner.knows(number):
-            number, asks = None, [self._holders.asks(one, everywhere=True) for one in lookup.requests]
+            number, asks = None, [self._holders.asks(request, everywhere=True) for request in lookup.requests]
         return self._pushes.pack(number, lookup.requests, asks, gradients)
 
     def _raise_failed(self) -> None:
@@ -318,11 +319,11 @@ class CollectiveExchange:
         self._raise_failed()
 
     def share(self) -> None:
-        """Share the counters; a call of all ranks."""
+        """Share the counters; a collective call of all ranks."""
         self._run(self.telemetry.share)
 
     def close(self) -> None:
-        """Apply what was issued, then release the store and leave the other ranks."""
+        """Apply everything issued, then release the store and disconnect from the other ranks."""
         if self._early is not None:
             self._early.close()
         self._thread.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""Saves and restores the rows of all ranks: each its own."""
+"""Saves and restores the rows of all ranks: each rank its own."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Writing:
-    """What is written of one kind, and the channel of the threads that write it."""
+    """A stream of snapshots or feeds, and the channel of the threads that write it."""
 
     channel: Channel
     take: Callable[[], StorePart]
 
 
 class CollectiveDurability:
-    """Every method is called by all ranks. Rank 0 writes, and has the others write their rows beside its own.
+    """Every method is a collective call. All ranks write their rows at the same time, directed by rank 0.
 
-    After `snapshot` or `cut`, rank 0 writes and then calls `release`; the others call `assist`.
+    After `snapshot` or `cut`, rank 0 writes and then calls `release`; the other ranks call `assist`.
 
     Args:
         shard: the rows of this rank.
-        holders: say which rows these are.
-        run: runs something in the thread of the exchange.
-        channel: of that thread.
-        aside: of the threads that write snapshots. Those that write a feed get another one.
+        holders: the placement of rows on ranks.
+        run: runs a function in the thread of the exchange.
+        channel: channel of that thread.
+        aside: channel of the threads that write snapshots. Threads that write a feed get another one.
         flush: of the exchange.
 
     Attributes:
-        writer: what files name a rank. It tells them from those of shard servers in the same snapshot.
+        writer: the word for a rank in file names. It separates these files from shard servers' files in the
+            same snapshot.
     """
 
     writer = "shard"
@@ -63,7 +64,7 @@ class CollectiveDurability:
         self._feed: _Writing | None = None
 
     def _writing(self, feed: bool) -> _Writing:
-        """Return what is written of a kind; the first call for a feed is one of all ranks."""
+        """Return the stream for snapshots or a feed; the first call for a feed is a collective."""
         if not feed:
             return self._snapshots
         if self._feed is None:
@@ -85,27 +86,27 @@ class CollectiveDurability:
         )
 
     def _saved(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Yield the rows that this rank saves: without those of replicas that others save."""
+        """Yield the rows that this rank saves: without replicated rows that other ranks save."""
         from satrap.checkpoint.parts import within
 
         for chunk in chunks:
-            own = self._holders.saved(chunk.table)
-            found = chunk if own == self._holders.held(chunk.table) else within(chunk, own)
-            if len(found.ids):
-                yield found
+            buckets = self._holders.saved(chunk.table)
+            rows = chunk if buckets == self._holders.held(chunk.table) else within(chunk, buckets)
+            if len(rows.ids):
+                yield rows
 
     def _everything(self) -> StorePart:
         return self._part(Delta(True, self._shard.snapshot(), {}), {})
 
     def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`; the rows to iterate over are those that this rank saves."""
+        """See `Durability.snapshot`; the iterator yields the rows that this rank saves."""
         self._flush()
         self._snapshots.take = self._everything
-        own = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))
-        return Snapshot(own, partial(self._write, self._snapshots))
+        rows = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))
+        return Snapshot(rows, partial(self._write, self._snapshots))
 
     def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
-        """See `Durability.cut`; rank 0 says whether it is to be a delta."""
+        """See `Durability.cut`; rank 0 decides whether it is a delta."""
         writing = self._writing(feed is not None)
         self._flush()
         changes = self._shard.weight_changes if feed else self._shard.changes
@@ -117,11 +118,12 @@ class CollectiveDurability:
                 return Delta(True, self._shard.snapshot(), {})
             return changes.take(full=full, chunk_rows=CHUNK_ROWS)
 
+        # A delta is only valid if every rank has one: if any rank has to write everything, all do.
         taken = take(not delta)
-        said = self._run(
+        replies = self._run(
             lambda: self._channel.tell(Operation.CUT, {"full": taken.full, "counts": counts_of(self._shard)})
         )
-        if not taken.full and any(one["full"] for one in said):
+        if not taken.full and any(reply["full"] for reply in replies):
             taken.chunks.close()
             taken = take(True)
         part = self._part(taken, {} if feed else state_of(self._shard), feed)
@@ -132,11 +134,11 @@ class CollectiveDurability:
             if delta is not None:
                 changes.put_back(taken)
 
-        counts = largest(one["counts"] for one in said)
+        counts = largest(reply["counts"] for reply in replies)
         return Cut(counts, partial(self._write, writing), None if taken.full else {}, put_back)
 
     def _write(self, writing: _Writing, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
-        """On rank 0: have all ranks write their rows, and return the files."""
+        """On rank 0: let all ranks write their rows, and return the files."""
         from satrap.checkpoint.storage import FileEntry
 
         writing.channel.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
@@ -144,7 +146,7 @@ class CollectiveDurability:
         return {name: FileEntry(**entry) for name, entry in files.items()}
 
     def _written(self, writing: _Writing, storage: Callable[[], Storage], folder: str) -> dict[str, Any]:
-        """Write the rows of this rank; return the files of all, or raise what kept any rank from it."""
+        """Write the rows of this rank; return the files of all ranks, or raise the error of any rank."""
 
         def work() -> dict[str, Any]:
             try:
@@ -152,27 +154,27 @@ class CollectiveDurability:
                 return {name: asdict(entry) for name, entry in entries.items()}
             except SatrapError:
                 raise
-            except Exception as error:  # whatever it is: the other ranks wait to hear of it
+            except Exception as error:  # any error: the other ranks wait for the result
                 what = f"the rows cannot be written: {type(error).__name__}: {error}"
                 raise CheckpointError(what, where=folder) from error
 
-        found = writing.channel.ask(Operation.WRITTEN, work)
-        return dict(itertools.chain.from_iterable(one.items() for one in found))
+        by_rank = writing.channel.ask(Operation.WRITTEN, work)
+        return dict(itertools.chain.from_iterable(files.items() for files in by_rank))
 
     def assist(self, *, feed: bool = False) -> bool:
-        """On other ranks than 0: write rows whenever rank 0 does; return whether it has kept them."""
+        """On ranks other than 0: write rows whenever rank 0 does; return whether rank 0 kept them."""
         from satrap.checkpoint.storage import Storage
 
         writing = self._writing(feed)
         while True:
-            said = writing.channel.tell(Operation.WRITE, {})[0]
-            if "kept" in said:
-                return bool(said["kept"])
-            with suppress(SatrapError):  # rank 0 has heard of it, and decides; who is lost stays lost
-                self._written(writing, partial(Storage, said["url"]), said["folder"])
+            order = writing.channel.tell(Operation.WRITE, {})[0]
+            if "kept" in order:
+                return bool(order["kept"])
+            with suppress(SatrapError):  # rank 0 receives the error and decides; a lost rank stays lost
+                self._written(writing, partial(Storage, order["url"]), order["folder"])
 
     def release(self, *, kept: bool, feed: bool = False) -> None:
-        """On rank 0: let the others go on; `kept`: what they have written is part of a checkpoint."""
+        """On rank 0: release the other ranks; `kept`: their files are part of a checkpoint."""
         self._writing(feed).channel.tell(Operation.WRITE, {"kept": kept})
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
@@ -189,16 +191,16 @@ class CollectiveDurability:
             self._shard.weight_changes.follow()
 
     def load(self, table: str, chunk: Chunk) -> None:
-        """Insert or overwrite those rows of a chunk that this rank holds, with their optimizer state."""
+        """Insert or overwrite the rows of a chunk that this rank holds, with their optimizer state."""
         from satrap.checkpoint.parts import within
 
         self._run(lambda: self._shard.load(table, within(chunk, self._holders.held(table))))
 
     def clear(self) -> None:
-        """Forget every row."""
+        """Delete every row."""
         self._run(self._shard.clear)
 
     def close(self) -> None:
-        """Leave the other ranks."""
+        """Disconnect from the other ranks."""
         for writing in filter(None, (self._snapshots, self._feed)):
             writing.channel.ranks.close()

@@ -1,4 +1,4 @@
-"""Lookups of all ranks that are issued early and yet see what they would see in their turn."""
+"""Lookups of all ranks that are issued early and return the rows of their turn."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.serial import Serial
 
 Found = Sequence[tuple[Merged, Array]]
-"""What all ranks have asked this one for, and the rows as they are."""
+"""The rows that all ranks have requested from this one, with their present values."""
 Answer = Callable[[Callable[[], Found]], list[Bytes]]
-"""Given what finds the rows, makes what each rank gets of them."""
+"""Given a function that finds the rows, makes the message to each rank."""
 LookUp = Callable[[Channel, Answer], tuple[list[list[Ask]], Sequence[Bytes]]]
-"""Looks up; returns, of each request, what each rank was asked for, and what each rank has sent."""
+"""Looks up; returns, for each request, the part requested from each rank, and each rank's message."""
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class Early:
     """A lookup that waits for its turn.
 
     Args:
-        lookup: of this rank; its rows are set in its turn.
-        first: no other waited when it was issued: its turn is at once.
-        wanted: what all ranks have asked this one for.
-        later: which of these rows are sent in its turn.
-        rows: of the lookup, but for those that are missing.
-        missing: of each request, the positions of the rows that each rank sends in its turn.
-        here: done once `rows` are here.
+        lookup: lookup of this rank; its rows are set in its turn.
+        first: no other lookup waited when it was issued: its turn is at once.
+        wanted: the rows that all ranks have requested from this one.
+        later: masks of the rows that are sent in its turn.
+        rows: rows of the lookup, without the missing ones.
+        missing: for each request, the positions of the rows that each rank sends in its turn.
+        here: done once `rows` have arrived.
     """
 
     lookup: Lookup[Array]
@@ -52,25 +52,25 @@ class Early:
 
 
 class EarlyLookups:
-    """The lookups of all ranks that wait, on each rank in the same order.
+    """The waiting lookups of all ranks, on each rank in the same order.
 
-    Rows are sent when a lookup is issued, in a thread of its own, beside everybody's steps and updates, but
-    for those that lookups before it ask for, too, on any rank: these will change, and are sent once its turn
-    has come, that is after the updates of all lookups before it. So every row is sent once, and is that of a
-    lookup in its turn, to the bit.
+    Rows are sent when a lookup is issued, in a thread of its own, concurrently with steps and updates. Rows
+    that earlier waiting lookups of any rank also request are the exception: they will change, so they are
+    sent in the lookup's turn, after the updates of all lookups before it. So every row is sent once, and is
+    equal to the row of a lookup in its turn, to the bit.
 
-    An owner may have applied an update that another one has yet to apply. So each decides for itself which
-    rows it sends later, and tells it with the rows.
+    An owner may have applied an update that another owner has not applied yet. So each owner decides for
+    itself which rows it sends later, and marks them in its message.
 
     Args:
-        owner: of the rows of this rank.
-        ahead: to the other ranks, for the thread that looks up.
+        owner: owner of the rows of this rank.
+        ahead: channel to the other ranks, for the thread that looks up.
         channel: the same, for the thread that updates.
         answers: packs and places rows.
         seen: called with each lookup whose turn has come.
 
     Attributes:
-        lock: holds back the other thread while one reads or changes rows.
+        lock: serializes the two threads while one reads or changes rows.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class EarlyLookups:
         self._seen, self._awaited, self.lock = seen, Awaited(owner.shard), threading.Lock()
         self._waiting = deque[Early]()
         self._thread = Serial("satrap-lookahead")
-        owner.most = sys.maxsize  # ranks look up at their own pace, but must know the same lookups
+        owner.most = sys.maxsize  # ranks look up at their own pace, but must all keep the same lookups
 
     def issue(self, lookup: Lookup[Array], look_up: LookUp, last_update: Future[None] | None) -> Future[None]:
-        """Look up in the other thread; return what is done once all rows are here that are sent early.
+        """Look up in the other thread; return a future of the rows that are sent early.
 
         Args:
             lookup: of this rank.
-            look_up: does it.
+            look_up: the lookup function.
             last_update: the update that was issued last.
         """
         early = Early(lookup, first=not self._waiting)
@@ -103,9 +103,9 @@ class EarlyLookups:
 
     def _look_up(self, early: Early, look_up: LookUp, last_update: Future[None] | None) -> None:
         if early.first and last_update is not None:
-            last_update.result()  # its turn is after it
-        asks, given = look_up(self._ahead, lambda find: self._answer(early, find))
-        early.rows, early.missing = self._answers.place_early(given, early.lookup.requests, asks)
+            last_update.result()  # without a waiting lookup, its turn begins after the latest update
+        asks, messages = look_up(self._ahead, lambda find: self._answer(early, find))
+        early.rows, early.missing = self._answers.place_early(messages, early.lookup.requests, asks)
         with self.lock:
             for m in early.wanted:
                 if m.slots is not None:
@@ -114,12 +114,12 @@ class EarlyLookups:
             self._hand_out(early)
 
     def _answer(self, early: Early, find: Callable[[], Found]) -> list[Bytes]:
-        """Return what each rank gets now of a lookup."""
+        """Return the message that each rank gets now for a lookup."""
         with self.lock:
-            found = find()
-            later = [self._awaited.among(m.slots) for m, _ in found if m.slots is not None]
-        early.wanted, early.later = [m for m, _ in found], later
-        return [self._now(rank, found, later) for rank in range(self._channel.ranks.size)]
+            groups = find()
+            later = [self._awaited.among(m.slots) for m, _ in groups if m.slots is not None]
+        early.wanted, early.later = [m for m, _ in groups], later
+        return [self._now(rank, groups, later) for rank in range(self._channel.ranks.size)]
 
     def _now(self, rank: int, found: Found, later: Sequence[Mask]) -> Bytes:
         parts = []
@@ -134,30 +134,31 @@ class EarlyLookups:
         early.lookup.rows.set_result(early.rows)
 
     def refuse(self, update: Future[None]) -> None:
-        """Tell all who wait that an update has failed, if it has."""
+        """If an update has failed, pass its error to all waiting lookups."""
         for early in tuple(self._waiting):
             early.lookup.told(update)
 
     def settle(self) -> None:
-        """Wait until all lookups that were issued have been executed."""
+        """Wait until all issued lookups have run."""
         self._thread.submit(lambda: None).result()
 
     def take(self) -> tuple[Early | None, Early | None]:
-        """Return the lookup that is to have its update now, and the next one, if they have been issued."""
+        """Return the lookup that this update is for, and the next one, if they have been issued."""
         done = self._waiting.popleft() if self._waiting else None
         return done, self._waiting[0] if self._waiting else None
 
     def updated(self, done: Early | None, following: Early | None) -> None:
-        """Complete the next lookup after the update of the first, of which `take` told."""
+        """Complete the next lookup after the update of the first; both come from `take`."""
         if done is not None and not done.here.exception():
+            # These rows have had their update on this rank, so a new lookup may get them at once.
             with self.lock:
                 self._owner.forget(done.lookup.places[0])
                 for m in done.wanted:
                     if m.slots is not None:
                         self._awaited.remove(m.slots)
         if following is not None and not following.here.exception():
-            given = self._channel.talk(Operation.PATCH, self._rest(following))
-            self._answers.place_owed(given, following.lookup.requests, following.missing, following.rows)
+            messages = self._channel.talk(Operation.PATCH, self._rest(following))
+            self._answers.place_owed(messages, following.lookup.requests, following.missing, following.rows)
             self._hand_out(following)
 
     def _rest(self, early: Early) -> list[Bytes]:
@@ -168,12 +169,12 @@ class EarlyLookups:
             with self.lock:
                 rows = self._owner.read(m, at)
             number = (np.cumsum(later) - 1).astype(np.int32)
-            for rank, own in enumerate(parts):
+            for rank, messages in enumerate(parts):
                 sent = self._owner.sent(rank, m)
-                own.append(self._answers.pack(rows, number[sent[later[sent]]]))
-        return [joined(own) for own in parts]
+                messages.append(self._answers.pack(rows, number[sent[later[sent]]]))
+        return [joined(rows_of_rank) for rows_of_rank in parts]
 
     def close(self) -> None:
-        """Execute what was issued, then leave the other ranks."""
+        """Run the issued lookups, then disconnect from the other ranks."""
         self._thread.shutdown(wait=True)
         self._ahead.ranks.close()

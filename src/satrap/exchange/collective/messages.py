@@ -1,4 +1,4 @@
-"""What ranks say to each other: every operation begins with a header, so that all know that they agree."""
+"""Messages between ranks: each operation begins with a header, so that all ranks can check it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 _OPERATION, _NUMBER, _SIZE, _FAILED, _MORE = _HEAD = range(5)
 _HEAD_BYTES = 8 * len(_HEAD)
 _SMALL, _SPARE = 64, 64
-"""A message has room for so many bytes, and for one in so many more than the one before had."""
+"""Minimum spare bytes in a message, and the divisor of the previous length that gives further spare bytes."""
 
 Lengths = npt.NDArray[np.int64]
 
 
 class Operation(IntEnum):
-    """What a message is about."""
+    """The subject of a message."""
 
     HELLO = 0
     LOOKUP = 1
@@ -39,16 +39,16 @@ class Operation(IntEnum):
 class Channel:
     """Exchanges messages with all ranks, one operation after another; used by one thread.
 
-    An operation is one all-to-all: a message has room for about as many bytes as followed the last time that
-    the operation before was the same. If one message is longer, all ranks send their rests in a second one.
-    Both ends know the room beforehand, whatever operation either is at, so that ranks which are not in step
-    find out.
+    An operation is one all-to-all. A message has room for a little more than was sent the last time that the
+    same operation came before it. If one message is longer, all ranks send the rest of theirs in a second
+    all-to-all. Both ends know the room beforehand, whatever operation either is at, so that ranks which are
+    out of step notice it.
 
-    After an `ExchangeError` it is closed to further operations: the ranks are no longer in step.
+    After an `ExchangeError` no further operations are possible: the ranks are out of step.
 
     Attributes:
-        ranks: who talks.
-        sent, received: bytes to and from other ranks, without the heads of messages and unused room.
+        ranks: the processes.
+        sent, received: bytes to and from other ranks, without headers and unused room.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -60,10 +60,10 @@ class Channel:
         """Operation -> the lengths of the messages after it, to and from each rank, int64[2, ranks]."""
 
     def talk(self, operation: Operation, parts: Sequence[Bytes] | SatrapError) -> list[Bytes]:
-        """Send part r to rank r and return what each rank sent; an error goes to all, who raise it.
+        """Send part r to rank r and return the part from each rank; an error is sent to all, which raise it.
 
         Raises:
-            SatrapError: that another rank, or this one, sent in place of its parts.
+            SatrapError: the error that another rank, or this one, sent instead of its parts.
             ExchangeError: a rank is lost, or is at another operation.
         """
         if self._lost is not None:
@@ -75,33 +75,33 @@ class Channel:
             raise
 
     def _talk(self, operation: Operation, parts: Sequence[Bytes] | SatrapError) -> list[Bytes]:
-        size, own, failed = self.ranks.size, self.ranks.rank, isinstance(parts, SatrapError)
-        given = [as_text(error_values(parts))] * size if isinstance(parts, SatrapError) else list(parts)
-        lengths, others = np.array([len(part) for part in given]), np.arange(size) != own
+        size, this, failed = self.ranks.size, self.ranks.rank, isinstance(parts, SatrapError)
+        outgoing = [as_text(error_values(parts))] * size if isinstance(parts, SatrapError) else list(parts)
+        lengths, others = np.array([len(part) for part in outgoing]), np.arange(size) != this
         last = self._lengths.setdefault(self._before, np.zeros((2, size), np.int64))
         room, coming = (last + last // _SPARE + _SMALL) * others
         heads = np.zeros((size, len(_HEAD)), np.int64)
         heads[:, _OPERATION], heads[:, _NUMBER], heads[:, _FAILED] = operation, self._count, failed
         heads[:, _SIZE], heads[:, _MORE] = lengths, bool((lengths > room)[others].any())
-        framed = [piece for r in np.flatnonzero(others) for piece in _framed(heads[r], given[r], room[r])]
-        found = self._sent(framed, (room + _HEAD_BYTES) * others, (coming + _HEAD_BYTES) * others)
+        framed = [piece for r in np.flatnonzero(others) for piece in _framed(heads[r], outgoing[r], room[r])]
+        incoming = self._sent(framed, (room + _HEAD_BYTES) * others, (coming + _HEAD_BYTES) * others)
         for rank in np.flatnonzero(others):
-            heads[rank] = found[rank][:_HEAD_BYTES].view(np.int64)
-            found[rank] = found[rank][_HEAD_BYTES:][: heads[rank, _SIZE]]
+            heads[rank] = incoming[rank][:_HEAD_BYTES].view(np.int64)
+            incoming[rank] = incoming[rank][_HEAD_BYTES:][: heads[rank, _SIZE]]
         self._check(operation, heads)
         sizes = heads[:, _SIZE].copy()
         if heads[:, _MORE].any():
-            rests = [given[r][room[r] :] for r in np.flatnonzero(others)]
+            rests = [outgoing[r][room[r] :] for r in np.flatnonzero(others)]
             more = self._sent(rests, (lengths - room).clip(0) * others, (sizes - coming).clip(0) * others)
-            found = [joined(pair) for pair in zip(found, more, strict=True)]
-        found[own] = given[own]
+            incoming = [joined(pair) for pair in zip(incoming, more, strict=True)]
+        incoming[this] = outgoing[this]
         self._lengths[self._before] = np.stack([lengths, sizes])
         self._count, self._before = self._count + 1, operation
         self.sent += int(lengths[others].sum())
         self.received += int(sizes[others].sum())
         for rank in np.flatnonzero(heads[:, _FAILED]):
-            raise _named(error_of(of_text(found[rank])), int(rank))
-        return found
+            raise _named(error_of(of_text(incoming[rank])), int(rank))
+        return incoming
 
     def _sent(self, pieces: Sequence[Bytes], lengths: Lengths, sizes: Lengths) -> list[Bytes]:
         if self.ranks.size == 1:
@@ -119,27 +119,27 @@ class Channel:
                 )
 
     def tell(self, operation: Operation, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Send plain data to all ranks; return what each sent, see `talk`."""
+        """Send plain data to all ranks; return the data of each rank, see `talk`."""
         return [of_text(part) for part in self.talk(operation, [as_text(content)] * self.ranks.size)]
 
     def agree(self, own: Mapping[str, Any]) -> None:
-        """Tell all ranks the settings of this one; raise `ConfigError` if a rank has others."""
+        """Compare this rank's settings with all others; raise `ConfigError` if a rank has different ones."""
         for rank, other in enumerate(self.tell(Operation.HELLO, own)):
             for name, value in own.items():
                 if other[name] != value:
                     raise ConfigError(
-                        f"rank {rank} has other {name} than rank {self.ranks.rank}",
-                        why="ranks hold the tables together, so they must agree",
+                        f"rank {rank} differs from rank {self.ranks.rank} in {name}",
+                        why="ranks that hold the tables together must have equal settings",
                         fix="start all ranks with the same program and recipe",
                     )
 
     def ask(self, operation: Operation, work: Callable[[], Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Do something; return what it returned on each rank, or raise what it raised on any."""
+        """Call a function on all ranks; return the result of each rank, or raise the error of any rank."""
         try:
-            said: Sequence[Bytes] | SatrapError = [as_text(work())] * self.ranks.size
+            result: Sequence[Bytes] | SatrapError = [as_text(work())] * self.ranks.size
         except SatrapError as error:
-            said = error
-        return [of_text(part) for part in self.talk(operation, said)]
+            result = error
+        return [of_text(part) for part in self.talk(operation, result)]
 
 
 def _framed(head: Lengths, part: Bytes, room: int) -> Iterator[Bytes]:
@@ -155,8 +155,8 @@ def as_text(content: Mapping[str, Any]) -> Bytes:
 
 def of_text(part: Bytes) -> dict[str, Any]:
     """Return the plain data in bytes."""
-    found: dict[str, Any] = json.loads(part.tobytes())
-    return found
+    content: dict[str, Any] = json.loads(part.tobytes())
+    return content
 
 
 def _named(error: SatrapError, rank: int) -> SatrapError:

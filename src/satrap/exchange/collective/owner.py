@@ -1,4 +1,4 @@
-"""What a rank does with the rows that it owns: it serves the ids of all ranks as one request."""
+"""Serves the rows that a rank owns: the ids of all ranks are one request."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from satrap.store.buffers import floats
 from satrap.store.shard import check_lookups
 
 KEPT = 64
-"""Lookups that an owner remembers."""
+"""Number of lookups whose slots an owner keeps for their updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The ids that all ranks ask one table group for.
+    """The ids of one table group that all ranks request.
 
     Args:
         group: index of the table group.
-        ids: uint64[u], distinct inside each table.
+        ids: uint64[u], unique inside each table.
         splits: int64[tables + 1].
-        places: for each rank, the position in `ids` of each of its own.
+        places: for each rank, the position of each of its ids in `ids`.
         bags: for each rank, the features that are pooled for it.
-        slots: where the rows are; None: not known.
+        slots: slots of the rows; None: unknown.
     """
 
     group: int
@@ -43,27 +43,27 @@ class Merged:
     slots: Slots | None = None
 
     def ask(self, rank: int) -> Ask:
-        """Return what a rank has asked for."""
+        """Return the part that a rank has requested."""
         return Ask(self.ids[self.places[rank]], self.splits_of(rank), self.bags[rank])
 
     def splits_of(self, rank: int) -> Offsets:
-        """Return int64[tables + 1]: where the ids of a rank change tables."""
+        """Return int64[tables + 1]: the bounds of the tables in the ids of a rank."""
         return np.searchsorted(self.places[rank], self.splits).astype(np.int64)
 
 
 class Owner:
     """The rows of this rank.
 
-    The ids that several ranks ask for together are one request to the store, and their gradients, summed in
+    The ids that several ranks request together are one request to the store, and their gradients, summed in
     order of rank, are one update: results do not depend on which rank is faster.
 
     Args:
         shard: holds the rows.
         groups: its table groups.
-        holders: say which rows other ranks have, too.
+        holders: placement of rows, which may be replicated on other ranks.
 
     Attributes:
-        most: lookups whose rows are known where they are; the update of an older one finds them again.
+        most: number of lookups whose slots are kept; the update of an older one finds its rows again.
     """
 
     def __init__(self, shard: Shard, groups: Sequence[TableGroup], holders: Holders) -> None:
@@ -72,58 +72,58 @@ class Owner:
         self.most = KEPT
 
     def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[tuple[Merged, Array]]:
-        """Return the rows of each group; `number` names the lookup.
+        """Return the rows of each group; `number` identifies the lookup.
 
         Raises:
-            StoreError: there is no room for a new row. Then none of them has been created.
+            StoreError: there is no space for a new row. Then none of the new rows has been created.
         """
-        # By number, and before anything can be refused, so that all ranks know the same lookups.
+        # By number, and before anything can be rejected, so that all ranks keep the same lookups.
         if create:
-            self._kept = {n: kept for n, kept in self._kept.items() if n > number - self.most}
+            self._kept = {n: merged for n, merged in self._kept.items() if n > number - self.most}
         if not create:
             return [(m, self.shard.peek_group(m.group, m.ids, m.splits)[0]) for m in wanted]
         check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
-        found = []
+        result = []
         for m in wanted:
             rows, slots = self.shard.lookup_slots(m.group, m.ids, m.splits)
-            found.append((replace(m, slots=slots), rows))
-        self._kept[number] = [m for m, _ in found]
-        return found
+            result.append((replace(m, slots=slots), rows))
+        self._kept[number] = [m for m, _ in result]
+        return result
 
     def pooled(self, rank: int, m: Merged, rows: Array) -> Array:
-        """Return what a rank that has asked for bags gets: the rows without a replica there, and vectors."""
-        ask, own = m.ask(rank), rows[m.places[rank]]
+        """Return the rows of a rank with bags: rows without a replica there, then pooled vectors."""
+        ask, rows_of_rank = m.ask(rank), rows[m.places[rank]]
         copied = self._holders.copied(rank, m.group, ask.splits)
-        kept = ask.single if copied is None else ask.single & ~copied
+        unpooled = ask.single if copied is None else ask.single & ~copied
         vectors = [
-            pool(own, inverse, bag.offsets, mode=bag.mode, weights=bag.weights)[0]
+            pool(rows_of_rank, inverse, bag.offsets, mode=bag.mode, weights=bag.weights)[0]
             for bag, inverse in _spread(ask)
         ]
-        return np.concatenate([own[kept], *vectors])
+        return np.concatenate([rows_of_rank[unpooled], *vectors])
 
     def sent(self, rank: int, m: Merged) -> Positions:
-        """Return which rows are sent to a rank that has asked for no bags, in the order of its ids."""
+        """Return the positions of the rows that are sent to a rank without bags, in the order of its ids."""
         copied = self._holders.copied(rank, m.group, m.splits_of(rank))
         return m.places[rank] if copied is None else m.places[rank][~copied]
 
     def read(self, m: Merged, at: Positions) -> Array:
-        """Return some rows as they are now."""
+        """Return the present values of some rows."""
         assert m.slots is not None
         splits = np.searchsorted(at, m.splits).astype(np.int64)
         slots = replace(m.slots, numbers=m.slots.numbers[at])
         return self.shard.peek_group(m.group, m.ids[at], splits, slots=slots)[0]
 
     def kept(self, number: int) -> Sequence[Merged]:
-        """Return what all ranks asked for in a lookup."""
+        """Return the ids that all ranks requested in a lookup."""
         return self._kept[number]
 
     def knows(self, number: int) -> bool:
-        """Return whether an update may name a lookup; the answer is the same on all ranks."""
+        """Return whether an update may refer to a lookup; the answer is the same on all ranks."""
         return number in self._kept
 
     def forget(self, number: int) -> None:
-        """Forget a lookup and those before it: updates come in their order."""
-        self._kept = {n: kept for n, kept in self._kept.items() if n > number}
+        """Drop a lookup and all before it: updates come in their order."""
+        self._kept = {n: merged for n, merged in self._kept.items() if n > number}
 
     def update(
         self,
@@ -134,9 +134,9 @@ class Owner:
         """Take one step per row for the gradients of all ranks.
 
         Args:
-            pushed: of each rank; all owners get something of the same ranks.
+            pushed: the push of each rank; all owners get pushes from the same ranks.
             lr_scale: factor on every table's learning rate.
-            agree: calls what checks the sums; raises what it raised here, or on another rank.
+            agree: calls the check of the sums; raises its error on this or another rank.
 
         Raises:
             StoreError: a sum of gradients is not finite; no row has changed.
@@ -145,17 +145,17 @@ class Owner:
         if not numbers and not any(push.asks for push in pushed):
             return
         if len(numbers) == 1 and not any(push.asks for push in pushed):
-            wanted = self._kept[max(numbers)]
-            given = [push.number is not None for push in pushed]
+            merged = self._kept[max(numbers)]
+            takes_part = [push.number is not None for push in pushed]
         else:
-            asked = [self._asks(rank, push) for rank, push in enumerate(pushed)]
-            wanted, given = merge(self._groups, asked), [True] * len(pushed)
+            asks = [self._asks(rank, push) for rank, push in enumerate(pushed)]
+            merged, takes_part = merge(self._groups, asks), [True] * len(pushed)
         at, summed = [0] * len(pushed), []
-        for m in (m for m in wanted if not self._groups[m.group].frozen):
-            total, used = floats(len(m.ids), self._groups[m.group].dim), np.full(len(m.ids), all(given))
+        for m in (m for m in merged if not self._groups[m.group].frozen):
+            total, used = floats(len(m.ids), self._groups[m.group].dim), np.full(len(m.ids), all(takes_part))
             total[:] = 0
             for rank, places in enumerate(m.places):
-                if given[rank] and (len(places) or m.bags[rank]):
+                if takes_part[rank] and (len(places) or m.bags[rank]):
                     at[rank] = self._add(m, rank, pushed[rank], at[rank], total)
                     used[places] = True
             summed.append((m, total) if used.all() else _only(np.flatnonzero(used), m, total))
@@ -167,48 +167,55 @@ class Owner:
             )
 
     def _add(self, m: Merged, rank: int, push: Push, first: int, total: Array) -> int:
-        """Add the gradients of a rank to those of all; return where those of the next group begin.
+        """Add the gradients of a rank to the total; return the offset of the next group.
 
-        Of bags they are made as the rank itself would make them: summed in the same order, then divided.
+        Gradients of bags are computed as the rank itself would compute them: summed in the same order, then
+        divided.
         """
         dim, places = self._groups[m.group].dim, m.places[rank]
         item = row_bytes(push.code, dim)
         if not m.bags[rank]:
             push.add(m.group, first, places, total)
             return first + item * len(places)
-        ask, found = m.ask(rank), np.zeros((len(places), dim), np.float32)
+        ask, row_gradients = m.ask(rank), np.zeros((len(places), dim), np.float32)
         single = ask.single
         rest, begin = int(np.count_nonzero(single)), first
         first += item * rest
         for bag, inverse in _spread(ask):
-            own = push.take(m.group, dim, first, bag.size)
+            vectors = push.take(m.group, dim, first, bag.size)
             pool_backward(
-                own, inverse, bag.offsets, len(places), mode=bag.mode, weights=bag.weights, into=found
+                vectors,
+                inverse,
+                bag.offsets,
+                len(places),
+                mode=bag.mode,
+                weights=bag.weights,
+                into=row_gradients,
             )
             first += item * bag.size
-        found *= np.float32(1.0 / self._holders.ranks)
-        found[single] = push.take(m.group, dim, begin, rest)
-        total[places] += found
+        row_gradients *= np.float32(1.0 / self._holders.ranks)
+        row_gradients[single] = push.take(m.group, dim, begin, rest)
+        total[places] += row_gradients
         return first
 
     def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
-        """Return what a rank pushes of each group."""
-        found: list[Ask | None] = [None] * len(self._groups)
+        """Return the part of each group that a rank pushes."""
+        asks: list[Ask | None] = [None] * len(self._groups)
         if push.number is None:
-            return push.asks or found
+            return push.asks or asks
         for m in self._kept[push.number]:
-            found[m.group] = m.ask(rank)
-        return found
+            asks[m.group] = m.ask(rank)
+        return asks
 
 
 def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Ask | None]]) -> list[Merged]:
-    """Return what all ranks ask for, one for each table group that any of them names, even without ids."""
-    found = []
+    """Return all ranks' ids: one item per table group that any rank requests, even without ids."""
+    result = []
     for group in groups:
-        parts = [one[group.index] for one in asked]
+        parts = [asks[group.index] for asks in asked]
         if any(part is not None for part in parts):
-            found.append(_merge(group.index, [part or no_ids(group) for part in parts]))
-    return found
+            result.append(_merge(group.index, [part or no_ids(group) for part in parts]))
+    return result
 
 
 def _merge(group: int, parts: Sequence[Ask]) -> Merged:
@@ -227,7 +234,7 @@ def _merge(group: int, parts: Sequence[Ask]) -> Merged:
 
 
 def _spread(ask: Ask) -> Iterator[tuple[Bags, Positions]]:
-    """Yield each bag, and for each of its ids the position among all that were asked for."""
+    """Yield each bag, and for each of its ids the position among all requested ids."""
     for bag in ask.bags:
         yield bag, bag.inverse + np.int32(ask.splits[bag.table])
 

@@ -1,4 +1,4 @@
-"""Which rank holds which rows."""
+"""The placement of rows on ranks."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from satrap.schema import Table
 from satrap.store import BUCKETS, StoreConfig
 
 PLACEMENTS = ("row_wise", "table_wise", "replicated")
-"""Their names, the first choice first."""
+"""Names of placements, in order of preference."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who holds the rows of each table, by the names that recommender systems use.
+    """The placement of each table, by the names that recommender systems use.
 
     - "row_wise": each rank holds the rows of its buckets. Load is even, whatever the sizes of the tables.
-    - "table_wise": one rank holds the whole table. Tables are dealt to ranks so that widths add up evenly.
+    - "table_wise": one rank holds the whole table. Tables are assigned to ranks so that widths add up evenly.
     - "replicated": every rank holds all rows. Rows are never sent; instead, each rank sends the gradients to
       all others, and all take the same steps. For small tables whose ids occur in nearly every batch.
 
-    Results do not depend on it, bit for bit, whatever the number formats on the wire. Only where a rank that
-    holds a whole table pools its rows (`CollectiveExchange`), formats other than float32 round the vectors in
-    place of the rows.
+    Results do not depend on the placement, bit for bit, in all number formats. The one exception is a rank
+    that pools the rows of its whole table (`CollectiveExchange`): formats other than float32 then round the
+    vectors instead of the rows.
 
     Args:
-        default: for all tables but those of `tables`.
+        default: placement of all tables that are not in `tables`.
         tables: table name -> its placement.
-        owners: table-wise table -> the rank that holds it, modulo their number; default: dealt as above.
+        owners: table-wise table -> the rank that holds it, modulo the number of ranks; default: assigned as
+            above.
 
     Raises:
         ConfigError: an unknown placement, or a negative rank.
@@ -54,9 +55,7 @@ class Placement:
     def __post_init__(self) -> None:
         for value in (self.default, *self.tables.values()):
             if value not in PLACEMENTS:
-                raise ConfigError(
-                    f"the placement {value!r} is unknown", fix=f"use one of {', '.join(PLACEMENTS)}"
-                )
+                raise ConfigError(f"unknown placement {value!r}", fix=f"use one of {', '.join(PLACEMENTS)}")
         for table, rank in self.owners.items():
             if rank < 0:
                 raise ConfigError(f"the owner of table {table!r} must be a rank >= 0, got {rank}")
@@ -66,24 +65,24 @@ class Placement:
         return self.tables.get(table, self.default)
 
     def check(self, tables: Sequence[Table], store: StoreConfig) -> None:
-        """Raise `ConfigError` if it names other tables, or does not go with them or the store's settings."""
+        """Raise `ConfigError` for unknown tables, and for placements that table limits do not allow."""
         if not tables:
             raise without_tables()
         names = {table.name for table in tables}
         unknown = sorted((set(self.tables) | set(self.owners)) - names)
         if unknown:
             raise ConfigError(
-                f"there is no table {unknown[0]!r} to place",
+                f"the placement names an unknown table {unknown[0]!r}",
                 fix=f"tables: {', '.join(sorted(names)) or 'none'}",
             )
         bounds = dict.fromkeys((t.name for t in tables if t.memory is not None), "its own memory")
         for table, used in (bounds | store.bounds(tables)).items():
             if self.of(table) != "row_wise":
                 raise ConfigError(
-                    f"{used} goes with the placement row_wise only",
+                    f"{used} requires the placement row_wise",
                     where=f"table {table!r}",
-                    why="else which rows there are would depend on the placement, and replicas would differ",
-                    fix=f"remove {used}, or place the table row_wise",
+                    why="with other placements, the limit would change results and make replicas differ",
+                    fix=f"remove {used}, or set the placement of table {table!r} to row_wise",
                 )
 
 
@@ -92,7 +91,7 @@ class Holders:
 
     Args:
         groups: the table groups.
-        placement: of their tables.
+        placement: placement of their tables.
         ranks: the processes.
     """
 
@@ -105,10 +104,10 @@ class Holders:
         self._all = Splitter(groups, self._map, owners)
         self._one = Splitter(groups, self._map, owners | {t: self._owners(t, self._rank) for t in names})
         copied = [np.array([placement.of(t) == "replicated" for t in g.tables]) for g in groups]
-        self._copied = [own if own.any() and ranks.size > 1 else None for own in copied]
+        self._copied = [mask if mask.any() and ranks.size > 1 else None for mask in copied]
 
     def _dealt(self, groups: Sequence[TableGroup]) -> dict[str, int]:
-        """Return the rank of each table that one rank holds: the widest first, to who has the least."""
+        """Return the rank of each table-wise table: the widest first, to the least loaded rank."""
         dims = {table: group.dim for group in groups for table in group.tables}
         whole = {t: float(dim) for t, dim in dims.items() if self._placement.of(t) == "table_wise"}
         return deal(whole, self.ranks, self._placement.owners)
@@ -122,11 +121,11 @@ class Holders:
         return np.full(BUCKETS, replica, np.uint16)
 
     def asks(self, request: Request, *, everywhere: bool) -> list[Ask]:
-        """Return what each rank is asked for.
+        """Return the part of a request for each rank.
 
         Args:
             request: the ids.
-            everywhere: every rank is told the ids of replicated tables; else only this one.
+            everywhere: send the ids of replicated tables to every rank; else only to this one.
 
         Raises:
             StoreError: wrong dtypes or splits.
@@ -143,14 +142,16 @@ class Holders:
             owner = self._owner[tables[bag.table]]
             bags[owner].append(bag)
             vectors[owner].append(np.arange(base, base := base + bag.size, dtype=np.int32))
-        found = []
+        asks = []
         for rank, part in enumerate(parts):
-            assert part.positions is not None  # a rank alone pools nothing
+            assert part.positions is not None  # a single rank does not pool
             positions = part.positions - np.repeat(shift, np.diff(part.splits))
             ask = self._ask(rank, request.group, replace(part, positions=positions), request.pooled)
-            rows, gradients = (np.concatenate([own, *vectors[rank]]) for own in (ask.rows, ask.gradients))
-            found.append(replace(ask, bags=bags[rank], rows=rows, gradients=gradients))
-        return found
+            rows, gradients = (
+                np.concatenate([single, *vectors[rank]]) for single in (ask.rows, ask.gradients)
+            )
+            asks.append(replace(ask, bags=bags[rank], rows=rows, gradients=gradients))
+        return asks
 
     def _ask(self, rank: int, group: int, part: Part, pooled: Mask | None = None) -> Ask:
         if part.positions is None:
@@ -162,10 +163,10 @@ class Holders:
         return Ask(part.ids, part.splits, (), rows, gradients)
 
     def copied(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | None:
-        """Return which of some ids have replicas, so that their rows do not travel; None: none.
+        """Return a mask of the ids with replicas, whose rows are not sent; None: no id has any.
 
         Args:
-            rank: to or from which they would travel; this one sends itself all.
+            rank: the other rank, sender or receiver; for this rank itself, everything counts as sent.
             group: index of the table group.
             splits: int64[tables + 1], of the ids by table.
         """
@@ -184,11 +185,11 @@ class Holders:
 
     @property
     def buckets(self) -> Sequence[int]:
-        """The buckets of this rank, of tables that are not at one rank."""
+        """The buckets of this rank, in tables that are not on a single rank."""
         return self._map.buckets(self._rank)
 
     def held(self, table: str) -> Sequence[int]:
-        """Return the buckets of a table that this rank has."""
+        """Return the buckets of a table that this rank holds."""
         match self._placement.of(table):
             case "row_wise":
                 return self.buckets
@@ -197,23 +198,23 @@ class Holders:
         return range(BUCKETS)
 
     def saved(self, table: str) -> Sequence[int]:
-        """Return the buckets of a table that this rank saves: of replicas each rank saves a part."""
+        """Return the buckets of a table that this rank saves: a part of a replicated table."""
         return self.buckets if self._placement.of(table) == "replicated" else self.held(table)
 
     def counted(self, table: str) -> bool:
-        """Return whether this rank's counters of a table count: of replicas only those of rank 0 do."""
+        """Return whether this rank's counters of a table count; for replicated tables only rank 0's do."""
         return self._placement.of(table) != "replicated" or self._rank == 0
 
 
 def deal(loads: Mapping[str, float], ranks: int, given: Mapping[str, int]) -> dict[str, int]:
-    """Return a rank for each load: the largest first, to the rank that has least (Graham, 1969).
+    """Return a rank for each load: the largest first, to the least loaded rank (Graham, 1969).
 
-    Without `given`, the busiest rank has at most 4/3 of what is possible. Of equals, the first comes first.
+    Without `given`, the busiest rank has at most 4/3 of the optimum. Equal loads keep their order.
 
     Args:
         loads: name -> load.
-        ranks: their number.
-        given: ranks of some names, modulo their number.
+        ranks: number of ranks.
+        given: preset ranks of some names, modulo the number of ranks.
     """
     sums, owners = [0.0] * ranks, dict[str, int]()
     for name in sorted(loads, key=lambda name: -loads[name]):

@@ -18,7 +18,7 @@ from satrap.exchange.traffic import Rounding
 from satrap.store.types import address, check_rows, not_finite
 
 _NOTHING, _WITH_IDS, _REFUSED = -1, -2, -3
-"""In place of the number of the lookup that an update is for."""
+"""Special values of the lookup number in an update."""
 _NO_BYTES = np.empty(0, np.uint8)
 
 
@@ -27,13 +27,13 @@ class Push:
     """One rank's gradients for the rows of this rank.
 
     Args:
-        number: of the lookup that they are for; None: of none.
-        asks: in place of a number: the ids of each table group.
-        rows: gradients of all groups as bytes: of each group in the order of the ids, then of the bags. Those
-            of ids are divided by the number of ranks.
-        scales: float64 per group: the gradients were multiplied by it.
+        number: number of the lookup that they are for; None: no kept lookup.
+        asks: without a number: the ids of each table group.
+        rows: gradients of all groups as bytes: for each group in the order of the ids, then of the bags.
+            Gradients of ids are divided by the number of ranks.
+        scales: float64 per group: the factor on the gradients.
         code: their number format.
-        refused: the rank wants no gradients to be applied, of any rank.
+        refused: the rank rejects the update on all ranks.
     """
 
     number: int | None = None
@@ -58,13 +58,13 @@ class Push:
 
 
 class Pushes:
-    """Packs and unpacks what each rank gets of an update: the number of its lookup or ids, then gradients.
+    """Packs and unpacks updates: the number of a lookup, or its ids, then gradients.
 
     Args:
         groups: the table groups.
         code: number format of gradients.
         ranks: number of ranks.
-        rounding: measures how far gradients are rounded.
+        rounding: measures the rounding of gradients.
     """
 
     def __init__(self, groups: Sequence[TableGroup], code: int, ranks: int, rounding: Rounding) -> None:
@@ -80,59 +80,59 @@ class Pushes:
         """Return the message to each rank.
 
         Args:
-            number: of the lookup; None: one that the owners do not know any more.
-            requests: of the lookup; without any, the messages say that this rank has no gradients.
-            asks: by request, what each rank was asked for.
+            number: number of the lookup; None: the owners no longer keep it.
+            requests: requests of the lookup; if empty, the messages mean that this rank has no gradients.
+            asks: by request, the part of each rank.
             gradients: float32[request.rows, dim] per request.
 
         Raises:
-            StoreError: wrong shapes, or a gradient that is not finite on its way.
+            StoreError: wrong shapes, or a gradient that is not finite in the number format.
         """
         if not requests:
             return self._said(_NOTHING)
         scales = np.ones(len(self._groups))
         rows: list[list[Bytes]] = [[] for _ in range(self._ranks)]
-        given = sorted(zip(requests, asks, gradients, strict=True), key=lambda one: one[0].group)
-        for request, of_request, one in given:
+        triples = sorted(zip(requests, asks, gradients, strict=True), key=lambda one: one[0].group)
+        for request, of_request, values in triples:
             group = self._groups[request.group]
             if group.frozen:
                 continue
-            own = check_rows(one, request.rows, group.dim, "gradients")
-            scales[group.index] = scale_of(own, self._code)
+            checked = check_rows(values, request.rows, group.dim, "gradients")
+            scales[group.index] = scale_of(checked, self._code)
             for message, ask in zip(rows, of_request, strict=True):
-                message.append(self._gathered(own, ask, group, scales[group.index]))
+                message.append(self._gathered(checked, ask, group, scales[group.index]))
         ids = [_NO_BYTES] * self._ranks
         if number is None:
             number, ids = _WITH_IDS, by_rank(self._groups, self._ranks, requests, asks)
         head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
-        return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
+        return [joined([head, sent_ids, *parts]) for sent_ids, parts in zip(ids, rows, strict=True)]
 
     def refusal(self) -> list[Bytes]:
-        """Return the messages that refuse an update."""
+        """Return the messages that reject an update."""
         return self._said(_REFUSED)
 
     def _said(self, number: int) -> list[Bytes]:
         return [np.array([number], np.int64).view(np.uint8)] * self._ranks
 
     def _gathered(self, rows: Array, ask: Ask, group: TableGroup, scale: float) -> Bytes:
-        """Return the gradients for a rank times a scale, those of rows divided by the number of ranks.
+        """Return a rank's gradients times a scale; those of rows are divided by the number of ranks.
 
-        Those of vectors are divided by the owner, once it has summed them as this rank would.
+        Gradients of vectors are divided by the owner, once it has summed them in this rank's order.
         """
         positions, vectors = ask.gradients, sum(bag.size for bag in ask.bags)
         parts = [(positions, scale / self._ranks)]
         if positions is not None and vectors:
             cut = len(positions) - vectors
             parts = [(positions[:cut], scale / self._ranks), (positions[cut:], scale)]
-        found = [gather_gradients(rows, places, self._code, factor) for places, factor in parts]
-        if not all(finite for _, finite in found):
+        gathered = [gather_gradients(rows, places, self._code, factor) for places, factor in parts]
+        if not all(finite for _, finite in gathered):
             raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
-        for (places, factor), (raw, _) in zip(parts, found, strict=True):
+        for (places, factor), (raw, _) in zip(parts, gathered, strict=True):
             self._rounding.note(rows, raw, self._code, places, factor)
-        return joined(raw for raw, _ in found)
+        return joined(raw for raw, _ in gathered)
 
     def unpack(self, message: Bytes) -> Push:
-        """Return what a rank sent as its part of an update."""
+        """Return a rank's part of an update."""
         number, rest = int(message[:8].view(np.int64)[0]), message[8:]
         if number in (_NOTHING, _REFUSED):
             return Push(refused=number == _REFUSED)

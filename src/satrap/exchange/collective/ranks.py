@@ -1,4 +1,4 @@
-"""What a collective exchange needs of the processes that take part."""
+"""The group communication that a collective exchange needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Ranks(Protocol):
     """Processes that send each other bytes, all at the same time.
 
     Every method is called by all of them, in the same order, by one thread of each. It raises `ExchangeError`
-    if one does not take part in time.
+    if a process does not take part in time.
 
     Attributes:
         rank: number of this process, 0..size - 1.
@@ -29,39 +29,39 @@ class Ranks(Protocol):
         """Send bytes to all ranks.
 
         Args:
-            given: what is sent, in order of rank.
+            given: bytes to send, in order of rank.
             lengths: bytes to each rank.
             sizes: bytes from each rank.
 
         Returns:
-            What each rank has sent to this one.
+            The bytes from each rank.
         """
 
     def another(self) -> Ranks:
         """Return the same processes for another thread."""
 
     def close(self) -> None:
-        """Leave the others."""
+        """Disconnect from the other processes."""
 
 
 class Alone:
-    """A process alone; see `Ranks`."""
+    """A single process; see `Ranks`."""
 
     rank, size = 0, 1
 
     def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
-        """Return what was given."""
+        """Return the bytes given."""
         return [given]
 
     def another(self) -> Alone:
-        """Return this."""
+        """Return this object."""
         return self
 
     def close(self) -> None:
-        """Nobody is there to be left."""
+        """Do nothing: there are no other ranks."""
 
 
 def joined(parts: Iterable[Bytes]) -> Bytes:
-    """Return bytes one after the other; a part that is alone is not copied."""
+    """Return bytes one after the other; a single part is not copied."""
     filled = [part for part in parts if len(part)]
     return filled[0] if len(filled) == 1 else np.concatenate([np.empty(0, np.uint8), *filled])

@@ -13,17 +13,17 @@ from satrap.store.statistics import TableStatistics, merged
 
 
 class CollectiveTelemetry:
-    """Counters as they were when the ranks last shared them, now and then; one rank may ask alone.
+    """Counters as of the last time that the ranks shared them; reading them is not a collective call.
 
     Args:
         shard: the rows of this rank.
-        channel: to the other ranks.
-        holders: say whose counters of a table count.
+        channel: channel to the other ranks.
+        holders: placement of rows; decides whose counters of a table count.
 
     Attributes:
-        meter: of this rank's requests.
-        refused: updates that this rank refused before it sent them.
-        channels: whose bytes count.
+        meter: meter of this rank's requests.
+        refused: updates that this rank rejected before it sent them.
+        channels: channels whose bytes count.
     """
 
     def __init__(self, shard: Shard, channel: Channel, holders: Holders) -> None:
@@ -32,12 +32,16 @@ class CollectiveTelemetry:
         self._shards = [ShardStatistics(**merged([shard.statistics()]))] * channel.ranks.size
 
     def share(self) -> None:
-        """Tell all ranks this rank's counters, and take theirs."""
-        own = ShardStatistics(**merged([self._shard.statistics()]), shard=self._channel.ranks.rank)
-        tables = {t: c if self._holders.counted(t) else TableStatistics() for t, c in own.tables.items()}
-        rows = own.rows - sum(own.tables[table].rows - tables[table].rows for table in tables)
-        own = replace(own, rows=rows, tables=tables, refused=own.refused + self.refused)
-        self._shards = [ShardStatistics.of(one) for one in self._channel.tell(Operation.FLUSH, asdict(own))]
+        """Send this rank's counters to all ranks, and store theirs."""
+        statistics = ShardStatistics(**merged([self._shard.statistics()]), shard=self._channel.ranks.rank)
+        tables = {
+            t: c if self._holders.counted(t) else TableStatistics() for t, c in statistics.tables.items()
+        }
+        rows = statistics.rows - sum(statistics.tables[table].rows - tables[table].rows for table in tables)
+        statistics = replace(statistics, rows=rows, tables=tables, refused=statistics.refused + self.refused)
+        self._shards = [
+            ShardStatistics.of(reply) for reply in self._channel.tell(Operation.FLUSH, asdict(statistics))
+        ]
 
     def statistics(self) -> ExchangeStatistics:
         """See `Telemetry.statistics`; a few updates old unless all ranks have just called `flush`."""

@@ -1,4 +1,4 @@
-"""Ranks that `torch.distributed` joins."""
+"""Ranks over `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _LOOK = timedelta(seconds=0.25)
 class TorchRanks:
     """The processes of `torch.distributed`, which must be initialized; see `Ranks`.
 
-    Making one is a collective call, too: all processes make theirs, in the same order.
+    The constructor is a collective call as well: all processes call it, in the same order.
 
     Args:
         deadline: seconds until a process that does not take part counts as lost, default 30.
-        silent: asked for the ranks that seem to be dead once one is lost, see `ConnectedWorkers.silent`.
-        among: only these of them are ranks, and only they make theirs; default all.
-        watch: returns what is called now and then while this process waits, and raises an `ExchangeError` if
-            another shows no sign of life, see `ConnectedWorkers.watch`; default: the deadline alone decides.
+        silent: returns the ranks that seem to be dead, called once one is lost, see
+            `ConnectedWorkers.silent`.
+        among: restricts the ranks to these processes, and only they call the constructor; default all.
+        watch: returns a function to call now and then while this process waits, which raises an
+            `ExchangeError` if another sends no heartbeat, see `ConnectedWorkers.watch`; default: only the
+            deadline counts.
     """
 
     def __init__(
@@ -55,11 +57,11 @@ class TorchRanks:
                 received, sent, list(sizes), list(lengths), group=self._group, async_op=True
             )
             self._wait(work)
-        except RuntimeError as error:  # closed connections, time-outs
+        except RuntimeError as error:  # closed connections, timeouts
             raise ExchangeError(
                 f"rank {self.rank} lost {self._named()}: {str(error).splitlines()[0][-160:]}",
                 where=STAGE,
-                why="the ranks hold the tables together: without one of them, its rows are gone",
+                why="the ranks hold the tables together: without one of them, its rows are lost",
                 fix="look at the other ranks' logs, and resume from the newest snapshot",
             ) from error
         return np.split(received.numpy(), np.cumsum(sizes)[:-1])
@@ -69,7 +71,7 @@ class TorchRanks:
         while not work.is_completed():
             try:
                 work.wait(_LOOK)
-            except RuntimeError:  # not yet, or it has failed: then the last line raises it again
+            except RuntimeError:  # not completed, or failed: then the last line raises the error again
                 self._look(look)
         work.wait()
 
@@ -77,13 +79,13 @@ class TorchRanks:
         try:
             look()
         except ExchangeError:
-            # To drop the last reference to the group is to wait for this call, perhaps for ever: keep one.
+            # Dropping the last reference to the group would wait for this call, perhaps forever: keep one.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
             raise
 
     def _named(self) -> str:
-        found = self._silent()
-        return f"rank {', '.join(map(str, found))}" if found else "another rank"
+        silent = self._silent()
+        return f"rank {', '.join(map(str, silent))}" if silent else "another rank"
 
     def another(self) -> TorchRanks:
         """See `Ranks.another`; a collective call."""
@@ -91,8 +93,8 @@ class TorchRanks:
 
     def close(self) -> None:
         """See `Ranks.close`."""
-        # The name of a group of some is made of its ranks and free again once it is destroyed. A later one
-        # would find its addresses in the store.
+        # A group of some ranks is named after its ranks, and its name is free again once it is destroyed. A
+        # later group of the same name would find the old addresses in the store.
         if self._among is None:
             dist.destroy_process_group(self._group)
             self._group = None  # its threads end with the last reference, see `ConnectedWorkers.close`

@@ -1,4 +1,4 @@
-"""Rows in other processes: shard servers, and the exchange that talks to them.
+"""Rows in other processes: shard servers, and their exchange.
 
 `ShardServer` serves one shard of every table on a socket; `satrap shard` runs it. A worker uses
 `ServersExchange`. They exchange checked binary messages (`satrap.rpc`), never code.

@@ -1,4 +1,4 @@
-"""The answers of several shards to one lookup, put together for the caller."""
+"""Assembles the responses of several shards to one lookup."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from satrap.store import floats
 
 
 class Answers:
-    """Puts the rows of all shards together, straight into one array per request.
+    """Assembles the rows of all shards directly in one array per request.
 
     Args:
-        call: completed when all shards have answered.
+        call: completed when all shards have responded.
         lookup: the lookup; its places are the parts of each shard, per request.
         widths: numbers per row, for each request.
         shards: number of shards.
@@ -31,7 +31,7 @@ class Answers:
         self._rows = [floats(len(r.ids), w) for r, w in zip(lookup.requests, widths, strict=True)]
 
     def answer(self, shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
-        """Take the answer of one shard."""
+        """Handle the response of one shard."""
         if error is not None:
             self._call.fail(error)
             return
@@ -46,7 +46,7 @@ class Answers:
 
     def _put(self, shard: int, section: Section, part: Part, rows: Array) -> None:
         if (section.count, section.dim) != (len(part.ids), rows.shape[1]) or section.format == NO_ROWS:
-            raise ExchangeError(f"shard {shard} answered with rows of another shape than asked for")
+            raise ExchangeError(f"shard {shard} answered with rows of a different shape than requested")
         if part.positions is None:
             from_wire(section, rows)
         else:

@@ -28,10 +28,10 @@ def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
 
 def unpack_arrays(parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
     """Return copies of the packed arrays; raise a `FrameError` if the parts do not fit."""
-    # there may be hundreds of thousands
+    # the text may name hundreds of thousands of arrays
     about = unpack_text(parts[0], most=MAX_ANSWER).get("arrays") if parts else None
     if not isinstance(about, dict) or len(about) != len(parts) - 1:
-        raise FrameError("arrays without their names")
+        raise FrameError("a message has arrays without names")
     named = zip(about.items(), parts[1:], strict=True)
     return {name: _array(name, layout, part) for (name, layout), part in named}
 
@@ -42,7 +42,7 @@ def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
             data = as_bytes(part)
             if len(data) == math.prod(shape) * np.dtype(dtype).itemsize:
                 return np.array(data.view(dtype)).reshape(shape)
-    raise FrameError(f"array {name!r} does not have the bytes it announces")
+    raise FrameError(f"array {name!r} does not have the number of bytes of its dtype and shape")
 
 
 def pack_chunk(chunk: Chunk) -> list[Buffer]:
@@ -60,7 +60,7 @@ def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
     about = unpack_text(parts[0])
     table, rows, columns = about.get("table"), about.get("rows"), about.get("columns")
     if not isinstance(table, str) or type(rows) is not int or rows < 0 or not isinstance(columns, dict):
-        raise FrameError("a chunk does not say its table, rows and columns")
+        raise FrameError("a chunk lacks its table, rows or columns")
     if memoryview(parts[1]).nbytes != rows * 8:
         raise FrameError(f"a chunk has {memoryview(parts[1]).nbytes} bytes of ids for {shortened(rows)} rows")
     arrays = {

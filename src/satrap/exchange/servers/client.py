@@ -1,4 +1,4 @@
-"""The exchange of a worker whose rows live in shard servers."""
+"""The exchange of a worker whose rows are on shard servers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from satrap.store.types import check_rows, not_finite
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Rows that are on their way, with their optimizer state.
+    """Rows that are being fetched, with their optimizer state.
 
     Args:
         rows: float32[n, dim + width] for each request: weights, then state.
-        updates: of each shard that has answered: the updates that each request's table group had seen.
+        updates: for each shard that has responded, the number of updates that each request's group had seen.
     """
 
     rows: Future[list[Array]]
@@ -54,39 +54,39 @@ class ServersExchange:
     ```
 
     Requests are split by bucket, sent to all shards at once and answered in the order issued, as `Exchange`
-    promises. With `Wire("float32", "float32")` the rows are those of a `LocalExchange` to the bit, for any
-    number of shards. If a connection breaks, it is made again and what was lost is sent again; every update
-    is applied exactly once. A shard that does not answer within the deadline ends the exchange with an
-    `ExchangeError` that names it.
+    guarantees. With `Wire("float32", "float32")` the rows are equal to a `LocalExchange`'s to the bit, for
+    any number of shards. If a connection breaks, it is re-established and lost messages are sent again; every
+    update is applied exactly once. A shard that does not respond within the deadline ends the exchange with
+    an `ExchangeError` that names it.
 
     Args:
         addresses: HOST:PORT per shard, in the order of their numbers, the same for all workers.
         tables: the tables, each with an optimizer.
-        store: how rows start and how many are kept. Its memory, that of a table and the size of its tier are
-            for `shares` shards together; the tier's folder is on their machines. The memory of its admission
-            is for each shard.
+        store: initialization and limits of rows. Its memory, the memory of a table and the size of its tier
+            are totals over `shares` shards; the tier's folder is on the shards' machines. The memory of its
+            admission is per shard.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
             (an empty one if it has no batch), and lookups wait for the steps before them.
-        ordered: in "sync", lookups of a step are served in the order of ranks, so that rows that go, and ids
-            that are admitted by chance, do not depend on which worker is faster. Every rank must then issue
-            one lookup per step (an empty one if it has no batch). Default False.
-        worker: which worker of which run this is. Gradients are multiplied by 1 / world.
-        epoch: of the default map, default 1.
-        map: which shard owns which bucket; default: an even split.
-        shares: number of shards among which the memory is divided; default: as many as there are.
+        ordered: in "sync", lookups of a step are served in the order of ranks, so that eviction, and
+            admission by chance, do not depend on which worker is faster. Every rank must then issue one
+            lookup per step (an empty one if it has no batch). Default False.
+        worker: rank and run of this worker. Gradients are multiplied by 1 / world.
+        epoch: epoch of the default map, default 1.
+        map: owner of each bucket; default: an even split.
+        shares: number of shards over which the memory is split; default: the number of addresses.
         options: key, deadline and heartbeat; see `ClientOptions`.
 
     Attributes:
         tables, seed, wire, mode, world: of the arguments.
-        map: which shard owns which row; `moves` may change it.
+        map: owner of each row; `moves` may change it.
         moves: moves buckets between the shards.
         splitter: splits requests among the shards.
 
     Raises:
-        ConfigError: impossible arguments, or shards that are configured for something else.
-        ExchangeError: a shard cannot be reached or refuses the key.
+        ConfigError: invalid arguments, or shards with another configuration.
+        ExchangeError: a shard cannot be reached or rejects the key.
     """
 
     collective = False
@@ -124,7 +124,7 @@ class ServersExchange:
         if any((o["groups"], o["completed"]) != (first["groups"], first["completed"]) for o in others):
             self._shards.close()
             raise ExchangeError(
-                "the shards disagree on how many steps are complete",
+                "the shards disagree on the number of complete steps",
                 fix="restart all shards, or restore all from one snapshot",
             )
         self._shards.step = int(first["completed"])
@@ -152,13 +152,13 @@ class ServersExchange:
         )
 
     def _hello(self, shard: int, map: ShardMap) -> dict[str, Any]:
-        """Return what a shard hears first, under a map."""
+        """Return the hello to a shard, under a map."""
         return ShardConfig(*self._plain, shard, map).to_dict() | self._about
 
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not answer in time."""
+        """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not respond in time."""
         if known is not None:
             return answered(requests, known)
         call: Call[list[Array]] = self._shards.call(limited=True)
@@ -168,11 +168,11 @@ class ServersExchange:
         return lookup
 
     def fetch(self, requests: Sequence[Request], widths: Sequence[int]) -> Fetch:
-        """Do what `lookup` does, but bring the optimizer's state as well, and all in float32.
+        """Look up rows together with their optimizer state, all in float32.
 
         Args:
             requests: as for `lookup`.
-            widths: numbers per row of each request: its dim and those of the state.
+            widths: numbers per row of each request: its dim plus the width of the state.
         """
         call: Call[list[Array]] = self._shards.call(limited=True)
         call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
@@ -181,7 +181,7 @@ class ServersExchange:
         return fetch
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """See `Exchange.prefetch`; ids are sent ahead to the shards that have a tier, and may be lost."""
+        """See `Exchange.prefetch`; ids are sent to the shards that have a tier, and may get lost."""
         if self._tiered:
             self._shards.post(partial(self._send_ahead, list(requests)))
 
@@ -193,7 +193,7 @@ class ServersExchange:
         lr_scale: float,
         finite: bool = False,
     ) -> None:
-        """See `Exchange.update`. Shards look at what arrives, whatever the caller says."""
+        """See `Exchange.update`. Shards check gradients on arrival, even if the caller has."""
         self._shards.raise_error()
         lookup = Lookup.given(lookup, self)
         call: Call[None] = self._shards.call(limited=True)
@@ -210,15 +210,15 @@ class ServersExchange:
         """See `Exchange.close`. Closing twice is fine."""
         self._shards.close()
 
-    # -- in the loop's thread
+    # -- in the client loop's thread
 
     def _turn(self, map: ShardMap) -> None:
-        """Split by another map from now on. No request that was split by the old one may be open."""
+        """Use another map from now on. No request that was split by the old map may be open."""
         assert not any(peer.open(SPLIT) for peer in self._shards.peers.values())
         self.map, self.splitter = map, Splitter(self.groups, map)
 
     def _send_ahead(self, requests: Sequence[Request]) -> None:
-        with contextlib.suppress(StoreError):  # what is wrong with it is said when it is looked up
+        with contextlib.suppress(StoreError):  # the lookup itself will report the error
             splits = [self.splitter.split(r) for r in requests]
             for shard in self._tiered:
                 sections = sections_of(requests, splits, shard)
@@ -259,7 +259,7 @@ class ServersExchange:
     def _send_update(
         self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, call: Call[None], step: int
     ) -> None:
-        if self._shards.error is not None:  # as a refused update stops those behind it
+        if self._shards.error is not None:  # a rejected update also stops all updates behind it
             call.fail(self._shards.error)
             return
         try:
@@ -268,7 +268,7 @@ class ServersExchange:
             for shard, parts in messages.items():
                 size = sum(memoryview(part).nbytes for part in parts)
                 if refusal := self._shards.peers[shard].refusal(Kind.UPDATE, size):
-                    raise refusal  # before any shard has its part
+                    raise refusal  # before any part is sent: all shards get their part, or none
         except StoreError as error:
             self.telemetry.refused += 1
             call.fail(error)
@@ -279,9 +279,10 @@ class ServersExchange:
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
     def _split(self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]) -> bool:
-        """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails.
+        """Split a lookup among the shards; if it is invalid, or too large for a response, `call` fails.
 
-        `row_sizes` are the bytes of a row in the answer to each request; read once these are checked.
+        `row_sizes` are the bytes of a row in the response to each request; read after the requests are
+        checked.
         """
         try:
             lookup.places = [self.splitter.split(r) for r in lookup.requests]
@@ -303,7 +304,7 @@ class ServersExchange:
         shard: int,
         then: OnAnswer,
     ) -> OnAnswer:
-        """Note what the shard had applied before it served a request, then pass its answer on."""
+        """Record how many updates the shard had applied before the request, then pass its response on."""
 
         def answered(parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
@@ -317,25 +318,25 @@ class ServersExchange:
         code = CODES[self.wire.backward]
         messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
         splits = lookup.places
-        if not splits or lookup.under is not self.map:  # rows may have moved since
+        if not splits or lookup.under is not self.map:  # rows may have moved since the lookup
             splits = [self.splitter.split(request) for request in lookup.requests]
-        for request, parts, given in zip(lookup.requests, splits, gradients, strict=True):
+        for request, parts, values in zip(lookup.requests, splits, gradients, strict=True):
             group = self.groups[request.group]
             if group.frozen:
                 continue
-            found = check_rows(given, len(request.ids), group.dim, "gradients")
-            scale = scale_of(found, code)
+            checked = check_rows(values, len(request.ids), group.dim, "gradients")
+            scale = scale_of(checked, code)
             for message, part in zip(messages, parts, strict=True):
-                rows, finite = gather_gradients(found, part.positions, code, scale / self.world)
+                rows, finite = gather_gradients(checked, part.positions, code, scale / self.world)
                 if not finite:
                     raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
-                self.telemetry.meter.backward.note(found, rows, code, part.positions, scale / self.world)
+                self.telemetry.meter.backward.note(checked, rows, code, part.positions, scale / self.world)
                 message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
         return messages
 
 
 def sections_of(requests: Sequence[Request], splits: Sequence[Sequence[Part]], shard: int) -> list[Section]:
-    """Return what a shard gets of some requests."""
+    """Return a shard's part of some requests."""
     return [
         Section(r.group, parts[shard].splits, parts[shard].ids)
         for r, parts in zip(requests, splits, strict=True)
@@ -354,17 +355,17 @@ def _check(
     if not addresses or len(set(addresses)) != len(addresses):
         raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
     if len(addresses) != len(map.members):
-        raise ConfigError(f"{len(addresses)} addresses were given for the shards {map.members} of the map")
+        raise ConfigError(f"got {len(addresses)} addresses for the shards {map.members} of the map")
     check_reach(addresses, options.key)
 
 
 def check_reach(addresses: Sequence[str], key: Key | None) -> None:
-    """Raise `ConfigError` if an address is none, or of another machine and there is no key."""
+    """Raise `ConfigError` for an invalid address, or an address of another machine without a key."""
     for address in addresses:
         host, _ = split_address(address)
         if key is None and not is_loopback(host):
             raise ConfigError(
-                f"shard {address} is on another machine: a key is needed",
-                why="without one, rows and gradients travel in the open and anyone may change them",
+                f"shard {address} is on another machine and needs a key",
+                why="without a key, rows and gradients are not encrypted, and others can modify them",
                 fix="give the cluster's key file",
             )

@@ -1,4 +1,4 @@
-"""What a client's hello tells a shard server about the tables, as plain data."""
+"""The table configuration in a client's hello to a shard server, as plain data."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ MAX_RUN = 64
 """Characters of a run's identity."""
 _LARGEST_SEED = 1 << 128
 OWN_RUN = secrets.token_hex(8)
-"""Identity of the run of clients that name none: all those of this process are of one run."""
+"""Default identity of a run: all clients of this process that name none belong to one run."""
 
 
 def without_tables() -> ConfigError:
-    """Return the error of processes that are to hold the rows of no table."""
+    """Return the error of processes that would hold rows, but have no tables."""
     return ConfigError(
         "there are no tables",
-        why="their rows are what these processes would hold",
+        why="an exchange only serves rows of tables",
         fix="leave Place.exchange out: a network without tables needs no rows",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ShardConfig:
-    """Everything the rows of one shard depend on; equal for all its clients.
+    """All settings that the rows of one shard depend on; equal for all its clients.
 
     Args:
-        tables: with an optimizer each, as `tables_to_dicts` writes them; their memory is this shard's share.
-        store: how rows start and how many this shard keeps; memory and tier are its own share.
+        tables: with an optimizer each, in the format of `tables_to_dicts`; their memory is this shard's
+            share.
+        store: initialization and limits of rows on this shard; memory and tier are its own share.
         shard: index of this shard.
-        map: of all shards; says which buckets it owns.
+        map: the map of all shards, with the owner of each bucket.
     """
 
     tables: tuple[Mapping[str, Any], ...]
@@ -64,7 +65,7 @@ class ShardConfig:
         """Build it from `to_dict` data.
 
         Raises:
-            ConfigError: something is missing or impossible.
+            ConfigError: a value is missing or invalid.
         """
         try:
             number = partial(whole, data)
@@ -81,28 +82,28 @@ class ShardConfig:
                 ShardMap.from_dict(data),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise ConfigError(f"a hello lacks or distorts {error}") from error
+            raise ConfigError(f"a hello lacks a value or has an invalid one: {error}") from error
         if not made.tables:
             raise without_tables()
         if made.shard not in made.map.members:
-            raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
+            raise ConfigError(f"unknown shard {made.shard}: the map has {made.map.shards} shards")
         return made
 
     def difference(self, other: ShardConfig) -> str:
-        """Return what differs, in words; empty if nothing does."""
-        mine, theirs = ({"digest": one.map.digest, **one.to_dict()} for one in (self, other))
+        """Return the first difference as text; empty if there is none."""
+        mine, theirs = ({"digest": config.map.digest, **config.to_dict()} for config in (self, other))
         for key in ("shard", "shards", "epoch", "digest", "seed", "memory", "admission", "eviction", "tier"):
             if mine[key] != theirs[key]:
-                return f"{key} {mine[key]} here, {theirs[key]} asked for"
-        for here, asked in zip(self.tables, other.tables, strict=False):
-            if here != asked:
-                return f"table {here['name']!r}: {dict(here)} here, {dict(asked)} asked for"
+                return f"{key} {mine[key]} here, {theirs[key]} requested"
+        for here, requested in zip(self.tables, other.tables, strict=False):
+            if here != requested:
+                return f"table {here['name']!r}: {dict(here)} here, {dict(requested)} requested"
         if len(self.tables) != len(other.tables):
-            return f"{len(self.tables)} tables here, {len(other.tables)} asked for"
+            return f"{len(self.tables)} tables here, {len(other.tables)} requested"
         return ""
 
     def open(self) -> Shard:
-        """Make the store.
+        """Create the store.
 
         Raises:
             ConfigError: more table groups than a message can carry.
@@ -111,8 +112,8 @@ class ShardConfig:
         if (groups := len(store.groups)) > MAX_SECTIONS:
             store.close()
             raise ConfigError(
-                f"the tables form {groups} groups, a message carries {MAX_SECTIONS}",
-                why="tables are of one group only if dim, optimizer, number format, admission and eviction "
+                f"the tables form {groups} groups, but a message can carry only {MAX_SECTIONS}",
+                why="tables share a group only if dim, optimizer, number format, admission and eviction "
                 "are equal, and none has its own memory",
                 fix="use fewer different dims, optimizers and settings of single tables",
             )
@@ -121,16 +122,16 @@ class ShardConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerId:
-    """Which worker of which run a client is.
+    """The run, generation and rank of the worker that a client belongs to.
 
     Args:
-        rank, world: number of the worker and of all workers, default 0 of 1.
-        generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
-            without rows, and serve the older ones no more.
-        run: identity of the run, the same for all its workers, at most 64 characters; default one that this
-            process has made up. A shard serves one run at a time, until all its clients are closed; it then
-            keeps its rows for that run, and starts anew, without rows, for any other. Name the run to come
-            back to its rows from another process.
+        rank, world: number of the worker, and number of all workers, default 0 of 1.
+        generation: generation of the group of workers, default 0. Shards that receive a newer one start again
+            without rows, and no longer serve older ones.
+        run: identity of the run, the same for all its workers, at most 64 characters; default: one generated
+            by this process. A shard serves one run at a time, until all its clients are closed; it then keeps
+            its rows for that run, and starts again without rows for any other. Name the run to return to its
+            rows from another process.
 
     Raises:
         ConfigError: a rank that is not below `world`.
@@ -148,14 +149,14 @@ class WorkerId:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a hello says of the worker that sends it.
+    """The description of a worker in its hello.
 
     Args:
-        id: which worker of which run it is.
-        forward: code of the number format of the rows it is sent.
+        id: run, generation and rank.
+        forward: code of the number format of rows sent to it.
         gated: its requests wait until optimizer steps are complete (`sync` with several workers).
-        ordered: its lookups of a step, too, wait for those of lower ranks.
-        completed: steps of a gated worker's run that are complete: not 0 where a shard joins later.
+        ordered: its lookups of a step also wait for the lookups of lower ranks.
+        completed: complete steps of a gated worker's run: not 0 where a shard joins later.
     """
 
     id: WorkerId
@@ -169,30 +170,30 @@ class Worker:
         """Build it from a hello.
 
         Raises:
-            ConfigError: something is missing or impossible.
+            ConfigError: a value is missing or invalid.
         """
-        known: dict[str, Any] = {"mode": "hybrid", "generation": 0, "run": "", **data}
-        world = whole(known, "world", 1, MAX_WORLD)
-        rank = whole(known, "rank", 0, world - 1)
-        if known["mode"] not in ("sync", "hybrid"):
-            raise ConfigError(f"a hello has an unknown mode: {shortened(known['mode'])}")
-        forward = known.get("forward")
+        values: dict[str, Any] = {"mode": "hybrid", "generation": 0, "run": "", **data}
+        world = whole(values, "world", 1, MAX_WORLD)
+        rank = whole(values, "rank", 0, world - 1)
+        if values["mode"] not in ("sync", "hybrid"):
+            raise ConfigError(f"a hello has an unknown mode: {shortened(values['mode'])}")
+        forward = values.get("forward")
         if not isinstance(forward, str) or forward not in CODES:
             raise ConfigError(f"a hello has an unknown wire format: {shortened(forward)}")
-        gated = known["mode"] == "sync" and world > 1
-        ordered = gated and known.get("ordered") is True
-        generation = whole(known, "generation", 0, LARGEST)
-        completed = whole(known, "completed", 0, LARGEST) if gated and "completed" in known else 0
-        run = known["run"]
+        gated = values["mode"] == "sync" and world > 1
+        ordered = gated and values.get("ordered") is True
+        generation = whole(values, "generation", 0, LARGEST)
+        completed = whole(values, "completed", 0, LARGEST) if gated and "completed" in values else 0
+        run = values["run"]
         if not isinstance(run, str) or len(run) > MAX_RUN:
-            raise ConfigError(f"a hello has an impossible run: {shortened(run)}")
+            raise ConfigError(f"a hello has an invalid run: {shortened(run)}")
         return cls(WorkerId(rank, world, generation, run), CODES[forward], gated, ordered, completed)
 
 
 def _admission(data: Mapping[str, Any]) -> Admission:
     least, most = whole(data, "min_count", 1, 255), whole(data, "memory", 64, LARGEST)
     if type(data["probability"]) not in (int, float):
-        raise ConfigError(f"a hello has an impossible probability: {shortened(data['probability'])}")
+        raise ConfigError(f"a hello has an invalid probability: {shortened(data['probability'])}")
     return Admission(least, data["probability"], most)
 
 
@@ -203,14 +204,14 @@ def _eviction(data: Mapping[str, Any]) -> Eviction:
 
 def _tier(data: Mapping[str, Any]) -> Tier:
     if not isinstance(data["path"], str) or "\0" in data["path"]:
-        raise ConfigError(f"a hello has an impossible folder of a tier: {shortened(data['path'])}")
+        raise ConfigError(f"a hello has an invalid tier folder: {shortened(data['path'])}")
     return Tier(data["path"], whole(data, "size", 1, LARGEST))
 
 
 def store_to_dict(store: StoreConfig) -> dict[str, Any]:
-    """Return as plain data what a store needs besides its tables."""
+    """Return the settings of a store, without its tables, as plain data."""
     plain = asdict(store)
-    del plain["initial_scale"], plain["dtype"], plain["tables"]  # every table has its own
+    del plain["initial_scale"], plain["dtype"], plain["tables"]  # every table has its own values
     return plain
 
 
@@ -228,19 +229,21 @@ def tables_to_dicts(tables: Sequence[Table]) -> tuple[Mapping[str, Any], ...]:
             )
         optimizer = table.optimizer.to_dict()
         settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.items()}
-        own = {"admission": own_to_dict(table.admission), "eviction": own_to_dict(table.eviction)}
-        plain.append({f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings, **own})
+        retention = {"admission": own_to_dict(table.admission), "eviction": own_to_dict(table.eviction)}
+        plain.append(
+            {f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings, **retention}
+        )
     return tuple(plain)
 
 
 def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return the tables that `tables_to_dicts` wrote."""
+    """Return the tables from `tables_to_dicts` data."""
     tables = []
     for data in plain:
         arguments = {**data, "optimizer": from_dict(data["optimizer"])}
         name = arguments.pop("name")
         if not isinstance(name, str):
-            raise ConfigError(f"a hello has an impossible name of a table: {shortened(name)}")
+            raise ConfigError(f"a hello has an invalid table name: {shortened(name)}")
         for key, read in (("admission", _admission), ("eviction", _eviction)):
             if isinstance(arguments.get(key), dict):
                 arguments[key] = read(arguments[key])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOAD_BYTES = 32 << 20
 """Rows of a chunk are sent to the shards in pieces of about this size."""
 AHEAD = 1
-"""Chunks of an export that are asked for while one is used."""
+"""Chunks of an export that are requested while one is used."""
 
 
 class ServersDurability(Durability):
@@ -40,7 +40,7 @@ class ServersDurability(Durability):
     Args:
         shards: the shards.
         groups: their table groups.
-        splitter: returns which shard has which rows now.
+        splitter: returns the present assignment of rows to shards.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ServersDurability(Durability):
     def export(
         self, shard: int, table: str | None, buckets: Sequence[range], *, rows: int = EXPORT_ROWS
     ) -> Iterator[Chunk]:
-        """Yield the rows of a table (None: of all) that a shard has in some runs of buckets.
+        """Yield the rows of a table (None: of all tables) that a shard has in some runs of buckets.
 
-        `rows`: most rows of a chunk; some chunks are asked for ahead.
+        `rows`: most rows of a chunk; some chunks are requested ahead.
         """
-        asked = {"table": table, "buckets": [[run.start, run.stop] for run in buckets], "rows": rows}
-        coming = deque([self._shards.ask(shard, Kind.EXPORT, [pack_text(asked)])])
+        request = {"table": table, "buckets": [[run.start, run.stop] for run in buckets], "rows": rows}
+        coming = deque([self._shards.ask(shard, Kind.EXPORT, [pack_text(request)])])
         while coming:
             while len(coming) <= AHEAD:
                 coming.append(self._shards.ask(shard, Kind.EXPORT, [pack_text({})]))
@@ -99,7 +99,7 @@ class ServersDurability(Durability):
             self._since[feeds] = number
 
         def put_back() -> None:
-            self._since[feeds] = None  # until all shards have done it
+            self._since[feeds] = None  # no delta until all shards have put back
             self._shards.ask_all(Kind.PUT_BACK, [pack_text({"number": number, "feed": feed})])
             self._since[feeds] = None if full else before
 
@@ -111,27 +111,27 @@ class ServersDurability(Durability):
         return Cut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
 
     def _cut_all(self, delta: bool | None, feed: str | None) -> tuple[int, list[dict[str, Any]]]:
-        """Return (number of a cut, what each shard said to it)."""
+        """Return (number of a cut, the reply of each shard)."""
         number = secrets.randbits(48)
         since = self._since[feed is not None]
-        asked = {"number": number, "delta": delta, "since": since, "feed": feed}
-        answers = self._shards.ask_all(Kind.CUT, [pack_text(asked)])
+        request = {"number": number, "delta": delta, "since": since, "feed": feed}
+        answers = self._shards.ask_all(Kind.CUT, [pack_text(request)])
         return number, [told(parts) for parts in answers]
 
     def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
-        """Have each shard write its own rows, all at the same time; return the files.
+        """Let each shard write its own rows, all at the same time; return the files.
 
-        Shards that do not see the folder, being on other machines, send all rows here. One that comes back
-        from its journal meanwhile is asked once more.
+        Shards that cannot see the folder, on other machines, send all rows here. A shard that restarts from
+        its journal in between gets the request once more.
         """
         from satrap.checkpoint.storage import FileEntry
         from satrap.checkpoint.store_part import StorePart
 
         self._shards.flush()
         shown = next(iter(storage.names(folder)), "")
-        asked = {"url": storage.absolute, "folder": folder, "shown": shown}
-        self._shards.ask_all(Kind.SAVE, [pack_text(asked)])
-        results = [self._saved(shard, asked) for shard in self._shards.peers]
+        request = {"url": storage.absolute, "folder": folder, "shown": shown}
+        self._shards.ask_all(Kind.SAVE, [pack_text(request)])
+        results = [self._saved(shard, request) for shard in self._shards.peers]
         self._jobs.check(results)
         files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
         if all(r["files"] is not None for r in results):
@@ -141,18 +141,18 @@ class ServersDurability(Durability):
         return StorePart((chunk for _, chunk in self._chunks()), self._tables).write(storage, folder)
 
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait until a shard has written its rows, or tells why not."""
+        """Wait until a shard has written its rows, or reports an error."""
         while (result := self._jobs.result(shard, {"save": True})).get("lost"):
             self._shards.ask(shard, Kind.SAVE, [pack_text(asked)]).result()
         return result
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """See `Durability.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
+        """See `Durability.read`. Each shard reads its own buckets from the files of all shards."""
         from satrap.checkpoint.storage import Storage
 
-        numbers = [secrets.randbits(48) if wanted else None for wanted in (follow, feed)]
-        asked = {"url": Storage(url).absolute, "exact": exact}
-        self._jobs.run(Kind.READ, asked | dict(zip(("number", "feed_number"), numbers, strict=True)))
+        numbers = [secrets.randbits(48) if enabled else None for enabled in (follow, feed)]
+        request = {"url": Storage(url).absolute, "exact": exact}
+        self._jobs.run(Kind.READ, request | dict(zip(("number", "feed_number"), numbers, strict=True)))
         self._since = dict(zip((False, True), numbers, strict=True))
 
     def load(self, table: str, chunk: Chunk) -> None:
@@ -161,10 +161,10 @@ class ServersDurability(Durability):
             self._shards.wait(future)
 
     def send(self, table: str, chunk: Chunk, owners: Owners) -> list[Future[Sequence[Buffer]]]:
-        """Have shards load rows, each those that are its own; return their answers to come.
+        """Send rows to shards to load, each shard its own rows; return futures of the responses.
 
         Args:
-            table: of the rows.
+            table: table of the rows.
             chunk: the rows.
             owners: shard of each row, uint16[n].
         """

@@ -1,4 +1,4 @@
-"""What a shard does when buckets move: it counts rows, takes another map, and rehearses before it joins."""
+"""A shard's part in moving buckets: counting rows, changing maps, and the rehearsal before it joins."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from satrap.store import BUCKETS, Chunk, Shard
 from satrap.store.buckets import mask_of
 
 REHEARSED_ROWS = 20_000
-"""Rows of a rehearsal in each table group: a request of so many is shared among threads."""
+"""Rows of a rehearsal in each table group: a request of this size is split over threads."""
 
 
 class Serving(SerialHandler, Protocol):
-    """What a rehearsal needs of a shard's service."""
+    """The parts of a shard's service that a rehearsal needs."""
 
     board: StepBoard
     config: ShardConfig | None
@@ -47,25 +47,25 @@ def buckets_of(asked: Mapping[str, Any]) -> Sequence[int]:
     """Return the buckets of the runs in a request, [[first, end], ...]; all by default.
 
     Raises:
-        FrameError: a run is impossible.
+        FrameError: a run is invalid.
     """
     runs = asked.get("buckets", [[0, BUCKETS]])
     if not isinstance(runs, list) or len(runs) > BUCKETS:
-        raise FrameError("a request has impossible buckets")
-    found: list[int] = []
+        raise FrameError("a request has an invalid list of buckets")
+    buckets: list[int] = []
     for run in runs:
         match run:
             case [int(first), int(end)] if 0 <= first < end <= BUCKETS:
-                found += range(first, end)
+                buckets += range(first, end)
             case _:
-                raise FrameError(f"a request has an impossible run of buckets: {shortened(run)}")
-        if len(found) > BUCKETS:
+                raise FrameError(f"a request has an invalid run of buckets: {shortened(run)}")
+        if len(buckets) > BUCKETS:
             raise FrameError("a request names a bucket twice")
-    return found
+    return buckets
 
 
 def census(store: Shard, buckets: Sequence[int]) -> dict[str, Any]:
-    """Count what is in some buckets.
+    """Count the contents of some buckets.
 
     Returns:
         The "rows" in each of them, in their order, the "bytes" of weights and optimizer state of these rows,
@@ -77,29 +77,29 @@ def census(store: Shard, buckets: Sequence[int]) -> dict[str, Any]:
 
 
 def map_change(config: ShardConfig, store: Shard, asked: Mapping[str, Any]) -> Callable[[], ShardConfig]:
-    """Check a MAP: from now on the shard has the buckets of this map, and lets rows of others go.
+    """Check a MAP request: from now on the shard owns its buckets in this map, and drops all other rows.
 
-    `counts`, where given, are those of the other shards: a new one goes on from there. The map that it has
-    already makes it drop rows that were loaded for a move and given up.
+    `counts`, if given, are the counters of the other shards: a new shard continues from them. The shard's
+    present map makes it drop rows that were loaded for an abandoned move.
 
     Returns:
-        What carries it out, and returns the shard's new configuration.
+        A function that carries it out, and returns the shard's new configuration.
 
     Raises:
-        ConfigError: an impossible map.
-        StoreError: an older map, another one of the same epoch, or one without this shard.
+        ConfigError: an invalid map.
+        StoreError: an older map, a different map of the same epoch, or one without this shard.
     """
     map = ShardMap.from_dict(asked.get("map") or {})
     if map.epoch < config.map.epoch or (map.epoch == config.map.epoch and map != config.map):
         raise StoreError(f"the shard is at epoch {config.map.epoch} of the shard map, not at {map.epoch}")
     if config.shard not in map.members:
-        raise StoreError(f"there is no shard {config.shard} in the map of epoch {map.epoch}")
+        raise StoreError(f"the map of epoch {map.epoch} has no shard {config.shard}")
     take = take_counts(store, asked["counts"]) if "counts" in asked else lambda: None
 
     def change() -> ShardConfig:
         drop = ~mask_of(map.buckets(config.shard))
         if map.epoch > config.map.epoch:
-            drop &= mask_of(config.map.buckets(config.shard))  # looking at these alone costs little
+            drop &= mask_of(config.map.buckets(config.shard))  # a scan of these buckets alone is cheap
         store.discard(np.flatnonzero(drop).tolist())
         take()
         return replace(config, map=map)
@@ -108,14 +108,14 @@ def map_change(config: ShardConfig, store: Shard, asked: Mapping[str, Any]) -> C
 
 
 def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
-    """Execute each kind of request that a shard serves after it has joined, on rows that are then forgotten.
+    """Run each kind of request that a shard serves after it has joined, on rows that are then dropped.
 
-    Machine code is loaded or compiled thereby, and threads begin: where it was not done, the first requests
-    took half a second, and training stood still meanwhile.
+    This loads or compiles machine code, and starts threads. Without it, the first requests take half a
+    second, and training stands still for that time.
 
     Args:
-        service: of its own, without tables; it is closed.
-        hello: of the run; its "rehearsal" is the number format of gradients.
+        service: a service for this purpose, without tables; it is closed.
+        hello: hello of the run; its "rehearsal" is the number format of gradients.
 
     Raises:
         ConfigError: an unknown number format.
@@ -146,7 +146,8 @@ def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
             for rank in ranks:
                 do(rank, kind, lookups if kind == Kind.LOOKUP else _gradients(store, rows, code))
         do(0, Kind.PEEK, lookups)
-        if all(group.gate is None for group in store.groups):  # else some of the ids have no row yet
+        # With admission, some of the ids have no row yet.
+        if all(group.gate is None for group in store.groups):
             do(0, Kind.FETCH, lookups)
         _carry(store, rows, do, service.config)
     finally:
@@ -154,7 +155,7 @@ def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
 
 
 def beside(rehearsal: Callable[[], object]) -> threading.Thread:
-    """Begin a rehearsal in a thread; if it fails, the first move takes longer, and says what is wrong."""
+    """Start a rehearsal in a thread; if it fails, the first move is slower, and reports the error."""
 
     def run() -> None:
         with suppress(SatrapError):
@@ -169,7 +170,7 @@ def _some_rows(store: Shard) -> Iterator[tuple[int, Any, Any]]:
     """Yield (group, ids, splits) of lookups of the first table of each group."""
     for group in store.groups:
         count = min(REHEARSED_ROWS, group.directory.room // 4)
-        ids = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # of all buckets
+        ids = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # in all buckets
         yield group.index, ids, np.array([0] + [count] * len(group.tables), np.int64)
 
 
@@ -208,6 +209,6 @@ def _carry(
 
 
 def _error(parts: Sequence[Buffer]) -> SatrapError:
-    told = unpack_text(parts[0])
-    parts_of = {name: told[name] for name in ("where", "why", "fix")}
-    return StoreError(f"a rehearsal failed: {told['what']}", **parts_of)
+    error = unpack_text(parts[0])
+    parts_of = {name: error[name] for name in ("where", "why", "fix")}
+    return StoreError(f"a rehearsal failed: {error['what']}", **parts_of)

@@ -1,4 +1,4 @@
-"""What shards do in the background, as their client sees it: it begins jobs, and raises what failed."""
+"""A client's view of background jobs of shards: it starts them, and raises their errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text
 
 JOB_SECONDS = 0.02
-"""Between two looks at what shards do in the background."""
+"""Seconds between two polls of a shard's background job."""
 
 
 class Jobs:
-    """Has shards do what takes long beside serving requests.
+    """Runs long tasks on shards, concurrently with their requests.
 
     Args:
         shards: the shards.
@@ -26,9 +26,9 @@ class Jobs:
         self._shards = shards
 
     def result(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait until a shard's job is "done", or "lost" with a process, and return what it says of it.
+        """Wait until a shard's job is "done", or "lost" with a process, and return the shard's report.
 
-        `text` names the job.
+        `text` identifies the job.
         """
         while not ((result := self._look(shard, text))["done"] or result.get("lost")):
             time.sleep(JOB_SECONDS)
@@ -38,15 +38,15 @@ class Jobs:
         return unpack_result(self._shards.ask(shard, Kind.JOB, [pack_text(text)]).result())
 
     def run(self, kind: Kind, text: Mapping[str, Any], name: Mapping[str, Any] = {}) -> list[dict[str, Any]]:
-        """Have all shards do something; wait for all, then raise what went wrong.
+        """Run a job on all shards; wait for all of them, then raise the first error.
 
-        `name`: what names the job for `result`.
+        `name`: identifies the job for `result`.
         """
         self._shards.ask_all(kind, [pack_text(text)])
         return self.check([self.result(shard, name) for shard in self._shards.peers])
 
     def check(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the results of all shards' jobs, if none went wrong."""
+        """Return the results of all shards' jobs, or raise the first error."""
         for result, peer in zip(results, self._shards.peers.values(), strict=True):
             if "error" in result:
                 raise error_of(result["error"], peer.name)

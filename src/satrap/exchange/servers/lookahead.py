@@ -1,4 +1,4 @@
-"""Lookups over shard servers that are issued early and yet see all updates."""
+"""Lookups over shard servers that are issued early and still see all updates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from satrap.store.types import address, check_rows, not_finite
 
 @dataclass(slots=True)
 class _Early:
-    """A lookup that waits for its turn, what is fetched for it, and the updates that the shadow had then."""
+    """A lookup that waits for its turn, its fetch, and the shadow's update counts when it was issued."""
 
     lookup: Lookup[Array]
     wanted: Sequence[Request]
@@ -36,11 +36,11 @@ class _Early:
 
 
 class ServersLookahead:
-    """A `ServersExchange` of the only worker, for which the time of a lookup does not matter.
+    """A `ServersExchange` of a single worker, whose early lookups see all updates before their turn.
 
-    The rows of lookups that wait for their turn lie here as well, in a `Shadow`, with their optimizer state.
-    Every update changes them here as it changes them at the shards, to the bit, so a lookup does not wait
-    for the way to the shards and back. Rows that are here already are not sent again.
+    The rows of waiting lookups are also kept here, in a `Shadow`, with their optimizer state. Every update
+    changes them here as it changes them at the shards, to the bit, so a lookup does not wait for the round
+    trip to the shards. Rows that are here already are not sent again.
 
     Args:
         shards: the exchange with the shards, in mode hybrid: they apply updates as they arrive.
@@ -66,16 +66,16 @@ class ServersLookahead:
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`; `known` is not used, since every lookup sees all updates."""
+        """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
         if not create:
-            self._thread.submit(lambda: None).result()  # behind the updates that were issued before
+            self._thread.submit(lambda: None).result()  # wait for the updates that were issued before
             return self._shards.lookup(requests, create=False)
         lookup = Lookup[Array](list(requests), exchange=self)
         self._do(lookup, partial(self._look_up, lookup))
         return lookup
 
     def _do(self, lookup: Lookup[Array] | None, work: Callable[[], None]) -> None:
-        """Do something in the thread; after an error nothing is done any more."""
+        """Run something in the thread; after an error nothing is run any more."""
 
         def run() -> None:
             if self._error is not None:
@@ -93,19 +93,20 @@ class ServersLookahead:
 
     def _look_up(self, lookup: Lookup[Array]) -> None:
         if not self._early:
-            self._shadow.clear()  # somebody else may have changed rows since the last lookup
+            self._shadow.clear()  # other clients may have changed rows since the last lookup
         elif self._shadow.full:
             self._shadow.keep([request for early in self._early for request in early.lookup.requests])
         lookup.requests = [self._shards.splitter.checked(request) for request in lookup.requests]
-        wanted = [self._shadow.missing(request) for request in lookup.requests]
-        fetch = self._shards.fetch(wanted, [self._shadow.width(request) for request in wanted])
-        early = _Early(lookup, wanted, fetch, [self._shadow.updates(request) for request in wanted])
+        missing = [self._shadow.missing(request) for request in lookup.requests]
+        fetch = self._shards.fetch(missing, [self._shadow.width(request) for request in missing])
+        early = _Early(lookup, missing, fetch, [self._shadow.updates(request) for request in missing])
         self._early.append(early)
         fetch.rows.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
 
     def _arrived(self, early: _Early) -> None:
+        # The shadow continues the shards' update counters, on which the rounding of 16-bit weights depends.
         for i, (request, rows) in enumerate(zip(early.wanted, early.fetch.rows.result(), strict=True)):
-            there = max(told[i] for told in early.fetch.updates)
+            there = max(updates[i] for updates in early.fetch.updates)
             self._shadow.add(request, rows, there - early.updates[i])
         early.here = True
         if self._early and self._early[0] is early:
@@ -118,7 +119,7 @@ class ServersLookahead:
             lookup.rows.set_result([self._as_sent(self._shadow.rows(r)) for r in lookup.requests])
 
     def _as_sent(self, rows: Array) -> Array:
-        """Return rows as they would come from a shard."""
+        """Return rows as they would arrive from a shard."""
         if self._forward != kernels.FLOAT32:
             raw = to_wire(rows, self._forward)
             kernels.widen(self._forward, address(raw), address(rows), *map(np.uint64, rows.shape))
@@ -146,13 +147,13 @@ class ServersLookahead:
         for request, rows in zip(lookup.requests, arrived, strict=True):
             self._shadow.update(request, rows, lr_scale)
         self._early.popleft()
-        self._hand_out()  # before the update is sent: the next step waits for its rows only
+        self._hand_out()  # before the update is sent: the next step waits only for its rows
         sent = Lookup[Array](lookup.requests)
-        sent.missed = (0, 0)  # the rows were those after all updates
+        sent.missed = (0, 0)  # the lookup saw all updates
         self._shards.update(sent, gradients, lr_scale=lr_scale)
 
     def _received(self, request: Request, gradients: Array) -> Array:
-        """Return gradients as they arrive at a shard; raise the error with which they are not sent."""
+        """Return gradients as they arrive at a shard; raise the error that would prevent sending them."""
         group = self.groups[request.group]
         rows = check_rows(gradients, len(request.ids), group.dim, "gradients")
         scale = scale_of(rows, self._backward)
@@ -172,6 +173,6 @@ class ServersLookahead:
     def close(self) -> None:
         """See `Exchange.close`. Closing twice is fine."""
         self._thread.submit(lambda: None).result()
-        self._shards.close()  # what is still being fetched is told here
+        self._shards.close()  # pending fetches fail here, and their callbacks use the thread
         self._thread.shutdown(wait=True)
         self._shadow.close()

@@ -1,4 +1,4 @@
-"""Who a shard serves: the workers of one run, and of these only the newest generation."""
+"""The clients of a shard: the workers of one run, and only their newest generation."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from satrap.exchange.servers.steps import member_of
 from satrap.rpc.server.session import Session
 
 MISSED = 100
-"""Generations of workers a shard may not hear of: all of them died before they greeted it."""
+"""Generations of workers that a shard may miss: all their workers died before their hello."""
 _SHOWN = 8
-"""Characters of a run's identity that an error shows: enough to tell runs apart, not to join one."""
+"""Characters of a run's identity that an error shows: enough to distinguish runs, not to join one."""
 
 
 class Members:
-    """The clients that have said hello since the shard began to serve a run or a generation of it.
+    """The clients that have sent a hello since the shard began to serve a run or a generation of it.
 
     Attributes:
         run: identity of the run.
-        generation: of its group of workers.
-        formats: by client, the code of the number format in which it gets rows.
+        generation: generation of its group of workers.
+        formats: by client, the code of the number format of its rows.
     """
 
     def __init__(self, run: str = "", generation: int = 0) -> None:
         self.run, self.generation = run, generation
         self.formats: dict[int, int] = {}
-        self._present: set[int] = set()  # clients that have not left the run
+        self._present: set[int] = set()  # clients that have not sent a goodbye
 
     def check(self, session: Session) -> None:
-        """Refuse a request of a client that the shard does not serve.
+        """Reject a request of a client that the shard does not serve.
 
         Raises:
-            StoreError: it has not said hello, or its run or generation is over.
+            StoreError: the client has sent no hello, or its run or generation is over.
         """
         if member_of(session).generation < self.generation:
-            raise StoreError("a newer group of workers has taken this one's place")
+            raise StoreError("a newer group of workers has replaced this one")
         if session.client not in self.formats:
-            raise StoreError("a request before an accepted hello, or of a run that is over")
+            raise StoreError("a request came before an accepted hello, or from a run that is over")
 
     def renewed_by(self, worker: Worker, *, repeating: bool) -> bool:
-        """Return whether the shard starts anew with a worker: of another run, or of a newer generation.
+        """Return whether the shard starts again for a worker: of another run, or of a newer generation.
 
         Args:
-            worker: who says hello.
-            repeating: its hello comes from a journal, so it was accepted.
+            worker: sender of the hello.
+            repeating: the hello comes from a journal, so it was accepted before.
 
         Raises:
             ConfigError: other clients hold the shard, or the generation cannot come next.
@@ -56,24 +56,24 @@ class Members:
             if self._present and not repeating:
                 raise ConfigError(
                     f"the shard is held by run {self.run[:_SHOWN]!r}, "
-                    f"this is a worker of run {worker.id.run[:_SHOWN]!r}",
-                    why=f"two runs would write into each other's rows; {len(self._present)} of its workers "
-                    "have not said goodbye",
-                    fix="give all workers of one run the same `run`; wait for the other's end, or restart "
-                    "the shard",
+                    f"but the hello is from run {worker.id.run[:_SHOWN]!r}",
+                    why="two runs would overwrite each other's rows; workers of the first run that have not "
+                    f"closed: {len(self._present)}",
+                    fix="give all workers of one run the same `run`; wait for the end of the other run, or "
+                    "restart the shard",
                 )
             return True
         if worker.id.generation < self.generation:
-            raise ConfigError(f"generation {self.generation} of the workers is here already")
+            raise ConfigError(f"generation {self.generation} of the workers is already connected")
         if worker.id.generation > self.generation + MISSED:
             raise ConfigError(
                 f"generation {worker.id.generation} of the workers cannot follow {self.generation}",
-                why="the launcher counts them one by one, and a newer one makes an end of all before it",
+                why="the launcher counts generations one by one, and a newer one ends all older ones",
             )
         return worker.id.generation > self.generation
 
     def join(self, session: Session, worker: Worker) -> None:
-        """Take a worker in, and note in its session what it said about itself."""
+        """Add a worker, and store its settings in its session."""
         self.formats[session.client] = worker.forward
         self._present.add(session.client)
         session.rank, session.gated = worker.id.rank, worker.gated
@@ -81,22 +81,22 @@ class Members:
         member.ordered, member.generation = worker.ordered, self.generation
 
     def leave(self, client: int) -> None:
-        """Take leave of a client that has said goodbye."""
+        """Remove a client that has sent a goodbye."""
         self.formats.pop(client, None)
         self._present.discard(client)
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let another run come in spite of clients that are gone; should one come back, it is served."""
+        """Allow another run to take the shard despite lost clients; one that reconnects first is served."""
         self._present = set(filterfalse(gone, self._present))
 
     def remember(self) -> dict[str, Any]:
-        """Return all of this as plain data."""
+        """Return the state as plain data."""
         formats = {str(client): code for client, code in self.formats.items()}
         return {"forward": formats, "generation": self.generation, "run": self.run}
 
     @classmethod
     def recall(cls, plain: Mapping[str, Any]) -> Members:
-        """Return what `remember` described, among other things."""
+        """Return the members that `remember` described; other keys are ignored."""
         members = cls(plain["run"], plain["generation"])
         members.formats = {int(client): code for client, code in plain["forward"].items()}
         members._present = set(members.formats)

@@ -1,4 +1,4 @@
-"""Moves buckets between shards while no update is under way: rows go to new owners, and the map follows."""
+"""Moves buckets between shards while no update is in flight: rows move to new owners, then maps change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNTED = 16
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a move has carried: `rows`, and the `bytes` of their ids, weights and optimizer state."""
+    """The volume of a move: `rows`, and the `bytes` of their ids, weights and optimizer state."""
 
     rows: int
     bytes: int
@@ -50,7 +50,7 @@ class Movable(Protocol):
     """An exchange whose rows are at shards that can give buckets to each other.
 
     Attributes:
-        moves: moves them.
+        moves: moves the buckets.
     """
 
     @property
@@ -63,30 +63,29 @@ class Moves:
 
     ```python
     new = exchange.map.after(owners, members)
-    exchange.moves.rehearse(new, {2: "10.0.0.7:5000"})      # on rank 0, while training goes on
-    exchange.flush()                            # on all ranks; from here on, no rank asks for anything
+    exchange.moves.rehearse(new, {2: "10.0.0.7:5000"})      # on rank 0, while training continues
+    exchange.flush()                            # on all ranks; from here on, no rank sends requests
     exchange.moves.join(new, {2: "10.0.0.7:5000"})          # on all ranks
-    carried = exchange.moves.carry(new)                     # on rank 0, then tell the others
+    carried = exchange.moves.carry(new)                     # on rank 0, then notify the others
     exchange.moves.adopt(new)                               # on all ranks
     ```
 
-    Rows move as they are, with their optimizer state. Ids that wait for admission start counting anew, and
-    where rows are evicted, moved rows count as just used. If `carry` raises, nothing has moved: all ranks
-    then call `abandon` in place of `adopt`.
+    Rows move unchanged, with their optimizer state. Ids that wait for admission are counted from zero again,
+    and where rows are evicted, moved rows count as just used. If `carry` raises, nothing has moved: all ranks
+    then call `abandon` instead of `adopt`.
 
-    A shard with a journal may die and come back in between, since every step is a numbered request, which
-    its journal repeats. If rank 0 dies, its generation of workers is over, and the next one brings a map of
-    its own.
+    A shard with a journal may die and restart in between, since every step is a numbered request, which its
+    journal repeats. If rank 0 dies, its generation of workers is over, and the next one brings its own map.
 
     Args:
         shards: the shards.
         durability: reads and writes their rows.
         tiered: whether a shard keeps rows on a disk.
-        evicts: whether shards may evict rows to make room.
+        evicts: whether shards may evict rows to free space.
         backward: number format of gradients.
-        hello: returns what a new shard hears first, given its number and the map.
-        turn: called in the network's thread to use another map from then on.
-        map: returns the map of now.
+        hello: returns the hello to a new shard, given its number and the map.
+        turn: called in the network thread to use another map from then on.
+        map: returns the present map.
     """
 
     def __init__(
@@ -107,14 +106,14 @@ class Moves:
 
     @property
     def map(self) -> ShardMap:
-        """The map of now."""
+        """The present map."""
         return self._map()
 
     def rows_by_bucket(self) -> tuple[Counts, Counts]:
         """Return the rows in each bucket, and their bytes, int64[4096] each; any thread may call it.
 
-        Bytes are those of weights and optimizer state. Shards count some buckets at a time, so that lookups
-        wait for little.
+        Bytes cover weights and optimizer state. Shards count a few buckets at a time, so that lookups wait
+        only briefly.
         """
         rows, size = np.zeros((2, BUCKETS), np.int64)
         for first in range(0, BUCKETS, COUNTED):
@@ -125,35 +124,35 @@ class Moves:
         return rows, size
 
     def uses_by_bucket(self) -> Uses:
-        """Return how often rows of each bucket were used lately, float64[4096]; any thread may call it.
+        """Return the recent use count of each bucket's rows, float64[4096]; any thread may call it.
 
-        See `uses.Uses`. What a bucket's shards before have counted is in it, whoever owns the bucket now.
+        See `uses.Uses`. The counts of a bucket's former shards are included.
         """
         answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"uses": True})])
-        found = np.zeros(BUCKETS)
+        uses = np.zeros(BUCKETS)
         for parts in answers:
-            found += np.frombuffer(parts[0], np.float64, BUCKETS)
-        return found
+            uses += np.frombuffer(parts[0], np.float64, BUCKETS)
+        return uses
 
     def _census(self, buckets: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Return, by shard, what `handover.census` says of some buckets."""
+        """Return, by shard, the `handover.census` of some buckets."""
         shards = list(self._shards.peers)
         runs = [[run.start, run.stop] for run in runs_of(buckets)]
         answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"buckets": runs})])
         return {shard: told(answer) for shard, answer in zip(shards, answers, strict=True)}
 
     def rehearse(self, map: ShardMap, addresses: Mapping[int, str]) -> None:
-        """Have all shards do once, on other rows, what they will do in a move: then nobody waits for it.
+        """Let all shards run the requests of a move once, on other rows, so that the move is fast.
 
-        Rank 0 does so, beside the training. Shards that serve lookups rehearse in a thread.
+        Rank 0 calls this, concurrently with training. Shards that serve lookups rehearse in a thread.
 
         Args:
-            map: any that has all the shards.
-            addresses: HOST:PORT of each that will `join`, by number.
+            map: any map that has all the shards.
+            addresses: HOST:PORT of each shard that will `join`, by number.
 
         Raises:
-            ConfigError: the shards have tiers, or one refuses.
-            ExchangeError: one cannot be reached; nothing has changed.
+            ConfigError: the shards have tiers, or a shard rejects the hello.
+            ExchangeError: a shard cannot be reached; nothing has changed.
         """
         self._check_tier()
         serving = {shard: pack_text(self._rehearsal(shard, map)) for shard in self._shards.peers}
@@ -174,45 +173,47 @@ class Moves:
             raise ConfigError(
                 "rows of shards with a tier cannot move",
                 where="embedding.tier",
-                why="they are on the disk of one machine",
+                why="the rows of a tier are on the disk of one machine",
                 fix="resume the run with another cluster.shards",
             )
 
     def join(self, map: ShardMap, addresses: Mapping[int, str]) -> None:
-        """Greet the shards that join with a map; each rank does.
+        """Send a hello with a map to the shards that join; each rank does.
 
         Args:
-            map: of the next epoch.
+            map: map of the next epoch.
             addresses: HOST:PORT of the shards that join, by number.
 
         Raises:
-            ConfigError: the shards have tiers, or one refuses the hello.
-            ExchangeError: one cannot be reached; the exchange has ended.
+            ConfigError: the shards have tiers, or a shard rejects the hello.
+            ExchangeError: a shard cannot be reached; the exchange has ended.
         """
         self._check_tier()
         hellos = {shard: self._hello(shard, map) for shard in addresses}
         self._shards.join(addresses, hellos, epoch=map.epoch)
 
     def carry(self, map: ShardMap) -> Carried:
-        """Give each bucket to its owner in the next map; rank 0 does, after all ranks have called `join`.
+        """Move each bucket to its owner in the next map; rank 0 does, after all ranks have called `join`.
 
         Raises:
-            StoreError: a shard has no room; nothing has moved.
-            ExchangeError: rows are missing where they should be; nothing has moved.
+            StoreError: a shard has no space; nothing has moved.
+            ExchangeError: rows are missing at their destination; nothing has moved.
         """
         old, buckets = self.map, np.flatnonzero(self.map.owners != map.owners)
         census, owners = self._census(buckets.tolist()), map.owners[buckets]
         before = {shard: np.array(about["rows"], np.int64) for shard, about in census.items()}
         strangers = [int(s) for s, counts in before.items() if counts[owners == s].any()]
         if strangers:
-            raise ExchangeError(f"shard {strangers[0]} has rows of buckets that are not its own")
+            raise ExchangeError(f"shard {strangers[0]} has rows of buckets that it does not own")
         carried = self._copy(old, map, buckets)
         hit("move.copied")
         there = self._census(buckets.tolist())
-        found = sum(int(np.array(about["rows"])[owners == s].sum()) for s, about in there.items())
-        lost = sum(int(counts.sum()) for counts in before.values()) - found
+        arrived = sum(int(np.array(about["rows"])[owners == s].sum()) for s, about in there.items())
+        lost = sum(int(counts.sum()) for counts in before.values()) - arrived
         if lost and not self._evicts:
             raise ExchangeError(f"{lost} rows did not reach their new shards")
+        # Only now: until a shard has the new map, it keeps the rows that have moved, so a failure loses
+        # nothing.
         self._commit(map, {shard: about for shard, about in census.items() if shard in old.members})
         return carried
 
@@ -237,18 +238,20 @@ class Moves:
                 yield from self._durability.export(shard, None, runs, rows=CHUNK_ROWS)
 
     def _commit(self, map: ShardMap, old: Mapping[int, Mapping[str, Any]]) -> None:
-        """Have all shards take the map; new ones also the counters of the `old` ones, see `_census`."""
+        """Send the map to all shards; new ones also get the counters of the `old` ones, see `_census`."""
         plain = {"map": map.to_dict()}
         counts = largest(about["counts"] for about in old.values())
         texts = {shard: plain if shard in old else {**plain, "counts": counts} for shard in map.members}
-        asked = {shard: self._shards.ask(shard, Kind.MAP, [pack_text(text)]) for shard, text in texts.items()}
-        for shard, answer in asked.items():
+        pending = {
+            shard: self._shards.ask(shard, Kind.MAP, [pack_text(text)]) for shard, text in texts.items()
+        }
+        for shard, answer in pending.items():
             self._shards.wait(answer)
             self._shards.peers[shard].epoch = map.epoch
             hit("move.mapped")
 
     def adopt(self, map: ShardMap) -> None:
-        """Ask the shards by a map from now on, and leave those that are not in it; each rank does."""
+        """Use a map for all requests from now on, and close shards that are not in it; each rank does."""
         hit("move.adopt")
 
         def turn() -> None:
@@ -260,10 +263,10 @@ class Moves:
         self._leave([shard for shard in self._shards.peers if shard not in map.members], turn)
 
     def abandon(self, *, tidy: bool) -> None:
-        """Go on with the map of now, after `carry` has raised; each rank does.
+        """Continue with the present map, after `carry` has raised; each rank does.
 
         Args:
-            tidy: also have the shards drop what they have loaded; rank 0 does.
+            tidy: also let the shards drop the rows they have loaded; rank 0 does.
         """
         map = self.map
         self._leave([shard for shard in self._shards.peers if shard not in map.members], lambda: None)
@@ -271,7 +274,7 @@ class Moves:
             self._shards.ask_all(Kind.MAP, [pack_text({"map": map.to_dict()})])
 
     def _leave(self, shards: list[int], then: Callable[[], None]) -> None:
-        """Say goodbye to shards; in the network's thread, forget them and call `then`."""
+        """Send a goodbye to shards; in the network thread, remove them and call `then`."""
         for goodbye in [self._shards.ask(shard, Kind.BYE) for shard in shards]:
             self._shards.wait(goodbye)
         self._shards.leave(shards, then)

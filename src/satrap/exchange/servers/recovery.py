@@ -31,23 +31,23 @@ Load = Callable[[Service], None]
 
 _COLUMNS = ("ids", "splits", "gradients")
 STATE = 0
-"""Kind of the record with which a segment begins after a cut."""
+"""Kind of the record that begins a segment after a cut."""
 
 
 class Recovery:
     """Repeats the requests of a journal in their order; then keeps the journal short.
 
-    The same code gives the same results: rows, optimizer states, counts of admission, rounding, the shares of
-    an open step of `sync`, and the answers that clients may ask for again.
+    The same code gives the same results: rows, optimizer states, counts of admission, rounding, the gradients
+    of an open step of `sync`, and the responses that clients may request again.
 
     Args:
         journal: opened.
         service: the shard's service.
-        load: loads the rows of the cut with which the journal begins; default: recovery begins at the newest
-            committed snapshot after which a segment begins, or at the start of the run.
+        load: loads the rows of the cut with which the journal begins; default: recovery starts from the
+            newest committed snapshot after which a segment begins, or from the start of the run.
 
     Attributes:
-        origin: where recovery begins, in words.
+        origin: starting point of the recovery, as text.
         updates: number of updates to repeat.
         done: records repeated so far.
 
@@ -93,14 +93,14 @@ class Recovery:
                 restore(parts, self._service, sessions, self._load)
             return
         if header.kind == Kind.BYE and header.client not in sessions.known:
-            return  # it came late, of a worker of the generation before: its hello is in no journal any more
+            return  # a late goodbye from the previous generation, whose hello is in no journal any more
         job = Job(sessions.recovered(header), header, parts, 0, 0.0)
         sessions.finished(job, execute(self._service, job))
         if header.kind == Kind.READ:
             self._service.settle(self._stopping)
 
     def _read(self, url: str, service: Service) -> None:
-        """Load the rows of a snapshot, or some of them if recovery is given up."""
+        """Load the rows of a snapshot, or some of them if recovery is stopped."""
         from satrap.checkpoint.chain import read_buckets
 
         assert service.config is not None
@@ -114,7 +114,7 @@ class Recovery:
     def executed(self, job: Job, sessions: Sessions) -> None:
         """See `Durability.executed`: a segment of the journal begins at each cut for a snapshot.
 
-        One also begins when a failed reading has emptied the shard: repeated, the reading might succeed.
+        One also begins when a failed load has emptied the shard: repeated, the load might succeed.
         """
         service = self._service
         if job.header.kind == Kind.CUT and unpack_text(job.parts[0]).get("feed") is None:
@@ -135,19 +135,19 @@ class Recovery:
             self._committed = None
 
     def _look(self, segments: Sequence[Segment]) -> None:
-        """Ask in a thread which snapshot is committed: an object store may take long to answer."""
+        """Find the committed snapshot in a thread: an object store may take long to answer."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._find, args=(segments,), daemon=True)
-            with suppress(RuntimeError):  # no more threads: after the next cut
+            with suppress(RuntimeError):  # no more threads: try again after the next cut
                 self._thread.start()
 
     def _find(self, segments: Sequence[Segment]) -> None:
-        with suppress(SatrapError, OSError):  # a journal that cannot be read stays
+        with suppress(SatrapError, OSError):  # a journal that cannot be read is kept
             self._committed = next((s.step for s in reversed(segments) if committed(self.journal, s)), None)
 
 
 def _start(journal: Journal) -> tuple[int | None, str, str | None]:
-    """Return the cut to begin with, its name in words and the snapshot with its rows."""
+    """Return the cut to start from, its name as text, and the snapshot with its rows."""
     for segment in reversed(journal.segments):
         if url := committed(journal, segment):
             return segment.step, f"snapshot {url.rpartition('/')[2]}", url
@@ -162,12 +162,12 @@ def committed(journal: Journal, segment: Segment) -> str | None:
     if segment.step is None:
         return None
     for parts in journal.of_kind(segment, Kind.WRITE):
-        asked = unpack_text(parts[0])
-        if asked["number"] == segment.step:
-            # a snapshot that cannot be read does not count; object stores raise errors of their own
+        request = unpack_text(parts[0])
+        if request["number"] == segment.step:
+            # a snapshot that cannot be read does not count; object stores raise their own errors
             with suppress(SatrapError), answerable("looking for a snapshot", begun=False):
-                if read_manifest(Storage(asked["url"])).data == asked["folder"]:
-                    return str(asked["url"])
+                if read_manifest(Storage(request["url"])).data == request["folder"]:
+                    return str(request["url"])
     return None
 
 
@@ -179,8 +179,8 @@ def _unrepeatable(
     return CheckpointError(
         f"the journal cannot be repeated: {error.what}{reason}",
         where=f"{segment.path}, record {number}: {kind}",
-        why="without it the shard cannot become what it was; starting it again would end the same way",
-        fix=f"put right what is wrong there, or remove {journal.folder} and go on from a snapshot: "
+        why="without the journal the shard cannot restore its state, and a restart would fail the same way",
+        fix=f"repair the journal, or remove {journal.folder} and resume from a snapshot: "
         "satrap train --resume",
     )
 
@@ -191,7 +191,7 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
     Call it in the thread that executes requests, between two of them.
     """
     arrays: dict[str, Any] = {f"store.{k}": v for k, v in service.state().items()}
-    board, shares, known = service.board, [], []
+    board, shares, sessions_data = service.board, [], []
     for rank, share in board.shares.items():
         for i, u in enumerate(share.updates):
             arrays |= {f"share{rank}.{i}.{name}": getattr(u, name) for name in _COLUMNS}
@@ -202,10 +202,10 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
         for number, answer in enumerate(answers):
             for part, data in enumerate(answer.parts):
                 arrays[f"answer{session.client}.{number}.{part}"] = np.frombuffer(data, np.uint8)
-        known.append(plain | asdict(member_of(session)))
+        sessions_data.append(plain | asdict(member_of(session)))
     steps = {"world": board.world, "completed": board.completed, "shares": shares}
     steps["looked"] = sorted(board.looked)
-    text = pack_text({"service": service.remember(), "board": steps, "sessions": known})
+    text = pack_text({"service": service.remember(), "board": steps, "sessions": sessions_data})
     raw = [memoryview(part).cast("B") for part in pack_arrays(arrays)]
     sizes = pack_text({"sizes": [len(part) for part in raw]})
     parts: list[Buffer] = [text, sizes, b"".join(raw)]  # joined, since a message has few parts
@@ -213,7 +213,7 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
 
 
 def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load: Load | None) -> None:
-    """Restore what `remember` returned, and load the rows."""
+    """Restore the state that `remember` returned, and load the rows."""
     text, about = (unpack_text(part, most=MAX_ANSWER) for part in parts[:2])
     sizes = about["sizes"]
     raw, ends = memoryview(parts[2]), accumulate(sizes, initial=0)

@@ -1,4 +1,4 @@
-"""What a shard does with requests about rows: lookups, updates, exports and loads."""
+"""A shard's requests about rows: lookups, updates, exports and loads."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from satrap.store.types import check_rows, plain
 
 Rows = npt.NDArray[np.float32]
 EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
-"""Rows per exported chunk, and about how many bytes, at most."""
+"""Most rows per exported chunk, and most bytes, approximately."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class RowRequests:
-    """Checks requests against the tables of a store; the work that it returns executes them there.
+    """Checks requests against the tables of a store; the returned work executes them there.
 
     Args:
         store: holds the rows.
-        board: collects the shares of a step in `sync`.
-        max_bytes: largest answer; a lookup that would need more is refused before anything is allocated.
+        board: collects the gradients of a step in `sync`.
+        max_bytes: largest response; a lookup that would need more is rejected before anything is allocated.
 
     Attributes:
-        updates: shares that were applied.
-        uses: counts a row once for each step and worker: when its gradient comes, or where rows are frozen,
-            when it is asked for. What is only read does not count, nor what is read ahead from a disk.
+        updates: workers' updates that were applied.
+        uses: counts a row once for each step and worker: when its gradient arrives, or for frozen rows, when
+            it is looked up. Rows that are only read or prefetched do not count.
     """
 
     def __init__(self, store: Shard, board: StepBoard, max_bytes: int) -> None:
@@ -56,15 +56,15 @@ class RowRequests:
         self._scratch = np.empty(0, np.float32)
 
     def expect(self, parts: Sequence[Buffer]) -> None:
-        """Have rows read from a disk that a lookup which waits, or is yet to come, will need."""
+        """Prefetch rows from a disk for a lookup that waits or is announced."""
         if self.store.ahead.useful:
-            with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
+            with contextlib.suppress(SatrapError):  # the lookup itself will report the error
                 for s in self._sections(parts):
                     if s.ids is not None:
                         self.store.ahead.prefetch(s.group, s.ids, s.splits)
 
     def lookup(self, session: Session, header: Header, parts: Sequence[Buffer], code: int) -> Work:
-        """Check a LOOKUP or PEEK; `code`: number format of its answer."""
+        """Check a LOOKUP or PEEK; `code`: number format of its response."""
         sections = self._sections(parts)
         self._check(sections, code)
         if header.kind == Kind.LOOKUP:
@@ -77,7 +77,7 @@ class RowRequests:
         create = header.kind == Kind.LOOKUP
         if member_of(session).ordered and create:
             self._board.look(session.rank, header.step)
-        answer, found = [], []
+        sections_out, slots_of_groups = [], []
         for s in sections:
             assert s.ids is not None
             dim = self.store.groups[s.group].dim
@@ -87,20 +87,20 @@ class RowRequests:
                 rows = self._buffer(s.count, dim)
             if create:
                 _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
-                if self.store.groups[s.group].frozen:  # no update will name them
+                if self.store.groups[s.group].frozen:  # frozen rows get no update
                     self.uses.count(s.group, s.ids, s.splits)
                 else:
-                    found.append((s.ids, s.splits, slots))
+                    slots_of_groups.append((s.ids, s.splits, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
             count = np.array([0, s.count], np.int64)
-            answer.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
-        if create and not session.gated:  # a step of several ranks has other ids than its lookups
-            self._found.keep(session.client, found)
-        return pack(answer)
+            sections_out.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
+        if create and not session.gated:  # the update of several ranks has other ids than its lookups
+            self._found.keep(session.client, slots_of_groups)
+        return pack(sections_out)
 
     def fetch(self, parts: Sequence[Buffer]) -> Work:
-        """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to go on with elsewhere."""
+        """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to continue elsewhere."""
         sections = self._sections(parts)
         self._check(sections, CODES["float32"], state=True)
         check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
@@ -119,12 +119,14 @@ class RowRequests:
         return [pack_text({"updates": updates}), *pack(answer)]
 
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
-        """Check an UPDATE: it is applied whole or not at all."""
+        """Check an UPDATE: it is applied as a whole or not at all."""
         sections = self._sections(parts)
         self._check(sections, None)
         rates = [self.store.groups[s.group].optimizer.lr for s in sections]
         if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
-            raise StoreError(f"lr_scale must be finite, also times the learning rate, got {header.lr_scale}")
+            raise StoreError(
+                f"lr_scale times the learning rate must be finite, got lr_scale {header.lr_scale}"
+            )
         sizes = [s.count * s.dim for s in sections]
         whole = np.empty(sum(sizes), np.float32) if session.gated else self._buffer(sum(sizes), 1)
         pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
@@ -139,7 +141,7 @@ class RowRequests:
         return []
 
     def _check_gradients(self, share: Share) -> None:
-        """Refuse all groups if one cannot be applied."""
+        """Reject all groups if one of them cannot be applied."""
         self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
 
     def _apply_own(self, session: Session, _: Header, share: Share) -> None:
@@ -149,14 +151,14 @@ class RowRequests:
         self.updates += 1
 
     def _push(self, session: Session, header: Header, share: Share) -> None:
-        """Add a share to the open step of `sync`; the last one completes it."""
+        """Add a rank's gradients to the open step of `sync`; the last rank's complete it."""
         shares = self._board.offer(session.rank, header.step, share)
         member = member_of(session)
         member.updates, member.open_step = member.updates + 1, header.step
         if shares is not None:
             self.updates += len(shares)
             merged = Share(merge(shares), shares[0].lr_scale)
-            self._check_gradients(merged)  # finite numbers may have a sum that is not
+            self._check_gradients(merged)  # finite gradients may have a sum that is not
             self._apply(merged, [None] * len(merged.updates))
 
     def _apply(self, share: Share, found: Sequence[Slots | None]) -> None:
@@ -171,12 +173,12 @@ class RowRequests:
         return unpack(parts, most=len(self.store.groups))
 
     def _check(self, sections: Sequence[Section], code: int | None, *, state: bool = False) -> None:
-        """Refuse what does not fit the tables.
+        """Reject sections that do not fit the tables.
 
         Args:
-            sections: of the request.
-            code: number format of the answer, None for an update.
-            state: the answer holds the optimizer's state, too.
+            sections: sections of the request.
+            code: number format of the response, None for an update.
+            state: the response includes the optimizer state.
         """
         check_sections(sections, self.store.groups, code, self._max_bytes, state=state)
 
@@ -200,16 +202,18 @@ class RowRequests:
         return []
 
     def export(self, client: int, begin: Mapping[str, Any]) -> Work:
-        """Check an EXPORT; it answers with the next rows, and once there are none, with an end.
+        """Check an EXPORT; it responds with the next rows, and after the last ones, with an end.
 
         Args:
-            client: who asks.
+            client: the client.
             begin: the "table" (None: all, one after the other), the "buckets" and the most "rows" of a chunk
-                of a new export; empty: go on with the client's.
+                of a new export; empty: continue the client's export.
         """
         if not begin:
             if client not in self._exports:
-                raise StoreError("the export was lost when the shard was restarted", fix="begin anew")
+                raise StoreError(
+                    "the export was lost when the shard was restarted", fix="start the export again"
+                )
             return Work(partial(self._next_chunk, client))
         if (table := begin["table"]) is not None:
             self.store.group_of(table)
@@ -227,11 +231,11 @@ class RowRequests:
 
     def _next_chunk(self, client: int) -> list[Buffer]:
         hit("shard.export")
-        chunk = next(self._exports[client], None)  # one that has ended stays: its client asks ahead
+        chunk = next(self._exports[client], None)  # a finished export stays: its client requests ahead
         return [pack_text({"end": True})] if chunk is None else pack_chunk(chunk)
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let exports and lookups of clients that are gone go: an export keeps rows as they were."""
+        """Drop exports and lookups of clients that are gone: an export keeps old versions of rows."""
         self._found.forget(gone)
         for client in filter(gone, list(self._exports)):
             del self._exports[client]
@@ -240,7 +244,7 @@ class RowRequests:
 def check_sections(
     sections: Sequence[Section], groups: Sequence[Group], code: int | None, most: int, *, state: bool = False
 ) -> None:
-    """Raise `StoreError` for sections that do not fit table groups, or an answer of more than `most` bytes.
+    """Raise `StoreError` for sections that do not fit table groups, or a response above `most` bytes.
 
     For `code` and `state` see `RowRequests`.
     """
@@ -252,12 +256,12 @@ def check_sections(
         if code is not None:
             size += s.count * row_bytes(code, group.dim + state * group.plan.width)
         if len(s.splits) != len(group.tables) + 1:
-            raise StoreError(f"group {s.group} has {len(group.tables)} tables")
+            raise StoreError(f"group {s.group} has {len(group.tables)} tables, not {len(s.splits) - 1}")
         if code is None and (s.format == NO_ROWS or s.dim != group.dim):
             raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
     if size > most:
         raise StoreError(
-            f"the answer would take {size} bytes, the limit is {most}",
+            f"the response would take {size} bytes, but the limit is {most}",
             fix="look up fewer ids at once",
         )
 

@@ -40,10 +40,10 @@ class Section:
     Args:
         group: index of the table group.
         splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to the group's table t.
-        ids: uint64[n], or None in answers.
+        ids: uint64[n], or None in responses.
         format: one of `FORMATS`, or NO_ROWS.
         dim: numbers per row.
-        scale: the rows were multiplied by it before they were rounded.
+        scale: factor on the rows before they were rounded.
         rows: uint8[n * row_bytes(format, dim)], raw; empty without rows.
     """
 
@@ -64,7 +64,7 @@ class Section:
 def pack(sections: Sequence[Section]) -> list[Buffer]:
     """Return a payload; only ids that fit in uint32 are copied. Too many sections raise a `FrameError`."""
     if len(sections) > MAX_SECTIONS:
-        raise FrameError(f"{len(sections)} sections do not fit into a message: {MAX_SECTIONS} do")
+        raise FrameError(f"a message cannot have {len(sections)} sections: the limit is {MAX_SECTIONS}")
     descriptors, splits, arrays = [_COUNT.pack(len(sections))], [], []
     for s in sections:
         width = _NO_IDS
@@ -87,20 +87,20 @@ def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section
     """Return the sections of a payload, at most `most`; arrays are views of the parts.
 
     Raises:
-        FrameError: there are more, or sizes or splits do not agree; nothing larger than the message is
-            allocated.
+        FrameError: there are more sections, or sizes or splits do not agree; nothing larger than the message
+            is allocated.
     """
     if not parts:
-        raise FrameError("a data message without an index part")
+        raise FrameError("a data message has no index part")
     if (size := memoryview(parts[0]).nbytes) > MAX_INDEX:
-        raise FrameError(f"an index part of {size} bytes is over the limit of {MAX_INDEX}")
+        raise FrameError(f"an index part has {size} bytes, over the limit of {MAX_INDEX}")
     index = bytes(memoryview(parts[0]))
     count = int.from_bytes(index[: _COUNT.size], "little")
     at = _COUNT.size + count * _SECTION.size
     if at > len(index):
         raise FrameError("the index part is too short")
     if count > most:
-        raise FrameError(f"a data message has {count} sections where there may be {most}")
+        raise FrameError(f"a data message has {count} sections, over the limit of {most}")
     descriptors = list(_SECTION.iter_unpack(index[_COUNT.size : at]))
     lengths = [4 * (tables + 1) for _, _, _, tables, _, _, _ in descriptors]
     if at + sum(lengths) != len(index):
@@ -138,5 +138,5 @@ def _take(arrays: Any, size: int) -> Raw:
         raise FrameError("a data message lacks a part")
     data = as_bytes(part)
     if len(data) != size:
-        raise FrameError(f"a part has {len(data)} bytes where the index announces {size}")
+        raise FrameError(f"a part has {len(data)} bytes, but the index announces {size}")
     return data

@@ -1,4 +1,4 @@
-"""A shard of every table behind a socket."""
+"""A shard of every table, served on a socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from satrap.rpc.server.sessions import Limits
 
 
 class ShardServer(Server):
-    """One shard behind a socket.
+    """One shard, served on a socket.
 
     ```python
     with ShardServer("127.0.0.1:0") as server:      # port 0: any free one
@@ -27,15 +27,15 @@ class ShardServer(Server):
 
     Args:
         listen, key, limits: see `Server`.
-        config: the tables; None: the first hello brings them.
+        config: the tables; None: taken from the first hello.
         journal: folder where every request is written before it is executed. After its process has died, the
-            shard recovers from it exactly, in the background, while clients wait. None: nothing is kept.
-        rehearses: whether it loads or compiles all machine code for its tables before it accepts the first
-            hello, while clients hear that it is at it. Else the first requests take longer, default.
+            shard recovers from the journal exactly, in the background, while clients wait. None: no journal.
+        rehearses: load or compile all machine code for its tables before accepting the first hello; clients
+            are notified of the preparation. By default, the first requests take longer instead.
 
     Attributes:
-        service: the handler; its `statistics` has the counters of the store, too.
-        recovery: from the journal, if there is one.
+        service: the handler; its `statistics` include the counters of the store.
+        recovery: recovery from the journal, if there is one.
 
     Raises:
         ConfigError: as `Server`, or another process uses the journal.

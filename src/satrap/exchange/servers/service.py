@@ -1,4 +1,4 @@
-"""What a shard server does with a request, apart from all sockets: one store, requests one after another."""
+"""A shard server's request handling, without sockets: one store, requests one after another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from satrap.store.statistics import merged
 MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
 SETTLE_SECONDS = 0.01
-"""Between two looks whether rows have been read."""
+"""Seconds between two checks whether rows have been read."""
 Hello: TypeAlias = Mapping[str, Any]
 Parts: TypeAlias = list[Buffer]
 T = TypeVar("T", int, str, bool)
@@ -43,18 +43,18 @@ _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
 
 class Service(SerialHandler):
-    """Executes requests on a `Shard`: those about rows, and those about all of the store and its snapshots.
+    """Executes requests on a `Shard`: requests about rows, about the whole store, and about snapshots.
 
     Args:
-        config: the tables; None: the first hello brings them.
-        max_bytes: largest answer; a request that would need more is refused before anything is allocated.
+        config: the tables; None: taken from the first hello.
+        max_bytes: largest response; a request that would need more is rejected before anything is allocated.
 
     Attributes:
         members: the clients that it serves.
-        repeating: requests come from a journal; what they wrote elsewhere is not written again.
-        rehearsal: the thread in which it rehearses a move beside the requests, if it has begun one.
-        rehearses: it loads or compiles machine code for the tables of a hello before it answers.
-        emptied: it has let all rows go since a reading failed, and a journal does not know that yet.
+        repeating: requests come from a journal; files that they wrote are not written again.
+        rehearsal: the thread that rehearses a move concurrently with requests, if one was started.
+        rehearses: whether it loads or compiles machine code for the tables of a hello before it responds.
+        emptied: whether a failed load has made it drop all rows, and the journal does not record that yet.
     """
 
     role = "shard"
@@ -72,13 +72,13 @@ class Service(SerialHandler):
             self._open(config, config.open())
 
     def _open(self, config: ShardConfig, store: Shard) -> None:
-        """Serve a store, without anything there was before."""
+        """Serve a store, with no state from before."""
         self.config, self.board, self._cuts = config, StepBoard(), Cuts()
         self._opened = RowRequests(store, self.board, self.max_bytes)
 
     @property
     def _rows(self) -> RowRequests:
-        """What executes requests about rows; raises as `store`."""
+        """Executes requests about rows; raises as `store`."""
         if self._opened is None:
             raise StoreError("this shard has no tables yet", fix="send a hello first")
         return self._opened
@@ -104,7 +104,7 @@ class Service(SerialHandler):
     def seen(self, session: Session) -> tuple[int, int]:
         """See `SerialHandler.seen`."""
         member = member_of(session)
-        waiting = member.open_step == self.board.completed  # its share of the open step waits for others
+        waiting = member.open_step == self.board.completed  # its update waits for other ranks
         return member.updates - waiting, self._updates
 
     def changes(self) -> object:
@@ -129,7 +129,7 @@ class Service(SerialHandler):
             self.store.close()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, by name, what the store needs besides its rows to go on exactly; empty without tables."""
+        """Return the store's exact state besides its rows, by name; empty without tables."""
         return {} if self._opened is None else state_of(self.store)
 
     def remember(self) -> dict[str, Any]:
@@ -146,16 +146,16 @@ class Service(SerialHandler):
         state: Mapping[str, npt.NDArray[Any]],
         load: Callable[[Service], None] | None,
     ) -> None:
-        """Take over what `remember` and `state` returned; `load` brings the rows."""
+        """Restore the state from `remember` and `state`; `load` loads the rows."""
         if plain["config"] is None:
             return
         config = ShardConfig.from_dict(plain["config"])
         self._open(config, config.open())
-        take_state(self.store, state)  # before the rows: where some are evicted, it gives them their places
+        take_state(self.store, state)  # before the rows: with eviction, it assigns them their places
         if load is not None:
             load(self)
         self.members, self._rows.updates = Members.recall(plain), plain["updates"]
-        if plain["follows"] is not None:  # the rows are those of that cut
+        if plain["follows"] is not None:  # the rows are equal to that cut
             self._cuts.snapshots.follow(self.store, plain["follows"])
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
@@ -177,18 +177,18 @@ class Service(SerialHandler):
             case Kind.BYE:
                 return Work(partial(self._leave, session))
             case Kind.FLUSH:
-                return Work(list)  # requests are served in order: to be served is all it asks
+                return Work(list)  # requests are served in order, so a flush has nothing to do
         return self._manage(session, header.kind, parts)
 
     def _check(self, session: Session, header: Header) -> None:
-        """Refuse a request of a client that is not served, or of another map: received before it changed."""
+        """Reject requests of clients that are not served, or requests that were split by another map."""
         if header.kind not in (Kind.HELLO, Kind.BYE):
             self.members.check(session)
         if header.kind in SPLIT and header.epoch != self.epoch:
             raise StoreError(f"the rows of epoch {header.epoch} have moved: the shard is at {self.epoch}")
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
-        """Have rows read from a disk that a request which waits, or is yet to come, will look up."""
+        """Prefetch rows from a disk for a request that waits or is announced."""
         if kind in (Kind.LOOKUP, Kind.PREFETCH) and (rows := self._opened) is not None:
             rows.expect(parts)
 
@@ -214,8 +214,8 @@ class Service(SerialHandler):
             case Kind.CUT:
                 return _telling(partial(self._take_cut, session, _cut_asked(unpack_text(only(parts)))))
             case Kind.PUT_BACK:
-                asked = unpack_text(only(parts))
-                return _silent(partial(self._cuts.of(_feed(asked)).put_back, store, _number(asked)))
+                request = unpack_text(only(parts))
+                return _silent(partial(self._cuts.of(_feed(request)).put_back, store, _number(request)))
             case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
                 return self._job(kind, unpack_text(only(parts)))
             case Kind.CLEAR:
@@ -224,28 +224,28 @@ class Service(SerialHandler):
                 assert self.config is not None
                 change = map_change(self.config, store, unpack_text(only(parts)))
                 return _silent(lambda: self._configure(change()))
-        raise FrameError(f"a request of unknown kind {kind}")
+        raise FrameError(f"a request has an unknown kind {kind}")
 
     def _configure(self, config: ShardConfig) -> None:
         assert self.config is not None
         if set(self.config.map.members) - set(config.map.members):
-            self._rows.uses.clear()  # those counted by a shard that has left are gone: all begin anew
+            self._rows.uses.clear()  # counts of a shard that has left are lost, so all shards count from zero
         self.config = config
         hit("shard.map")
-        self._rows.forget(lambda _: True)  # an export that a failed move began would keep rows as they were
+        self._rows.forget(lambda _: True)  # an export left by a failed move would keep old versions of rows
 
     def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
         self._cuts.client = session.client
-        # of a cut that is repeated nobody can ask for the rows any more
+        # the rows of a repeated cut are never requested again
         return self._cuts.of(asked.feed).cut(self.store, asked, keep=not self.repeating)
 
     def _job(self, kind: int, asked: Mapping[str, Any]) -> Work:
-        """Check a request to write or read a snapshot, or to tell how far it is."""
+        """Check a request to write or read a snapshot, or to report its progress."""
         assert self.config is not None
         snapshots, config, store = self._cuts.of(_feed(asked)), self.config, self.store
         if kind == Kind.JOB:
-            told = snapshots.saved if asked.get("save") is True else partial(self._result, snapshots)
-            return _telling(told)
+            report = snapshots.saved if asked.get("save") is True else partial(self._result, snapshots)
+            return _telling(report)
         url = _value(asked, "url", str)
         if kind == Kind.READ:
             numbers = _numbers(asked)
@@ -253,27 +253,27 @@ class Service(SerialHandler):
             return _telling(partial(self._cuts.read, config, store, url, numbers, exact=exact))
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
-            raise FrameError(f"{folder!r} is no folder of a checkpoint")
+            raise FrameError(f"{folder!r} is not a data folder of a checkpoint")
         if kind == Kind.SAVE:
             shown = _value(asked, "shown", str)
-            if self.repeating:  # the client will ask again, if it still waits
+            if self.repeating:  # the client will send the request again, if it still waits
                 return _telling(dict)
             return _telling(partial(snapshots.save, config, store, url, folder, shown))
         number = _number(asked)
-        if self.repeating:  # its files were written, or are given up
+        if self.repeating:  # its files are complete, or were abandoned
             return _telling(snapshots.stop)
         snapshots.check(config, number)
         return _telling(partial(snapshots.write, config, number, url, folder))
 
     def _result(self, snapshots: Snapshots) -> Mapping[str, Any]:
-        """Tell how far a job is; once a reading has failed, the rows that it had read are let go."""
+        """Report the progress of a job; after a failed load, drop the rows that it had loaded."""
         if snapshots.spoilt():
             self.store.clear()
             self.emptied = True
         return snapshots.result()
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """See `Handler.forget`: an export or a cut keeps rows as they were."""
+        """See `Handler.forget`: an export or a cut keeps old versions of rows."""
         self.members.forget(gone)
         if self._opened is not None:
             self._opened.forget(gone)
@@ -282,19 +282,19 @@ class Service(SerialHandler):
 
     @property
     def loaded(self) -> int:
-        """Rows that have been read from snapshots, also of one that is being read; any thread may ask."""
+        """Rows read from snapshots so far, including a running load; any thread may read it."""
         return self._cuts.snapshots.loaded
 
     def load(self, chunk: Chunk) -> None:
-        """Load rows of the snapshot after which requests are to be repeated."""
+        """Load rows of the snapshot after which requests are repeated."""
         self.store.load(chunk.table, chunk)
         self._cuts.snapshots.loaded += len(chunk.ids)
 
     def settle(self, stopping: Callable[[], bool]) -> None:
-        """Wait until rows that are being read are there, or until `stopping` returns True.
+        """Wait until a running load of rows has finished, or until `stopping` returns True.
 
         Raises:
-            CheckpointError: they cannot be read.
+            CheckpointError: the rows cannot be read.
         """
         assert self.config is not None
         while not (result := self._cuts.snapshots.result())["done"]:
@@ -305,32 +305,32 @@ class Service(SerialHandler):
             raise error_of(result["error"], f"shard {self.config.shard}")
 
     def _greet(self, session: Session, hello: dict[str, Any]) -> Work:
-        asked, worker = ShardConfig.from_dict(hello), Worker.from_dict(hello)
+        requested, worker = ShardConfig.from_dict(hello), Worker.from_dict(hello)
         if "rehearsal" in hello:
             return Work(partial(_rehearse, self, hello))
         if session.client in self.members.formats:
-            raise StoreError("a second hello of the same client")
+            raise StoreError("the same client sent a second hello")
         if self.config is None:
-            return Work(partial(self._welcome, session, worker, asked, hello))
+            return Work(partial(self._welcome, session, worker, requested, hello))
         renewed = self.members.renewed_by(worker, repeating=self.repeating)
-        # A new generation may have another map.
-        same = replace(asked, map=self.config.map) if renewed else asked
+        # A new generation may use another map.
+        same = replace(requested, map=self.config.map) if renewed else requested
         if worker.id.run == self.members.run and (difference := self.config.difference(same)):
             raise ConfigError(
                 f"the shard is configured differently: {difference}",
-                why="all workers of a shard must agree on its tables",
-                fix="use the same recipe everywhere, or restart the shards",
+                why="all workers of a shard must use the same tables",
+                fix="use the same recipe for all workers, or restart the shards",
             )
         if renewed:
-            return Work(partial(self._welcome, session, worker, asked, hello), renews=True)
+            return Work(partial(self._welcome, session, worker, requested, hello), renews=True)
         return Work(partial(self._welcome, session, worker, None, hello))
 
     def _welcome(self, session: Session, worker: Worker, anew: ShardConfig | None, hello: Hello) -> Parts:
-        """Take a worker in; `anew`: with it the shard starts anew, without anything there was before."""
+        """Add a worker; `anew`: the shard starts again with this configuration, without earlier state."""
         if anew is not None:
             _prepare(self, hello)
             if self.config is not None and not self.config.difference(anew):
-                self.close()  # it gives the memory back that the new store takes
+                self.close()  # frees the memory before the new store needs it
             store = anew.open()
             self.close()
             self._open(anew, store)
@@ -345,29 +345,29 @@ class Service(SerialHandler):
 
 
 def _prepare(service: Service, hello: Mapping[str, Any]) -> None:
-    """Load or compile the machine code that requests about the tables of a hello need."""
+    """Load or compile the machine code for requests about the tables of a hello."""
     if service.rehearses and "backward" in hello:
         rehearsed = {**hello, "rehearsal": hello["backward"], "tier": None}
-        with preparing(), suppress(SatrapError):  # whatever it is, a request will say so
+        with preparing(), suppress(SatrapError):  # a later request will report the error
             rehearse(Service(max_bytes=service.max_bytes), rehearsed)
 
 
 def _rehearse(service: Service, hello: Mapping[str, Any]) -> list[Buffer]:
-    """Prepare for a run that this shard will join; its client is not served, and says goodbye next."""
+    """Rehearse for a run that this shard will join; its client is not served, and sends a goodbye next."""
     if service.config is None and not service.repeating:
         rehearse(Service(max_bytes=service.max_bytes), hello)
     return [pack_text({"message_bytes": service.max_bytes})]
 
 
 def _rehearse_beside(service: Service, hello: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rehearse once beside the requests, and tell whether that is "done"."""
+    """Rehearse once, concurrently with requests; return whether that is "done"."""
     if service.rehearsal is None and not service.repeating:
         service.rehearsal = beside(partial(rehearse, Service(max_bytes=service.max_bytes), hello))
     return {"done": service.rehearsal is None or not service.rehearsal.is_alive()}
 
 
 def _silent(act: Callable[[], object]) -> Work:
-    """Return work whose answer is empty."""
+    """Return work with an empty response."""
 
     def run() -> list[Buffer]:
         act()
@@ -377,14 +377,14 @@ def _silent(act: Callable[[], object]) -> Work:
 
 
 def _telling(act: Callable[[], Mapping[str, Any]]) -> Work:
-    """Return work whose result is its answer."""
+    """Return work whose result is its response."""
     return Work(lambda: pack_result(act()))
 
 
 def _value(asked: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = asked.get(name)
     if type(value) is not kind:
-        raise FrameError(f"a request has an impossible {name}: {shortened(value)}")
+        raise FrameError(f"a request has an invalid {name}: {shortened(value)}")
     return value
 
 
@@ -392,12 +392,12 @@ def _number(asked: Mapping[str, Any], name: str = "number") -> int:
     """Return the number of a cut."""
     number = _value(asked, name, int)
     if not 0 <= number < MAX_NUMBER:
-        raise FrameError(f"a request has an impossible {name}: {shortened(number)}")
+        raise FrameError(f"a request has an invalid {name}: {shortened(number)}")
     return number
 
 
 def _numbers(asked: Mapping[str, Any]) -> list[int | None]:
-    """Return the numbers of the cuts for snapshots and for a feed after which changes are noted."""
+    """Return the numbers of the cuts, for snapshots and for a feed, after which changes are recorded."""
     return [None if asked.get(name) is None else _number(asked, name) for name in ("number", "feed_number")]
 
 
@@ -410,10 +410,10 @@ def _export_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _feed(asked: Mapping[str, Any]) -> str | None:
-    """Return the number format of a feed; None: it is about snapshots."""
+    """Return the number format of a feed; None: the request is about snapshots."""
     feed = asked.get("feed")
     if feed is not None and feed not in FEED_FORMATS:
-        raise FrameError(f"a request has an impossible feed: {shortened(feed)}")
+        raise FrameError(f"a request has an invalid feed: {shortened(feed)}")
     return feed
 
 

@@ -1,4 +1,4 @@
-"""Copies of some rows of the shards, with their optimizer state, that are trained here as they are there."""
+"""Copies of some rows of the shards, with optimizer state, updated here as they are at the shards."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from satrap.store import Shard
 from satrap.store.types import Offsets
 
 KEPT_BYTES = 256 << 20
-"""Bytes of rows after which those that no lookup waits for are dropped."""
+"""Bytes of rows above which rows without a waiting lookup are dropped."""
 
 
 class Shadow:
-    """Rows of lookups that wait for their turn, and of those before. Used by one thread.
+    """Rows of waiting lookups, and of earlier ones. Used by one thread.
 
     Args:
-        tables: those of the shards.
-        seed: of the shards' stores; it decides how 16-bit weights are rounded.
+        tables: tables of the shards.
+        seed: seed of the shards' stores; it decides how 16-bit weights are rounded.
     """
 
     def __init__(self, tables: Sequence[Table], seed: int) -> None:
@@ -30,7 +30,7 @@ class Shadow:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to `keep` only what is needed."""
+        """Whether it is time to `keep` only rows that are needed."""
         return self._bytes > self._most
 
     @property
@@ -38,7 +38,7 @@ class Shadow:
         return sum(group.bytes for group in self._shard.groups)
 
     def width(self, request: Request) -> int:
-        """Return the numbers of a row: weights and state."""
+        """Return the number of elements of a row: weights and state."""
         group = self._shard.groups[request.group]
         return group.dim + group.plan.width
 
@@ -55,10 +55,10 @@ class Shadow:
         return group.directory.find(request.ids, request.splits, use=False)[1]
 
     def add(self, request: Request, rows: Array, behind: int) -> None:
-        """Take rows, float32[n, dim + width], except those that are here: they are newer.
+        """Add rows, float32[n, dim + width], except rows that are here already: these are newer.
 
-        `behind`: how many more updates their table group had seen at the shards than here when they were
-        asked for. The rounding of 16-bit weights depends on it.
+        `behind`: how many more updates their table group had seen at the shards than here, at the time of the
+        request. The rounding of 16-bit weights depends on it.
         """
         group = self._shard.groups[request.group]
         if group.index not in self._counted:
@@ -70,25 +70,25 @@ class Shadow:
 
     def rows(self, request: Request) -> Array:
         """Return the weights of a request, float32[n, dim]; all its rows are here."""
-        rows, found = self._shard.peek_group(request.group, request.ids, request.splits)
-        assert found.all()
+        rows, mask = self._shard.peek_group(request.group, request.ids, request.splits)
+        assert mask.all()
         return rows
 
     def update(self, request: Request, gradients: Array, lr_scale: float) -> None:
-        """Take the step that the shards take."""
+        """Take the same step as the shards."""
         self._shard.update_group(
             request.group, request.ids, request.splits, gradients, lr_scale=lr_scale, checked=True
         )
 
     def keep(self, waiting: Iterable[Request]) -> None:
-        """Drop all rows but those of these requests."""
+        """Drop all rows except the rows of these requests."""
         before, self._shard = self._shard, Shard(self._tables, seed=self._seed)
         for group, old in zip(self._shard.groups, before.groups, strict=True):
             group.updates = old.updates
         for request in waiting:
-            wanted = self.missing(request)
-            slots, _ = before.groups[request.group].directory.find(wanted.ids, wanted.splits, use=False)
-            here = _part(wanted, np.flatnonzero(slots >= 0))
+            absent = self.missing(request)
+            slots, _ = before.groups[request.group].directory.find(absent.ids, absent.splits, use=False)
+            here = _part(absent, np.flatnonzero(slots >= 0))
             rows = before.fetch_group(here.group, here.ids, here.splits)
             self._shard.load_group(here.group, here.ids, here.splits, *rows)
         before.close()

@@ -1,4 +1,4 @@
-"""The shards of a cluster as one client sees them: requests to one or to all, and what went wrong."""
+"""A client's view of the shards of a cluster: requests to one or all of them, and their errors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from satrap.rpc.wire.text import pack_hello
 T = TypeVar("T")
 
 IN_FLIGHT = 64
-"""Lookups and updates a caller may have open; one more waits for the oldest."""
+"""Most lookups and updates in flight; one more waits for the oldest."""
 
 
 class Shards:
-    """Sends requests to shards, which serve them in the order issued; lost ones are sent again.
+    """Sends requests to shards, which serve them in the order issued; lost requests are sent again.
 
     Args:
         addresses: HOST:PORT of each shard, by its number.
         hellos: first message to each, by its number.
-        epoch: of the shard map.
+        epoch: epoch of the shard map.
         options: key, deadline, heartbeat and network.
 
     Attributes:
-        greetings: answers to the hellos, by number.
+        greetings: responses to the hellos, by number.
         peers: the client's side of each shard, by number.
         step: optimizer steps that must be complete before a shard serves the next request (`sync`).
         error: the first error that no caller has seen yet.
 
     Raises:
-        ConfigError: a shard refuses the hello.
-        ExchangeError: a shard cannot be reached or refuses the key.
+        ConfigError: a shard rejects the hello.
+        ExchangeError: a shard cannot be reached or rejects the key.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Shards:
         )
 
     def _greet(self, hellos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Say hello to some shards, and set what they know of the largest message."""
-        asked = {shard: self.ask(shard, Kind.HELLO, [pack_hello(hello)]) for shard, hello in hellos.items()}
-        for shard, answer in asked.items():
+        """Send a hello to some shards, and store their limit of the message size."""
+        pending = {shard: self.ask(shard, Kind.HELLO, [pack_hello(hello)]) for shard, hello in hellos.items()}
+        for shard, answer in pending.items():
             self.greetings[shard] = told(self._loop.wait(answer))
             self.peers[shard].message_bytes = self.greetings[shard]["message_bytes"]
 
@@ -91,17 +91,18 @@ class Shards:
         """Return a call to be completed in the loop's thread; `limited`: one of `IN_FLIGHT` at a time.
 
         Raises:
-            ExchangeError: the exchange is closed, or no place became free within two deadlines.
+            ExchangeError: the exchange is closed, or no slot became free within two deadlines.
         """
         if self._closed:
             raise ExchangeError("the exchange is closed")
         if limited and not self._room.acquire(timeout=2 * self._deadline):
-            raise self._ended or ExchangeError(f"nothing was answered for {2 * self._deadline:g} s")
+            raise self._ended or ExchangeError(f"no shard responded for {2 * self._deadline:g} s")
         call: Call[Any] = Call()
         self._calls.add(call)
         if limited:
             self._limited.add(call)
         call.future.add_done_callback(partial(self._done, call, limited))
+        # Checked after the call is registered: if the network ends in between, `_end` fails it.
         if self._ended is not None:
             call.fail(self._ended)
         return call
@@ -117,35 +118,35 @@ class Shards:
         self._loop.post(task)
 
     def ask(self, shard: int, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
-        """Issue a request to one shard; its future gives the parts of the answer."""
+        """Send a request to one shard; its future gives the parts of the response."""
         call: Call[Sequence[Buffer]] = self.call()
         self.post(partial(self.send, shard, kind, parts, call.answer, step=self.step))
         return call.future
 
     def ask_all(self, kind: Kind, parts: Sequence[Buffer] = ()) -> list[Sequence[Buffer]]:
-        """Issue a request to every shard, wait, and return the answers."""
+        """Send a request to every shard, wait, and return the responses."""
         futures = [self.ask(shard, kind, parts) for shard in list(self.peers)]
         return [self._loop.wait(future) for future in futures]
 
     def flush(self) -> None:
-        """Wait until everything issued so far has been applied, and its answers are here.
+        """Wait until everything issued so far has been applied, and its responses have arrived.
 
-        Where a connection was made again, the answer to a lookup may come after the one to a later request.
+        After a reconnect, the response to a lookup may come after the response to a later request.
         """
         open = [call.future for call in list(self._limited)]
         self.ask_all(Kind.FLUSH)
         for future in open:
-            with suppress(SatrapError):  # who waits for it will see it
+            with suppress(SatrapError):  # the caller that waits for it gets the error
                 self._loop.wait(future)
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise the first error of a request that nobody waited for."""
+        """Raise the first error of a request that no caller waited for."""
         if self.error is not None:
             raise self.error
 
     def note(self, future: Future[None]) -> None:
-        """Keep the error of a request that nobody waits for."""
+        """Store the error of a request that no caller waits for."""
         error = future.exception()
         if isinstance(error, SatrapError) and self.error is None:
             self.error = error
@@ -163,7 +164,7 @@ class Shards:
     def rehearse(
         self, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
     ) -> None:
-        """Have shards that will join do once what they will do then; they are not greeted, and left again.
+        """Let shards that will join run the requests of a move once; they are disconnected again.
 
         Raises:
             ConfigError, ExchangeError: as for `join`; nothing has changed.
@@ -173,14 +174,14 @@ class Shards:
     def join(
         self, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
     ) -> None:
-        """Connect to more shards and greet them.
+        """Connect to more shards and send them a hello.
 
         Raises:
-            ConfigError: a shard refuses the hello.
+            ConfigError: a shard rejects the hello.
             ExchangeError: a shard cannot be reached; the exchange has ended.
         """
         made = {shard: self._peer(shard, address, epoch) for shard, address in addresses.items()}
-        self.peers = {**self.peers, **made}  # a new one: other threads may be going through the old
+        self.peers = {**self.peers, **made}  # a new dict: other threads may be iterating over the old one
 
         def connect() -> None:
             for shard, peer in made.items():
@@ -190,7 +191,7 @@ class Shards:
         self._greet(hellos)
 
     def leave(self, shards: Collection[int], then: Callable[[], None]) -> None:
-        """Forget shards that have heard a goodbye, and do something else, in the loop's thread."""
+        """Remove shards that have received a goodbye, and call `then`, in the loop's thread."""
 
         done: Call[None] = self.call()
 
@@ -205,11 +206,11 @@ class Shards:
         self.wait(done.future)
 
     def wait(self, future: Future[T]) -> T:
-        """Return the result of a future that answers will complete."""
+        """Return the result of a future that responses will complete."""
         return self._loop.wait(future)
 
     def close(self) -> None:
-        """Say goodbye and end the network. Closing twice is fine."""
+        """Send a goodbye and end the network. Closing twice is fine."""
         if self._closed:
             return
         try:
@@ -234,7 +235,7 @@ class Shards:
         """Number a request and send it."""
         peer = self.peers.get(shard)
         if peer is None:
-            on_answer((), ExchangeError(f"shard {shard} has left"))
+            on_answer((), ExchangeError(f"shard {shard} has left the cluster"))
             return
         peer.request(kind, parts, on_answer, now=self._loop.clock(), step=step, lr_scale=lr_scale)
 

@@ -1,4 +1,4 @@
-"""A shard's part of a snapshot: a cut of its rows, written or read by a thread beside the requests."""
+"""A shard's part of a snapshot: a cut of its rows, written or read in a thread next to the requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from satrap.store.changes import Changes
 
 Result = dict[str, Any]
 Work = Callable[[threading.Event], Result]
-"""What a job does; it ends early once the event is set."""
+"""A job's function; it ends early once the event is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Asked:
     """A client's request for a cut.
 
     Args:
-        number: names the cut.
+        number: identifies the cut.
         delta: True: the changes since the cut `since` if it is known here, else all rows; False: all rows,
-            and from now on changes are noted; None: all rows.
+            and changes are recorded from now on; None: all rows.
         since: number of the client's last stored cut.
-        feed: number format of weights, if nothing but these will be asked for.
+        feed: number format of weights, if only weights will be requested.
     """
 
     number: int
@@ -43,17 +43,17 @@ class Asked:
 
 
 class Snapshots:
-    """Holds one cut and runs one job at a time; clients ask for the jobs' results.
+    """Holds one cut and runs one job at a time; clients poll for the jobs' results.
 
-    A failed job harms nothing: files without a manifest are no part of a snapshot, and a run does not begin
+    A failed job does no damage: files without a manifest are not part of a snapshot, and a run does not start
     with half of its rows.
 
     Args:
-        changes: returns which rows of a store have changed since the last cut of this kind.
+        changes: returns the record of changed rows of a store for this kind of cut.
 
     Attributes:
-        since: number of the cut or reading since which the store notes changes; None: it notes none.
-        loaded: rows read so far, also by a running job.
+        since: number of the cut or load since which the store records changes; None: it records none.
+        loaded: rows read so far, including a running job.
     """
 
     def __init__(self, changes: Callable[[Shard], Changes] = lambda store: store.changes) -> None:
@@ -71,19 +71,19 @@ class Snapshots:
 
     @property
     def followed(self) -> bool:
-        """Whether the store notes changes since the last cut."""
+        """Whether the store records changes since the last cut."""
         return self.since is not None and self.since == self._number
 
     def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
-        """Take the cut that is asked for; return whether it is `full`, and the store's `counts`.
+        """Take the requested cut; return whether it is `full`, and the store's `counts`.
 
-        It replaces the last cut. `keep=False`: nobody will ask for its rows.
+        It replaces the last cut. `keep=False`: its rows will not be requested.
         """
         if asked.delta is None:
             cut = Delta(True, store.snapshot(), {})
         else:
-            known = asked.since is not None and asked.since == self.since
-            cut = self._changes(store).take(full=not (asked.delta and known), chunk_rows=CHUNK_ROWS)
+            follows = asked.since is not None and asked.since == self.since
+            cut = self._changes(store).take(full=not (asked.delta and follows), chunk_rows=CHUNK_ROWS)
             before = None if cut.full else self.since
             self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
             self.since = asked.number
@@ -93,7 +93,7 @@ class Snapshots:
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
-        """Drop a cut that could not be stored; the next cut will hold its changes too."""
+        """Drop a cut that could not be stored; the next cut will also include its changes."""
         if number == self._number:
             self._stop_job()
         if self._taken is not None and self._taken[0] == number:
@@ -102,7 +102,7 @@ class Snapshots:
             self._taken = None
 
     def follow(self, store: Shard, number: int) -> None:
-        """Note changes from now on; the store now holds the rows of cut `number`."""
+        """Record changes from now on; the store now holds the rows of cut `number`."""
         self._changes(store).follow()
         self.since = self._number = number
 
@@ -111,19 +111,19 @@ class Snapshots:
         if self._cut is None or number != self._number:
             raise StoreError(
                 f"shard {config.shard} has no cut {number}",
-                why="it was restarted, or a newer cut has taken its place",
+                why="the shard was restarted, or a newer cut has replaced this one",
                 fix="take another snapshot",
             )
 
     def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
-        """Begin to write a cut, which can be done once; raise a `StoreError` if there is none."""
+        """Start to write a cut, which can be done once; raise a `StoreError` if there is none."""
         self.check(config, number)
         assert self._cut is not None
         cut, state, feed = self._cut, self._state, self._feed
         return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping, feed))
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
-        """Begin to write all rows as they are now, besides the cut and the job; `saved` returns the result.
+        """Start to write all present rows, independently of the cut and the job; `saved` returns the result.
 
         Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder.
         """
@@ -135,7 +135,7 @@ class Snapshots:
     def saved(self) -> Result:
         """Return the result of `save` as `result` does; its `files` are None if `shown` was not seen.
 
-        `{"done": False, "lost": True}`: the process that began it has ended.
+        `{"done": False, "lost": True}`: the process that started it has ended.
         """
         return {"done": False, "lost": True} if self._saving is None else self._saving.result
 
@@ -149,14 +149,15 @@ class Snapshots:
         exact: bool = False,
         feed: tuple[Snapshots, int] | None = None,
     ) -> Result:
-        """Begin to load the rows of this shard's buckets from a checkpoint.
+        """Start to load the rows of this shard's buckets from a checkpoint.
 
         Args:
             config, store: of the shard.
-            url: of the checkpoint.
-            number: note changes from then on, as after a cut of this number, if the store has no other rows.
-            exact: before the rows, restore what else the store needs to go on exactly.
-            feed: what takes the cuts of a feed, and the number of a cut as after which it notes changes, too.
+            url: URL of the checkpoint.
+            number: record changes from then on, as after a cut of this number, if the store has no other
+                rows.
+            exact: before the rows, restore the other state that the store needs to continue exactly.
+            feed: the `Snapshots` of a feed, and the number of a cut after which it records changes as well.
         """
         buckets = config.map.buckets(config.shard)
 
@@ -183,7 +184,7 @@ class Snapshots:
         return started
 
     def spoilt(self) -> bool:
-        """Return, once, whether a reading has failed and left some rows in the store."""
+        """Return, once, whether a load has failed and left some rows in the store."""
         failed = self._reading is not None and "error" in self._reading.result
         if failed:
             self._reading = None
@@ -195,13 +196,14 @@ class Snapshots:
         return {}
 
     def result(self) -> Result:
-        """Return `{"done": False}`, or what the job returned, or `{"done": True, "error": ...}`.
+        """Return `{"done": False}`, or the job's result, or `{"done": True, "error": ...}`.
 
         Without a job it raises a `StoreError`.
         """
         if self._job is None:
             raise StoreError(
-                "the shard is neither writing nor reading a snapshot", why="it was restarted meanwhile"
+                "the shard is neither writing nor reading a snapshot",
+                why="the shard was restarted in between",
             )
         result = self._job.result
         if result.get("follows") is not None:
@@ -209,11 +211,11 @@ class Snapshots:
         return result
 
     def let_go(self) -> None:
-        """Drop the cut, for which nobody will ask any more; running jobs go on."""
+        """Drop the cut, which will not be requested any more; running jobs continue."""
         self._cut, self._state = None, {}
 
     def stop(self) -> Result:
-        """Drop the cut, and have running jobs end as soon as they can."""
+        """Drop the cut, and stop running jobs as soon as possible."""
         self._stop_job()
         self._stop_saving()
         return {}
@@ -231,11 +233,11 @@ class Snapshots:
 
 
 class Cuts:
-    """What takes the cuts of a shard: one for snapshots, one for a feed.
+    """Takes the cuts of a shard: one kind for snapshots, one for a feed.
 
     Attributes:
-        snapshots: the first of them, which also reads.
-        client: number of the client that had the last cut taken.
+        snapshots: takes cuts for snapshots, and also loads rows.
+        client: number of the client that requested the last cut.
     """
 
     def __init__(self) -> None:
@@ -243,24 +245,24 @@ class Cuts:
         self._feed = Snapshots(lambda store: store.weight_changes)
 
     def of(self, feed: str | None) -> Snapshots:
-        """Return which one serves requests about a feed in a number format; None: about snapshots."""
+        """Return the `Snapshots` for requests about a feed in a number format; None: about snapshots."""
         return self.snapshots if feed is None else self._feed
 
     def read(
         self, config: ShardConfig, store: Shard, url: str, numbers: Sequence[int | None], *, exact: bool
     ) -> Result:
-        """See `Snapshots.read`; `numbers`: of a cut for snapshots and of one for a feed."""
+        """See `Snapshots.read`; `numbers`: of a cut for snapshots and of a cut for a feed."""
         number, feed = numbers
         follows = None if feed is None else (self._feed, feed)
         return self.snapshots.read(config, store, url, number, exact=exact, feed=follows)
 
     def let_go(self) -> None:
-        """Drop the cuts, for which nobody will ask any more; running jobs go on."""
+        """Drop the cuts, which will not be requested any more; running jobs continue."""
         self.snapshots.let_go()
         self._feed.let_go()
 
     def stop(self) -> None:
-        """Drop the cuts, and have running jobs end as soon as they can."""
+        """Drop the cuts, and stop running jobs as soon as possible."""
         self.snapshots.stop()
         self._feed.stop()
 
@@ -279,15 +281,15 @@ class _Job:
             self.result = {"done": True, **work(self.stopping)}
         except SatrapError as error:
             self.result = {"done": True, "error": errors.error_values(error)}
-        except BaseException as error:  # noqa: BLE001 - the thread ends: whoever waits must hear of it
-            told = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
-            self.result = {"done": True, "error": errors.error_values(CheckpointError(told))}
+        except BaseException as error:  # noqa: BLE001 - the thread ends, and its client must get the error
+            message = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
+            self.result = {"done": True, "error": errors.error_values(CheckpointError(message))}
 
 
 def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chunk, None, None]:
     for chunk in chunks:
         if stopping.is_set():
-            raise StoreError("a newer request has taken the place of this one")
+            raise StoreError("a newer request has replaced this one")
         hit("shard.chunk")
         yield chunk
 
@@ -338,7 +340,7 @@ def _save(
 def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
     """Return the parts for the result of a job.
 
-    The checksums of files, one per MiB, are a part of their own, 4 bytes each: so one message can carry the
+    The checksums of files, one per MiB, are a separate part, 4 bytes each: so one message can carry the
     checksums of a shard of any size.
     """
     files = result.get("files")
@@ -350,7 +352,7 @@ def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
 
 
 def unpack_result(parts: Sequence[Buffer]) -> Result:
-    """Return what `pack_result` packed; raise a `FrameError` if the parts do not fit."""
+    """Return the result that `pack_result` packed; raise a `FrameError` if the parts do not fit."""
     if not 1 <= len(parts) <= 2:
         raise FrameError(f"a result has one or two parts, got {len(parts)}")
     result = unpack_text(parts[0], most=MAX_ANSWER)
@@ -366,5 +368,5 @@ def unpack_result(parts: Sequence[Buffer]) -> Result:
 
 
 def error_of(plain: Mapping[str, str], shard: str) -> SatrapError:
-    """Return the error in a job's result; it names `shard` if it has no place of its own."""
+    """Return the error in a job's result; without a place of its own, it names `shard`."""
     return errors.error_of({**plain, "where": plain["where"] or shard})

@@ -19,7 +19,7 @@ Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 FAR = 2
-"""A request this many steps after the open one is wrong: a worker looks up one step ahead of its update."""
+"""A request this many steps ahead of the open one is an error: workers look up at most one step ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Share:
 
 @dataclass(slots=True)
 class Member:
-    """What a shard keeps for a client.
+    """A shard's state of a client.
 
     Args:
         ordered: its lookups of a step wait for the lookups of lower ranks.
@@ -58,20 +58,22 @@ class Member:
 
 
 def member_of(session: Session) -> Member:
-    """Return what the shard keeps for a client."""
+    """Return the shard's state of a client."""
     if not isinstance(session.data, Member):
         session.data = Member()
     return session.data
 
 
 class StepBoard(Board):
-    """Collects the shares of the open step until it is complete; requests of later steps wait.
+    """Collects the gradients of the open step until it is complete; requests of later steps wait.
+
+    So every lookup of a step sees all updates of the steps before it, whichever rank is faster.
 
     Attributes:
         world: number of ranks.
         completed: number of complete steps; the next one is open.
         looked: ranks with ordered lookups that have looked up in the open step.
-        shares: rank -> its share of the open step.
+        shares: rank -> its gradients of the open step.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,7 @@ class StepBoard(Board):
         self.shares: dict[int, Share] = {}
 
     def join(self, rank: int, world: int) -> None:
-        """Expect shares of a rank; drop what an earlier worker of the rank gave to the open step."""
+        """Add a rank to the step; drop gradients of the open step from an earlier worker of this rank."""
         if world != self.world:
             self.world = world
             self.shares.clear()
@@ -94,7 +96,7 @@ class StepBoard(Board):
         return self.completed, len(self.looked), len(self.shares)
 
     def look(self, rank: int, step: int) -> None:
-        """Note that a rank has looked up in a step, if it is the open one."""
+        """Record that a rank has looked up in a step, if it is the open one."""
         if step == self.completed:
             self.looked.add(rank)
 
@@ -105,7 +107,7 @@ class StepBoard(Board):
         return ExchangeError(
             f"a request of step {header.step} came while step {self.completed} is open",
             where=f"{name_of(header.kind)} of rank {session.rank}",
-            why="in sync mode a worker asks for a step once it has sent its update of the one before",
+            why="in sync mode a worker sends requests of a step after its update of the step before",
         )
 
     def must_wait(self, session: Session, header: Header) -> bool:
@@ -113,24 +115,26 @@ class StepBoard(Board):
         if not session.gated:
             return False
         if member_of(session).ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
-            before = range(session.rank)  # lower ranks look up first
+            # Lookups create and evict rows, so a fixed order of ranks makes their effects reproducible. A
+            # rank that has sent its gradients already will not look up in this step any more.
+            before = range(session.rank)
             return any(rank not in self.looked and rank not in self.shares for rank in before)
         return header.step > self.completed
 
     def missing(self) -> list[int]:
-        """See `Board.missing`: ranks without a share of the open step."""
+        """See `Board.missing`: ranks without gradients in the open step."""
         return [rank for rank in range(self.world) if rank not in self.shares]
 
     def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> ExchangeError:
         """See `Board.too_late`."""
         return ExchangeError(
-            f"step {self.completed} is not complete: nothing came from rank {silent}",
+            f"step {self.completed} is not complete: no update came from rank {silent}",
             where=f"stage: {name_of(header.kind)} of rank {session.rank}",
-            why=f"waited {seconds:g} s; in sync mode every rank must send its update",
+            why=f"the shard waited {seconds:g} s, and in sync mode every rank must send its update",
         )
 
     def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
-        """Add a share; if it is the last one, complete the step and return all shares in rank order.
+        """Add a rank's gradients; the last rank completes the step and gets all shares in rank order.
 
         For another step than the open one, or a second share of a rank, it raises a `StoreError`.
         """
@@ -142,6 +146,7 @@ class StepBoard(Board):
         self.shares[rank] = share
         if len(self.shares) < self.world:
             return None
+        # In rank order, not in order of arrival: floating-point sums depend on the order.
         shares = [self.shares[r] for r in range(self.world)]
         self.shares.clear()
         self.looked.clear()

@@ -1,4 +1,4 @@
-"""Counters of shard servers and of the client that asks them."""
+"""Counters of shard servers and of one client."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class ServersTelemetry:
         shards: the shards.
 
     Attributes:
-        meter: of this client's lookups and updates.
-        refused: updates that this client refused before it sent them.
+        meter: meter of this client's lookups and updates.
+        refused: updates that this client rejected before it sent them.
     """
 
     def __init__(self, shards: Shards) -> None:
         self._shards, self.meter, self.refused = shards, Meter(), 0
 
     def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`; `refused` counts the updates that this client refused, too."""
+        """See `Telemetry.statistics`; `refused` includes the updates that this client rejected."""
         shards = [ShardStatistics.of(told(parts)) for parts in self._shards.ask_all(Kind.STATISTICS)]
-        found = ExchangeStatistics(**merged(shards), shards=tuple(shards))
-        return replace(found, refused=found.refused + self.refused)
+        statistics = ExchangeStatistics(**merged(shards), shards=tuple(shards))
+        return replace(statistics, refused=statistics.refused + self.refused)
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""

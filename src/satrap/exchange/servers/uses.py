@@ -1,4 +1,4 @@
-"""How often the rows of each bucket were used lately, as a shard counts it."""
+"""A shard's recent use counts of the rows in each bucket."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from satrap.store.hashes import index_salt
 from satrap.store.types import Ids, Offsets
 
 HALF_LIFE = 300.0
-"""Seconds after which a use counts half. All shards forget by the clock, so their counts can be compared."""
+"""Seconds after which a use counts half. All shards decay by the clock, so their counts are comparable."""
 _AGING = 1.0
-"""Seconds between two times that counts grow old: a use may count up to 0.3 % more than its age says."""
+"""Seconds between two decays of the counts: a use may count up to 0.3 % too much for its age."""
 
 Counts = npt.NDArray[np.float64]
 
@@ -24,7 +24,7 @@ Counts = npt.NDArray[np.float64]
 class Uses:
     """Counts of uses by bucket, which halve every `HALF_LIFE` seconds.
 
-    One thread calls its methods.
+    Its methods are called by one thread.
 
     Args:
         groups: names of the tables of each table group.
@@ -48,12 +48,12 @@ class Uses:
         kernels.count_buckets(ids, splits, self._salts[group], self._counts)
 
     def lately(self) -> Counts:
-        """Return the counts of now, float64[4096]."""
+        """Return the present counts, float64[4096]."""
         self._age()
         return self._counts.copy()
 
     def clear(self) -> None:
-        """Forget all uses."""
+        """Reset all counts."""
         self._counts[:] = 0
 
     def _age(self) -> None:

@@ -1,4 +1,4 @@
-"""How rows look on the wire."""
+"""The encoding of rows on the wire."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ _TOP_EXPONENT = 14
 class Wire:
     """Number formats between workers and shards, and among workers; the store's own formats do not change.
 
-    In "int8" a row is multiples, -127 to 127, of a step of its own, a float32: its largest magnitude / 127.
-    So each number is off by at most the largest magnitude of its row / 254, and what float32 rounds.
+    In "int8" a row consists of multiples, -127 to 127, of its own step, a float32: its largest magnitude /
+    127. So each number is off by at most the largest magnitude of its row / 254, plus the rounding of
+    float32.
 
     Args:
         forward: format of looked-up rows, "float16" (default), "int8" or "float32".
         backward: format of gradients, "bfloat16" (default), "int8", "float16" (scaled per table group and
             message by a power of two, so that nothing overflows) or "float32".
         dense: format of the network's gradients, "float32" (default), "bfloat16", "float16" or "int8", with
-            128 numbers in place of a row; or a compression, "powersgd" or "sign", see
-            `satrap.dense.compressed`. `ConnectedWorkers` adds them up; no exchange looks at it.
+            blocks of 128 numbers instead of rows; or a compression, "powersgd" or "sign", see
+            `satrap.dense.compressed`. Only `ConnectedWorkers` uses it, for sums of gradients.
         dense_rank: rank of the matrices of "powersgd", default 4.
 
     Raises:
-        ConfigError: another format, or a rank below 1.
+        ConfigError: an unknown format, or a rank below 1.
     """
 
     forward: Forward = "float16"
@@ -63,7 +64,7 @@ class Wire:
 
     @property
     def compresses(self) -> bool:
-        """Whether `dense` is a compression, and no format of single numbers."""
+        """Whether `dense` is a compression, not a format of single numbers."""
         return self.dense not in CODES
 
     def row_bytes(self, dim: int) -> int:
@@ -94,7 +95,7 @@ def place(section: Section, positions: Positions, out: Rows) -> None:
 
 
 def scale_of(gradients: Rows, code: int) -> float:
-    """Return the power of two that uses the range of a format well: 1 unless it is float16."""
+    """Return the power of two that makes best use of a format's range: 1 unless it is float16."""
     if code != kernels.FLOAT16:
         return 1.0
     top = int(kernels.peak(gradients.reshape(-1).view(np.uint32)))

@@ -1,1 +1,1 @@
-"""The client's side: requests are numbered, sent again if they are lost, and matched with their answers."""
+"""The client's side: requests are numbered, resent if lost, and matched with their responses."""

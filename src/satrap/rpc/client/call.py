@@ -22,7 +22,7 @@ class Call(Generic[T]):
         self._left = 1
 
     def expect(self, answers: int) -> None:
-        """Have `count` complete the future with None after so many answers."""
+        """Let `count` complete the future with None after this many responses."""
         self._left = answers
 
     def succeed(self, result: T) -> None:
@@ -36,14 +36,14 @@ class Call(Generic[T]):
             self.future.set_exception(error)
 
     def answer(self, parts: Any, error: SatrapError | None) -> None:
-        """Complete with the parts of an answer, or its error."""
+        """Complete the future with the parts of a response, or its error."""
         if error is None:
             self.succeed(parts)
         else:
             self.fail(error)
 
     def count(self, _: Sequence[Buffer], error: SatrapError | None) -> None:
-        """Take one of several empty answers."""
+        """Count one of several empty responses."""
         if error is not None:
             self.fail(error)
         self._left -= 1
@@ -52,7 +52,7 @@ class Call(Generic[T]):
 
 
 def told(parts: Sequence[Buffer]) -> dict[str, Any]:
-    """Return the content of an answer that is a text; raise an `ExchangeError` if it is none."""
+    """Return the content of a text response; raise an `ExchangeError` if it is not a text."""
     if not parts:
-        raise ExchangeError("a server gave an answer without parts")
+        raise ExchangeError("a server sent a response without parts")
     return unpack_text(parts[0], most=MAX_ANSWER)

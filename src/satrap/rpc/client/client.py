@@ -20,12 +20,12 @@ from satrap.rpc.wire.text import pack_hello
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client talks to servers.
+    """Options of a client's connections to servers.
 
     Args:
-        key: of the cluster; needed to reach another machine.
-        deadline: seconds without an answer after which a server is given up, default 30.
-        heartbeat: seconds of silence after which a server is asked what it has received, default 1.
+        key: key of the cluster; needed to reach another machine.
+        deadline: seconds without a response after which a server counts as lost, default 30.
+        heartbeat: seconds of silence after which the client sends a PING, default 1.
         network: carries the messages; default `Loop`, a thread with sockets.
     """
 
@@ -36,7 +36,7 @@ class ClientOptions:
 
 
 class Client:
-    """Sends requests to one server, which executes each once and in order; lost ones are sent again.
+    """Sends requests to one server, which executes each once and in order; lost requests are sent again.
 
     Args:
         name: the server's name in errors, for example "loader 0".
@@ -45,8 +45,8 @@ class Client:
         options: key, deadline and heartbeat.
 
     Raises:
-        ExchangeError: the server cannot be reached or refuses the key.
-        ConfigError: it refuses the hello.
+        ExchangeError: the server cannot be reached or rejects the key.
+        ConfigError: the server rejects the hello.
     """
 
     def __init__(
@@ -76,12 +76,13 @@ class Client:
             raise
 
     def ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
-        """Issue a request; return a future for the answer's parts. Once closed, raise an `ExchangeError`."""
+        """Send a request; return a future of the response's parts. Once closed, raise an `ExchangeError`."""
         if self._closed:
             raise ExchangeError("the connection is closed")
         call: Call[Sequence[Buffer]] = Call()
         self._calls.add(call)
         call.future.add_done_callback(lambda _: self._calls.discard(call))
+        # Checked after the call is registered: if the network ends in between, `_end` fails it.
         if self._ended is not None:
             call.fail(self._ended)
         else:
@@ -103,15 +104,15 @@ class Client:
         }
 
     def close(self, wait: float | None = None) -> None:
-        """Say goodbye, if the server still answers. Closing twice is fine.
+        """Send a goodbye, if the server still responds. Closing twice is fine.
 
         Args:
-            wait: longest time in seconds for all open requests and the goodbye; default as the deadline says.
+            wait: longest time in seconds for all open requests and the goodbye; default: the deadline.
         """
         if self._closed:
             return
         goodbye = self.ask(Kind.BYE)
         self._closed = True
         with suppress(TimeoutError):
-            goodbye.exception(wait)  # a lost server need not hear it
+            goodbye.exception(wait)  # a lost server need not receive it
         self._loop.stop()

@@ -1,4 +1,4 @@
-"""The thread of a client: it owns the sockets, sends, receives and watches the clock."""
+"""The thread of a client: it owns the sockets, sends, receives and checks deadlines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Task = Callable[[], None]
 T = TypeVar("T")
 _IDLE = 3600.0
 _TICK = 1.0
-"""Seconds between looks at the clock while a connection is made."""
+"""Seconds between checks of deadlines while a connection is being made."""
 _STANDSTILL = 1.0
-"""Seconds that a round may take too long; beyond that, this process did not run."""
+"""A round that is late by more than these seconds means that this process did not run."""
 _PATIENCE = 5
-"""Connections that may end before the first answer."""
+"""Connections that may end before the first response."""
 
 
 class Network(Protocol):
@@ -46,7 +46,7 @@ class Network(Protocol):
         """Run a task in the network's thread, after earlier ones."""
 
     def wait(self, future: Future[T]) -> T:
-        """Return the result of a future that answers will complete; another thread calls it."""
+        """Return the result of a future that responses will complete; another thread calls it."""
 
     def join(self, peer: Peer, address: str) -> None:
         """Carry the messages of one more server; call it in the network's thread."""
@@ -139,6 +139,7 @@ class Loop(Network):
         while not self._stopping:
             until = time.monotonic() + (pause := self._pause())
             ready = self._poller.wait(pause)
+            # Standstill counts from the planned end of the poll, or from its actual end if that is earlier.
             until = min(until, time.monotonic())
             for link, events in ready:
                 self._exchange(link, events)
@@ -146,6 +147,8 @@ class Loop(Network):
                 self._tasks.popleft()()
             now, busy = time.monotonic(), any(peer.waiting for peer in self.peers)
             for link in self._links:
+                # Responses may have arrived unread while the process stood still, so deadlines are extended
+                # before `overdue` is checked.
                 if now - until > _STANDSTILL:
                     link.peer.excuse(now - until)
                 if link.connection is None:
@@ -163,7 +166,7 @@ class Loop(Network):
         return min(max(until - time.monotonic(), 0.0), longest) + 0.001
 
     def _connect(self, link: _Link) -> None:
-        """Take a new connection, and find out what was lost with the one before."""
+        """Take over a new connection, and send a PING to find out what was lost with the previous one."""
         try:
             link.connection = link.dialer.made()
         except LostError as error:
@@ -173,7 +176,7 @@ class Loop(Network):
             self._send(link, [link.peer.ping(time.monotonic())] if link.spoken else [])
 
     def _failed(self, link: _Link, error: LostError) -> None:
-        """Connect again, unless the server refuses this client."""
+        """Connect again, unless the server rejects this client."""
         link.failures += _PATIENCE if error.stranger else error.met
         if link.failures >= _PATIENCE and not link.peer.greeted:
             raise _refused(link.peer)
@@ -197,17 +200,17 @@ class Loop(Network):
         peer, head, parts = link.peer, message[0], message[1:]
         try:
             if len(head) != HEADER_BYTES:
-                raise FrameError("this is no satrap message")
+                raise FrameError("the message is not a satrap message")
             header = decode(bytes(head), parts)
         except FrameError as error:
-            raise ExchangeError(f"{peer.name} answered with something else: {error.what}") from error
+            raise ExchangeError(f"{peer.name} sent an invalid response: {error.what}") from error
         self.received_bytes += size_of(parts)
         self._send(link, peer.receive(header, parts, time.monotonic()))
 
     def _send(self, link: _Link, messages: Iterable[Message]) -> None:
         connection = link.connection
         if connection is None:
-            return  # the PING on the next connection finds out what the server lacks
+            return  # the PING on the next connection finds out which requests the server lacks
         for message in messages:
             self.sent_bytes += size_of(message[1:])
             connection.send(message)
@@ -246,8 +249,8 @@ class _Link:
 
 def _refused(peer: Peer) -> ExchangeError:
     return ExchangeError(
-        f"{peer.name} refused the connection: the keys do not match, or it is no satrap server",
+        f"{peer.name} rejected the connection: the keys do not match, or the server is not a satrap server",
         where="stage: connection",
-        why="only holders of the cluster's key may talk to a server that has one",
+        why="a server with a key accepts only holders of the same key",
         fix="give every role the same key file, or none on loopback",
     )

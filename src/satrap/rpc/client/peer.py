@@ -1,4 +1,4 @@
-"""The client's view of one server: open requests, what must be sent again, and when patience ends."""
+"""The client's state of one server: open requests, requests to send again, and deadlines."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Message = list[Buffer]
 OnAnswer = Callable[[Sequence[Buffer], SatrapError | None], None]
 
 WINDOW = 128
-"""Requests sent and not answered; further ones wait here. The server accepts twice as many."""
+"""Requests in flight; further ones wait here. The server accepts twice this number."""
 HINTS = 16
 """Hints that wait to be sent; older ones are dropped, as they would come too late."""
 ACKNOWLEDGE = 1 << 19
-"""Bytes of answers that are acknowledged without waiting for the next request, 512 KiB."""
+"""Bytes of responses after which they are acknowledged without waiting for a request, 512 KiB."""
 QUIET = 0.1
-"""Seconds until a busy server is asked again; they double each time, up to the heartbeat."""
+"""Seconds until a busy server gets the next PING; they double each time, up to the heartbeat."""
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
 _ERRORS: dict[int, type[SatrapError]] = {
@@ -51,7 +51,7 @@ _ERRORS: dict[int, type[SatrapError]] = {
 
 @dataclass(slots=True)
 class Pending:
-    """A request without an answer."""
+    """A request without a response."""
 
     header: Header
     parts: Sequence[Buffer]
@@ -63,24 +63,25 @@ class Pending:
 
 
 class Peer:
-    """Numbers the requests to one server and matches the answers; does no input or output.
+    """Numbers the requests to one server and matches the responses; does no input or output.
 
-    Whatever the network loses, doubles or delays, every request is executed once and in order: sequences mark
-    repetitions, and the answer to a PING, the server's place in the sequence, shows what was lost.
+    Every request is executed once and in order, even if the network loses, duplicates or delays messages:
+    sequence numbers identify repetitions, and the response to a PING, the server's position in the sequence,
+    shows what was lost.
 
     Args:
         name: "shard 1 at host:port", for errors.
         client: random number of this client.
-        epoch: of the shard map; set it when the map changes.
-        deadline: seconds without an answer after which the server is given up.
-        heartbeat: seconds of silence after which the server is asked for its place.
+        epoch: epoch of the shard map; set it when the map changes.
+        deadline: seconds without a response after which the server counts as lost.
+        heartbeat: seconds of silence after which the server gets a PING.
 
     Attributes:
         resent: number of requests sent again.
-        answered_at: when the last answer came.
+        answered_at: time of the last response.
         greeted: the server has accepted the hello.
-        message_bytes: largest payload that the server takes.
-        seen: updates applied before the last answered request: (this client's, all).
+        message_bytes: largest payload that the server accepts.
+        seen: updates applied before the last completed request: (this client's, all).
     """
 
     def __init__(self, name: str, *, client: int, epoch: int, deadline: float, heartbeat: float) -> None:
@@ -92,13 +93,13 @@ class Peer:
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
         self._unsent, self._recovered = 0, -1
-        self._left = self._gone = False  # a goodbye was issued; it was answered
+        self._left = self._gone = False  # a goodbye was issued; its response has arrived
         self._unacknowledged = 0
         self._quiet, self._pause, self._busy = 0.0, QUIET, ""
         self._hints: deque[Message] = deque(maxlen=HINTS)
 
     def hint(self, kind: Kind, parts: Sequence[Buffer]) -> None:
-        """Have `outgoing` send a message that needs no answer and may be lost, after the requests."""
+        """Let `outgoing` send a message that needs no response and may be lost, after the requests."""
         header = Header(kind, self.epoch, self.client, NO_SEQUENCE)
         self._hints.append([encode(header, digest(parts)), *parts])
 
@@ -112,11 +113,11 @@ class Peer:
         step: int = 0,
         lr_scale: float = 1.0,
     ) -> None:
-        """Number a request for `outgoing`; refuse it at once if it is too large, or follows a goodbye."""
+        """Number a request for `outgoing`; reject it at once if it is too large, or follows a goodbye."""
         payload = digest(parts)
         refusal: SatrapError | None = self.refusal(kind, payload.size)
-        if self._left:  # the server forgets this client, and would never answer
-            refusal = ExchangeError(f"{self.name} takes no more requests: it has been left")
+        if self._left:  # after a goodbye the server drops this client, and would never respond
+            refusal = ExchangeError(f"{self.name} accepts no more requests: this client has sent its goodbye")
         if refusal is not None:
             on_answer((), refusal)
             return
@@ -130,12 +131,12 @@ class Peer:
         """Return the error if `size` bytes, of a request or of its `answer`, are too large for the server."""
         if size <= self.message_bytes:
             return None
-        what = "answer would take" if answer else f"{kind.name.lower()} takes"
+        what = "response would take" if answer else f"{kind.name.lower()} takes"
         return StoreError(
-            f"the {what} {size} bytes, the limit is {self.message_bytes}",
+            f"the {what} {size} bytes, but the limit is {self.message_bytes}",
             where=self.name,
-            why="it is executed as a whole, so it was not sent at all",
-            fix="use smaller batches, more shards, or shorter numbers on the wire",
+            why="the server executes a request as a whole, so no part of it was sent",
+            fix="use smaller batches, more shards, or a shorter number format (wire)",
         )
 
     @property
@@ -150,7 +151,7 @@ class Peer:
     def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
         """Yield the messages to send; `now` in seconds of the client's clock.
 
-        `busy`: the client waits for some server, so this one should hear that the client lives.
+        `busy`: the client waits for some server, so this server should get a heartbeat of the client.
         """
         if self._quiet:
             if now < self._quiet:
@@ -160,7 +161,7 @@ class Peer:
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
                 if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
-                    break  # after a BYE the server repeats no answers: all others must have come
+                    break  # after a BYE the server repeats no responses, so all others must have come
                 if not pending.sent:
                     pending.sent = True
                     self._unsent -= 1
@@ -174,7 +175,7 @@ class Peer:
             yield self.ping(now, asking=False)
 
     def ping(self, now: float, *, asking: bool = True) -> Message:
-        """Return a PING, which asks for the server's place; not `asking`: it only acknowledges."""
+        """Return a PING, which requests the server's position; not `asking`: it only acknowledges."""
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
         sent = (s for s, p in self._pending.items() if p.sent)
         self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0
@@ -182,7 +183,7 @@ class Peer:
         return [encode(header, _NO_PAYLOAD)]
 
     def receive(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
-        """Take an answer; return the messages to send because of it.
+        """Handle a response; return the messages to send because of it.
 
         It raises an `ExchangeError` if the server will not serve this client any more.
         """
@@ -204,14 +205,14 @@ class Peer:
             return None
         kind = Kind(next(iter(self._pending.values())).header.kind)
         return ExchangeError(
-            f"{self.name} has not answered for {self.deadline:g} s{self._busy}",
+            f"{self.name} has not responded for {self.deadline:g} s{self._busy}",
             where=f"stage: {kind.name.lower()}; {len(self._pending)} requests wait",
-            why="training cannot go on without its rows",
-            fix="look at its log; raise the deadline if it is only slow",
+            why=f"training cannot continue without {self.name}",
+            fix="look at the server's log; raise the deadline if the server is only slow",
         )
 
     def excuse(self, seconds: float) -> None:
-        """Do not count seconds in which this process did not run: answers may be there, unread."""
+        """Exclude seconds in which this process did not run: responses may have arrived, unread."""
         self.answered_at += seconds
         for pending in self._pending.values():
             pending.issued += seconds
@@ -240,7 +241,7 @@ class Peer:
         self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
     ) -> None:
         del self._pending[pending.header.sequence]
-        if not self.greeted and error is None:  # answers to earlier PINGs are out of date
+        if not self.greeted and error is None:  # responses to earlier PINGs are out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
         self._pause, self._busy = QUIET, ""
         self._unacknowledged += size_of(parts)
@@ -268,7 +269,7 @@ class Peer:
         code = text.get("code")
         error = self._error(text)
         pending = self._pending.get(header.sequence) if header.client == self.client else None
-        if code == Code.RECOVERING:  # asked again later; it is alive as long as its step grows
+        if code == Code.RECOVERING:  # retried later; the server is alive as long as its step grows
             if header.step != self._recovered:
                 self._recovered, self.answered_at = header.step, now
             return []
@@ -279,7 +280,7 @@ class Peer:
                 self._answered(pending, (), error, now)
             return []
         if code == Code.EPOCH and pending is None:
-            return []  # of a hint, or of a request that came twice and was answered under the map of then
+            return []  # for a hint, or a duplicate of a request that was served under an older map
         waits = code == Code.EPOCH and pending is not None and pending.header.kind not in SPLIT
         if code == Code.BUSY or waits:  # treated as lost, but not sent again at once
             if not self._quiet:
@@ -293,7 +294,7 @@ class Peer:
     def _unknown(
         self, header: Header, text: dict[str, object], error: SatrapError, now: float
     ) -> list[Message]:
-        """Tell a lost hello, and late answers about it, from a server that has forgotten this client."""
+        """Handle UNKNOWN_CLIENT: the hello was lost, or the response is late, or the server has restarted."""
         if self._gone:
             return []
         if not self.greeted:
@@ -302,12 +303,12 @@ class Peer:
             first = next(iter(self._pending.values()), None)
             if first is None or first.header.kind != Kind.BYE:
                 raise error
-            self._answered(first, (), None, now)  # a BYE asks to be forgotten
+            self._answered(first, (), None, now)  # the server has forgotten this client, as the BYE requested
             return []
         return [] if self._ping_open else [self.ping(now)]
 
     def _refused(self, pending: Pending | None, error: SatrapError, now: float) -> list[Message]:
-        """Treat a damaged request as lost, unless it is damaged again and again."""
+        """Treat a damaged request as lost, unless it is damaged repeatedly."""
         if pending is not None:
             pending.refusals += 1
             if pending.refusals >= _TRIES:
@@ -319,4 +320,4 @@ class Peer:
         kind = _ERRORS.get(code, ExchangeError) if isinstance(code, int) else ExchangeError
         what, where, why, fix = (str(text.get(k, "")) for k in ("what", "where", "why", "fix"))
         place = f"{self.name}, {where}" if where else self.name
-        return kind(what or "an error without a text", where=place, why=why, fix=fix)
+        return kind(what or "the server sent an error without a text", where=place, why=why, fix=fix)

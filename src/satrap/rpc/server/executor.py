@@ -11,7 +11,7 @@ from satrap.errors import SatrapError
 from satrap.rpc.server.handler import Dispatcher, Job
 
 _TICK = 0.2
-"""Seconds between looks at waiting requests."""
+"""Seconds between checks of waiting requests."""
 
 
 class Executor:
@@ -21,15 +21,15 @@ class Executor:
     others by one request at a time.
 
     Args:
-        dispatcher: executes the requests; only this thread touches it.
+        dispatcher: executes the requests; only this thread uses it.
         first: called in the thread before the first request.
         last: called in the thread after the last request.
         tick: called in the thread now and then with its clock's seconds.
 
     Attributes:
-        error: what `first` raised; the thread has then ended.
+        error: the error of `first` or of a request; the thread has then ended.
         queued, queued_bytes: requests not yet given to the dispatcher, and bytes of their payloads. Requests
-            that wait for other clients do not count: else the one they wait for might not be read.
+            that wait for other clients do not count: otherwise the request they wait for might not be read.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Executor:
         self._thread = threading.Thread(target=self._run, name="satrap-server", daemon=True)
 
     def start(self) -> None:
-        """Begin with `first`, then with what was submitted."""
+        """Start with `first`, then run submitted jobs."""
         self._thread.start()
 
     @property

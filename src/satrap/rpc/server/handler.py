@@ -1,4 +1,4 @@
-"""A handler does the work of a server: it is a shard, a loader or an embedding worker."""
+"""A handler does the work of a server: a shard, a loader or an embedding worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from satrap.rpc.wire.frames import Buffer, Header, Kind
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to execute: a message with `size` bytes of payload, and `head`, its header as it came.
+    """A request to execute: a message with `size` bytes of payload, and `head`, its header as received.
 
     `arrived` is in seconds of the server's clock.
     """
@@ -34,9 +34,9 @@ Finish = Callable[[Job, Answer], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A checked request; `run` executes it and returns the parts of the answer.
+    """A checked request; `run` executes it and returns the parts of the response.
 
-    `renews`: nothing before this request matters any more, as a new group of workers begins.
+    `renews`: nothing before this request matters any more, because a new group of workers starts.
     """
 
     run: Callable[[], list[Buffer]]
@@ -44,9 +44,9 @@ class Work:
 
 
 class Board:
-    """Says which requests wait for other clients, and for whom; here none does.
+    """Decides which requests wait for other clients, and for which ones; here none does.
 
-    It is not asked about hellos, updates and goodbyes, which never wait.
+    It is not called for hellos, updates and goodbyes, which never wait.
 
     Attributes:
         progress: changes when a waiting request may have its turn.
@@ -55,7 +55,7 @@ class Board:
     progress: object = None
 
     def refusal(self, session: Session, header: Header) -> SatrapError | None:
-        """Return the error for a request that must not wait either; None: it may."""
+        """Return the error for a request that must not even wait; None: it may."""
         return None
 
     def must_wait(self, session: Session, header: Header) -> bool:
@@ -68,7 +68,7 @@ class Board:
 
     def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> SatrapError:
         """Return the error for a request that has waited `seconds` for silent ranks."""
-        return ExchangeError(f"nothing came from rank {silent}", why=f"waited {seconds:g} s")
+        return ExchangeError(f"nothing came from rank {silent}", why=f"the server waited {seconds:g} s")
 
 
 class Handler(Protocol):
@@ -77,7 +77,7 @@ class Handler(Protocol):
     Any thread may call `expect`; the thread of the server's `Executor` calls the others.
 
     Attributes:
-        role: what the process calls itself.
+        role: the name of the process in messages.
         kinds: kinds of requests it executes.
         observe: returns the server's counters; the server sets it.
     """
@@ -92,33 +92,33 @@ class Handler(Protocol):
         return None
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
-        """Prepare for a request that waits or is yet to come; return at once, raise nothing."""
+        """Prepare for a request that waits or is announced; return at once, raise nothing."""
         return
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Drop what is held for clients that are gone."""
+        """Drop state of clients that are gone."""
         return
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         return
 
 
 class SerialHandler(Handler, Protocol):
-    """A handler whose requests `Turns` executes one after another; its `board` says which of them wait."""
+    """A handler whose requests `Turns` executes one after another; its `board` decides which of them wait."""
 
     board: Board
 
     @abstractmethod
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
-        """Check a request; return what executes it, or change nothing and raise a `SatrapError`."""
+        """Check a request; return its work, or change nothing and raise a `SatrapError`."""
 
     def seen(self, session: Session) -> tuple[int, int]:
         """Return how many updates have been applied: (this client's, all)."""
         return 0, 0
 
     def changes(self) -> object:
-        """Return a value that changes as soon as a request changes what the journal restores."""
+        """Return a value that changes as soon as a request changes state that the journal restores."""
         return None
 
 
@@ -130,7 +130,7 @@ class Dispatcher(Protocol):
     busy: float
 
     def take(self, job: Job) -> None:
-        """Execute a job when it may be, after earlier jobs of the same client."""
+        """Execute a job when it may run, after earlier jobs of the same client."""
 
     def expire(self, now: float) -> None:
-        """Look at waiting jobs, several times a second; `now` in seconds of the server's clock."""
+        """Check waiting jobs, several times a second; `now` in seconds of the server's clock."""

@@ -1,7 +1,7 @@
-"""The journal of a server: every request it executes, on disk before its answer leaves.
+"""The journal of a server: every request it executes, on disk before its response is sent.
 
-A folder holds segments, files of records; a new segment begins with each snapshot. A record is the message as
-it came, so its checksums protect it on disk too.
+A folder holds segments, which are files of records; a new segment begins with each snapshot. A record is the
+message as received, so its checksums protect it on disk as well.
 
 ```
 segment   8s magic "STRPJRNL", u32 version, u32 reserved, u64 number, u64 step + 1 of the snapshot it
@@ -11,7 +11,7 @@ record    4s magic "SREC", u32 parts, u64 number, u64 bytes that follow, u32 CRC
 ```
 
 Records are written with one call and not synced. They survive the death of the process at any instant,
-because the system has them. They do not survive the loss of the machine.
+because the operating system has them. They do not survive the loss of the machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Segment:
     """One file of a journal.
 
     Args:
-        path: where it is.
+        path: path of the file.
         number: from 0.
         step: the snapshot after which it begins; None: it begins with the run.
         first: number of its first record.
@@ -77,15 +77,15 @@ class Journal:
     Opening it cuts off an unfinished last record, whose request was never answered.
 
     Args:
-        folder: of this server alone; made if missing. A second process is refused.
-        limit: bytes of all segments together, None: no limit; a request beyond it is refused.
+        folder: folder of this server alone; created if missing. A second process is rejected.
+        limit: bytes of all segments together, None: no limit; a request beyond it is rejected.
 
     Attributes:
         segments: oldest first.
 
     Raises:
-        CheckpointError: it is damaged before its end, or cannot be read.
-        ConfigError: another process uses the folder, or it cannot be made.
+        CheckpointError: the journal is damaged before its end, or cannot be read.
+        ConfigError: another process uses the folder, or it cannot be created.
     """
 
     def __init__(self, folder: Path, *, limit: int | None = None) -> None:
@@ -100,7 +100,7 @@ class Journal:
                 os.ftruncate(self._file, self.segments[-1].end)
                 failed.pop_all()
         except OSError as error:
-            raise ConfigError(f"cannot keep a journal: {error.strerror}", where=str(folder)) from error
+            raise ConfigError(f"cannot open the journal: {error.strerror}", where=str(folder)) from error
 
     @property
     def size(self) -> int:
@@ -110,7 +110,7 @@ class Journal:
     def append(self, head: bytes, parts: Sequence[Buffer]) -> None:
         """Write a message's header and payload; once this returns, the death of the process does not undo it.
 
-        Without room, or if the disk fails, it raises a `StoreError` and leaves the journal as it was.
+        If the disk is full or fails, it raises a `StoreError` and leaves the journal unchanged.
         """
         segment = self.segments[-1]
         data = _record(segment.first + segment.records, head, parts)
@@ -118,7 +118,7 @@ class Journal:
         if self.limit is not None and self.size + size > self.limit:
             raise _refused(segment.path, f"its limit of {self.limit} bytes is reached")
         if self._broken:
-            raise _refused(segment.path, "an earlier record could not be taken back")
+            raise _refused(segment.path, "an earlier record could not be removed")
         try:
             faults.hit("journal.write")
             _write(self._file, data)
@@ -145,18 +145,18 @@ class Journal:
             self._broken = True
 
     def begin(self, head: bytes, parts: Sequence[Buffer]) -> None:
-        """Begin anew with a request: nothing before it shall be repeated; raise what `rotate` raises."""
+        """Start again with a request: nothing before it will be repeated; raises the errors of `rotate`."""
         self.rotate(None, head, parts)
         self._drop(len(self.segments) - 1)
 
     def rotate(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:
         """Begin a segment between two requests.
 
-        Without room, or if the disk fails, it raises a `StoreError` and goes on in the old segment.
+        If the disk is full or fails, it raises a `StoreError` and continues in the old segment.
 
         Args:
             step: the snapshot at whose cut it begins, or None.
-            head, parts: its first message; at a cut what else the server remembers, as a message of kind 0.
+            head, parts: its first message; at a cut the rest of the server's state, as a message of kind 0.
         """
         last = self.segments[-1]
         try:
@@ -176,7 +176,7 @@ class Journal:
 
     def _drop(self, count: int) -> None:
         for segment in self.segments[:count]:
-            with contextlib.suppress(OSError):  # a file that stays is deleted the next time
+            with contextlib.suppress(OSError):  # a file that stays is deleted next time
                 segment.path.unlink()
         del self.segments[:count]
 
@@ -193,7 +193,7 @@ class Journal:
         raise CheckpointError(
             f"the journal does not reach back to {place}",
             where=str(self.folder),
-            why="what happened between cannot be repeated",
+            why="requests before the first segment cannot be repeated",
             fix=f"start from the snapshot of step {begin}" if begin is not None else "remove the folder",
         )
 
@@ -231,7 +231,9 @@ def _lock(folder: Path) -> int:
     except OSError as error:
         os.close(lock)
         raise ConfigError(
-            "another process keeps its journal here", where=str(folder), fix="give each shard its own folder"
+            "another process keeps its journal in this folder",
+            where=str(folder),
+            fix="give each shard its own folder",
         ) from error
     return lock
 
@@ -267,13 +269,13 @@ def _record(number: int, head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _write(file: int, data: Sequence[Buffer]) -> None:
-    left = [memoryview(d).cast("B") for d in data]
-    while left:
-        done = os.writev(file, left[:_VECTORS])
-        while left and done >= len(left[0]):
-            done -= len(left.pop(0))
+    remaining = [memoryview(d).cast("B") for d in data]
+    while remaining:
+        done = os.writev(file, remaining[:_VECTORS])
+        while remaining and done >= len(remaining[0]):
+            done -= len(remaining.pop(0))
         if done:
-            left[0] = left[0][done:]
+            remaining[0] = remaining[0][done:]
 
 
 def _refused(path: Path, what: str) -> StoreError:
@@ -281,7 +283,7 @@ def _refused(path: Path, what: str) -> StoreError:
         f"the journal cannot be written: {what}",
         where=str(path),
         why="a request that is not in the journal would be lost with the process, so it was not executed",
-        fix="make room on the disk, or take snapshots more often: each lets older parts go",
+        fix="free space on the disk, or take snapshots more often: each allows older parts to be deleted",
     )
 
 
@@ -289,27 +291,27 @@ def _damaged(path: Path, at: int, what: str) -> CheckpointError:
     return CheckpointError(
         f"the journal is damaged: {what}",
         where=f"{path}, byte {at}",
-        why="what follows cannot be repeated, so the shard cannot become what it was",
-        fix="go on from a snapshot: satrap train --resume",
+        why="requests after this byte cannot be repeated, so the shard cannot restore its state",
+        fix="resume from a snapshot: satrap train --resume",
     )
 
 
 def _segments(folder: Path) -> list[Segment]:
     """Return the segments of a folder, without an unfinished record or start at the end."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     paths = sorted(folder.glob("*.journal"))
     for path in paths:
         segment = _scan(path, last=path == paths[-1])
-        if segment is None:  # the process died while it made the file
+        if segment is None:  # the process died while it created the file
             path.unlink()
             continue
-        if found and (segment.number, segment.first) != (
-            found[-1].number + 1,
-            found[-1].first + found[-1].records,
+        if segments and (segment.number, segment.first) != (
+            segments[-1].number + 1,
+            segments[-1].first + segments[-1].records,
         ):
-            raise _damaged(path, 0, f"it does not continue {found[-1].path.name}")
-        found.append(segment)
-    return found
+            raise _damaged(path, 0, f"it does not continue {segments[-1].path.name}")
+        segments.append(segment)
+    return segments
 
 
 def _scan(path: Path, *, last: bool) -> Segment | None:
@@ -334,13 +336,13 @@ def _scan(path: Path, *, last: bool) -> Segment | None:
 
 def _segment(path: Path, start: bytes) -> Segment:
     if len(start) < SEGMENT_BYTES or start[:8] != MAGIC:
-        raise _damaged(path, 0, "it does not begin as a journal does")
+        raise _damaged(path, 0, "the file does not begin as a journal")
     _, version, _, number, step, first = _SEGMENT.unpack_from(start)
     if _CHECK.unpack_from(start, _SEGMENT.size)[0] != zlib.crc32(start[: _SEGMENT.size]):
-        raise _damaged(path, 0, "the checksum of its start does not match")
+        raise _damaged(path, 0, "the checksum of the file's start does not match")
     if version != VERSION:
         raise CheckpointError(
-            f"the journal has version {version}, this is version {VERSION}", where=str(path)
+            f"the journal has version {version}, but this satrap reads version {VERSION}", where=str(path)
         )
     return Segment(path, number, step - 1 if step else None, first)
 
@@ -353,12 +355,12 @@ def _head(file: BinaryIO, segment: Segment, size: int, last: bool) -> int | None
         if magic != RECORD or _CHECK.unpack_from(head, _RECORD.size)[0] != zlib.crc32(head[: _RECORD.size]):
             raise _damaged(segment.path, segment.end, "the checksum of a record's head does not match")
         if number != segment.first + segment.records or not HEADER_BYTES + 8 * parts <= length < _MOST:
-            raise _damaged(segment.path, segment.end, f"record {number} stands where another belongs")
+            raise _damaged(segment.path, segment.end, f"record {number} is out of order")
         if segment.end + RECORD_BYTES + length <= size:
             return int(length)
     if last:
         return None
-    raise _damaged(segment.path, segment.end, "it ends inside a record")
+    raise _damaged(segment.path, segment.end, "the file ends inside a record")
 
 
 def _read(file: BinaryIO, segment: Segment) -> tuple[Header, list[Buffer]]:

@@ -18,12 +18,12 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; print one line when the server is ready.
 
-    Before, it prints from what the server recovers, if it does; clients wait until it has.
+    If the server recovers, a line before that names the source; clients wait until it has recovered.
 
     Args:
         server: not started yet.
         endpoint: open while the server runs, for example for metrics.
-        report: called with `Recovering` and `Ready`, as the lines are printed.
+        report: called with `Recovering` and `Ready`, when the lines are printed.
 
     Raises:
         CheckpointError: the journal is damaged.

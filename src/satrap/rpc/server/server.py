@@ -1,4 +1,4 @@
-"""A server: receives, checks and orders requests, has a handler execute them, sends answers."""
+"""A server: receives, checks and orders requests, lets a handler execute them, sends responses."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode, name_of
 
 _TICK = 0.5
-"""Seconds between looks whether `request_stop` was called."""
+"""Seconds between checks whether `request_stop` was called."""
 _UNSENT = 16 << 20
 """Bytes that may wait to be sent on a connection, 16 MiB."""
 _LINGER = 0.5
-"""Seconds for the last answers to leave when the server stops."""
+"""Seconds for the last responses to be sent when the server stops."""
 
 
 class Durability(Protocol):
-    """Keeps a server's requests and repeats them after a restart; its `str` says from what.
+    """Stores a server's requests and repeats them after a restart; its `str` names the source.
 
     Attributes:
-        journal: where requests are written before they are executed.
+        journal: requests are written there before they are executed.
         updates: number of updates to repeat.
     """
 
@@ -45,13 +45,13 @@ class Durability(Protocol):
         """Return a number that grows while requests are repeated, None afterwards."""
 
     def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
-        """Repeat all requests; give up when `stopping` returns True."""
+        """Repeat all requests; stop when `stopping` returns True."""
 
     def executed(self, job: Job, sessions: Sessions) -> None:
-        """Called after each executed request; raise a `StoreError` if the disk has no room."""
+        """Called after each executed request; raise a `StoreError` if the disk is full."""
 
     def tidy(self) -> None:
-        """Delete what is not needed any more."""
+        """Delete parts of the journal that are no longer needed."""
 
 
 class Server:
@@ -66,15 +66,15 @@ class Server:
         key: from `read_key`; both sides must hold it, and connections are encrypted.
         limits: see `Limits`.
         dispatcher: class that decides when requests are executed; the default needs a `SerialHandler`.
-        durability: keeps requests and repeats them in the background, while clients wait; None: no request
-            is kept.
+        durability: stores requests and repeats them in the background, while clients wait; None: no request
+            is stored.
 
     Attributes:
         address: HOST:PORT it listens on.
-        counters: what it has seen.
+        counters: counts of its messages.
 
     Raises:
-        ConfigError: the address cannot be used, or is open to others without a key.
+        ConfigError: the address cannot be used, or is open to other machines without a key.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Server:
         self._stopped: set[Hashable] = set()
         bounds = Bounds(
             message_bytes=self.limits.message_bytes + HEADER_BYTES,
-            unsent_bytes=_UNSENT,  # further answers wait in their sessions
+            unsent_bytes=_UNSENT,  # further responses wait in their sessions
             all_unsent_bytes=8 * _UNSENT,
         )
         self._listener = Listener(
@@ -140,7 +140,7 @@ class Server:
             self._thread.join()
 
     def request_stop(self) -> None:
-        """Ask `run` to return soon; safe in a signal handler."""
+        """Let `run` return soon; safe in a signal handler."""
         self._stopping.set()
 
     def __enter__(self) -> Self:
@@ -182,13 +182,13 @@ class Server:
     def statistics(self) -> ServerStatistics:
         """Return its counters; any thread may call it."""
         dispatcher, executor, durability = self._dispatcher, self._executor, self.durability
-        known = self._sessions.known.values()
+        sessions = self._sessions.known.values()
         return ServerStatistics(
             **asdict(self.counters),
-            clients=len(known),
-            queued=sum(s.parked for s in known) + executor.queued,
-            queued_bytes=sum(s.parked_bytes for s in known) + executor.queued_bytes,
-            kept_bytes=sum(s.bytes for s in known),
+            clients=len(sessions),
+            queued=sum(s.parked for s in sessions) + executor.queued,
+            queued_bytes=sum(s.parked_bytes for s in sessions) + executor.queued_bytes,
+            kept_bytes=sum(s.bytes for s in sessions),
             requests={name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
             refused=dispatcher.refused,
             busy_seconds=dispatcher.busy,
@@ -206,15 +206,16 @@ class Server:
         answer = self._sessions.receive(number, head, message[1:], time.monotonic())
         if answer is None or answer.header.kind != FAILURE:
             self._listener.trust(number)
-        if number not in self._unsent:  # else it would overtake answers, which would look lost
+        if number not in self._unsent:  # otherwise it would overtake responses, which would look lost
             self._send(number, answer)
         if not self._has_room():
             self._stopped.add(number)
             self._listener.pause(number, True)
 
     def _finished(self, job: Job, answer: Answer, *, last: bool = True) -> None:
-        """Hand an answer over to the socket's thread; `last`: no other answer follows."""
+        """Pass a response to the socket's thread; `last`: no other response follows."""
         if last:
+            # Stored first: if it cannot be sent, it is repeated from there.
             self._sessions.finished(job, answer)
         if self.durability is not None and answer.header.kind != FAILURE:
             with contextlib.suppress(StoreError):
@@ -223,7 +224,7 @@ class Server:
         self._listener.ring()
 
     def _drain(self) -> None:
-        """Send answers; read again from connections that were stopped, if there is room."""
+        """Send responses; read again from paused connections, if there is room."""
         while self._answers:
             job, answer, last = self._answers.popleft()
             number = job.session.identity
@@ -242,7 +243,7 @@ class Server:
             self._listener.pause(self._stopped.pop(), False)
 
     def _send(self, number: Hashable, answer: Answer | None) -> bool:
-        """Send an answer if there is one; return False if the connection is gone or takes no more for now."""
+        """Send a response, if any; return False if the connection is gone or accepts no more for now."""
         if answer is None:
             return True
         sent = self._listener.send(number, [encode(answer.header, answer.payload), *answer.parts])

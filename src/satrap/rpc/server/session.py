@@ -1,4 +1,4 @@
-"""What a server knows about one client: its next request, and answers that may have to be repeated."""
+"""A server's state of one client: its next request, and responses that may have to be repeated."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Digest, FrameError, He
 from satrap.rpc.wire.text import pack_text
 
 WINDOW = 256
-"""Requests a client may have that wait, run, or have an unacknowledged answer."""
+"""Most requests of a client that wait, run, or have an unacknowledged response."""
 
 _REMEMBERED = ("client", "done", "greeted", "gated", "rank", "fenced")
 
 
 class Verdict(Enum):
-    """What to do with a numbered request that has just arrived."""
+    """The handling of a numbered request that has just arrived."""
 
     NEW = "execute it"
     ANSWERED = "repeat its answer"
     RUNNING = "it is being executed; its answer will come"
-    GAP = "an earlier request is missing: ask the client"
+    GAP = "an earlier request is missing: nudge the client"
     FORGOTTEN = "its answer has been acknowledged"
     DROPPED = "its answer was dropped, unacknowledged"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, kept until the client acknowledges it."""
+    """A response, kept until the client acknowledges it."""
 
     header: Header
     parts: Sequence[Buffer]
@@ -39,32 +39,32 @@ class Answer:
 
     @classmethod
     def of(cls, header: Header, parts: Sequence[Buffer] = ()) -> Answer:
-        """Return an answer with these parts."""
+        """Return a response with these parts."""
         return cls(header, parts, digest(parts))
 
 
 class Session:
-    """Exactly once and in order: request n is executed after n - 1, in whatever way they arrive.
+    """Exactly once and in order: request n is executed after n - 1, in whatever order they arrive.
 
-    Does no input or output. One thread may admit requests while another keeps their answers.
+    Does no input or output. One thread may admit requests while another keeps their responses.
 
     Args:
         client: random number that the client chose.
-        identity: the connection it uses now; None: not known yet.
+        identity: the connection it uses now; None: unknown so far.
 
     Attributes:
-        next: sequence of the next request.
-        done: every sequence below it has been answered.
-        bytes: size of the answers kept.
-        acknowledged_bytes: size of all answers acknowledged so far.
+        next: sequence number of the next request.
+        done: every sequence number below it has a response.
+        bytes: size of the responses kept.
+        acknowledged_bytes: size of all responses acknowledged so far.
         parked, parked_bytes: requests that wait for other clients.
         origin: connection of its hello.
         greeted: its hello has been accepted.
-        seen: when its last message came, in seconds of the server's clock.
-        fenced: another client has taken its place.
-        gated: its requests may wait for other ranks, and theirs for it.
+        seen: time of its last message, in seconds of the server's clock.
+        fenced: another client has replaced it.
+        gated: its requests may wait for other ranks, and other ranks' requests for it.
         rank: rank of the worker; only the newest gated client of a rank is served.
-        data: what the handler keeps for this client.
+        data: the handler's state of this client.
     """
 
     def __init__(self, client: int, identity: Hashable) -> None:
@@ -79,13 +79,13 @@ class Session:
         self._lock = threading.RLock()
 
     def move(self, identity: Hashable) -> None:
-        """Send answers to another connection from now on."""
+        """Send responses to another connection from now on."""
         self.identity = identity
         if self.origin is None:
             self.origin = identity
 
     def acknowledge(self, below: int) -> None:
-        """Forget the answers to requests below a sequence."""
+        """Drop the responses to requests below a sequence number."""
         with self._lock:
             self._acknowledged = max(self._acknowledged, min(below, self.done))
             before = self.bytes
@@ -93,14 +93,15 @@ class Session:
             self.acknowledged_bytes += before - self.bytes
 
     def _note(self, header: Header) -> None:
-        """Take note of what a request acknowledges."""
+        """Apply a request's acknowledgement."""
         if self.done == self.next < header.acknowledged <= header.sequence:
-            # refused before a restart: no journal holds these requests, but the client knows their answers
+            # rejected before a restart: no journal holds these requests, but the client has had their
+            # responses
             self.next = self.done = header.acknowledged
         self.acknowledge(header.acknowledged)
 
     def admit(self, header: Header) -> Verdict:
-        """Take note of a request, and return what to do with it."""
+        """Register a request, and return what to do with it."""
         with self._lock:
             self._note(header)
             if header.sequence == self.next:
@@ -116,14 +117,15 @@ class Session:
             return Verdict.DROPPED if dropped else Verdict.FORGOTTEN
 
     def full(self, header: Header) -> bool:
-        """Return whether this is a new request, and one too many."""
+        """Return whether this is a new request that exceeds the window."""
         with self._lock:
             self._note(header)
-            unanswered = max(self.next - self._acknowledged, self.parked)  # a refusal overtakes what waits
+            # A rejection overtakes waiting requests.
+            unanswered = max(self.next - self._acknowledged, self.parked)
             return header.sequence == self.next and unanswered >= WINDOW
 
     def keep(self, answer: Answer) -> None:
-        """Keep the answer to an executed request."""
+        """Keep the response to an executed request."""
         with self._lock:
             if not self._answers:
                 self._kept_at = self.seen
@@ -132,23 +134,23 @@ class Session:
             self.done = max(self.done, answer.header.sequence + 1)
 
     def answer(self, sequence: int) -> Answer | None:
-        """Return the answer to a request; None if it is not kept any more."""
+        """Return the response to a request; None if it is not kept any more."""
         return self._answers.get(sequence)
 
     def resume_at(self, now: float) -> None:
-        """Count the client's silence and the age of its answers from `now`."""
+        """Count the client's silence and the age of its responses from `now`."""
         with self._lock:
             self.seen = self._kept_at = now
 
     def drop(self, before: float) -> None:
-        """Drop all answers if the client has acknowledged none since a moment."""
+        """Drop all responses if the client has acknowledged none since `before`."""
         with self._lock:
             if self._answers and self._kept_at < before:
                 self._dropped = self.done
                 self._forget(self.done)
 
     def remember(self) -> tuple[dict[str, Any], list[Answer]]:
-        """Return the state after the requests executed so far, as plain data, and the answers kept."""
+        """Return the state after the requests executed so far, as plain data, and the responses kept."""
         with self._lock:
             answers = list(self._answers.values())
             plain = {name: getattr(self, name) for name in _REMEMBERED}
@@ -156,7 +158,7 @@ class Session:
             return plain, answers
 
     def resume(self, plain: Mapping[str, Any], answers: Sequence[Answer]) -> None:
-        """Restore what `remember` returned."""
+        """Restore the state that `remember` returned."""
         for name in _REMEMBERED:
             setattr(self, name, plain[name])
         for answer in answers:
@@ -175,14 +177,14 @@ def fenced() -> ExchangeError:
 
 
 def error_code(error: SatrapError) -> Code:
-    """Return the code with which a client hears of an error."""
+    """Return the code that reports an error to a client."""
     if isinstance(error, FrameError | StoreError):
         return Code.STORE
     return Code.CONFIG if isinstance(error, ConfigError) else Code.SEQUENCE
 
 
 def failure(header: Header, code: Code, error: SatrapError, *, step: int = 0) -> Answer:
-    """Return the answer that carries an error."""
+    """Return the response that carries an error."""
     text = {"code": int(code), "kind": header.kind} | {
         key: getattr(error, key) for key in ("what", "where", "why", "fix")
     }

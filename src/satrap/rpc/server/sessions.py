@@ -1,4 +1,4 @@
-"""The clients of a server, and what becomes of each message they send."""
+"""The clients of a server, and the handling of each message they send."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ from satrap.rpc.wire.frames import (
 _KINDS = frozenset(Kind)
 _ANY_EPOCH = (Kind.HELLO, Kind.PING, Kind.BYE, Kind.MAP)
 _LOST = 1.5
-"""Seconds of silence after which a client may go on from another connection; it asks once a second."""
+"""Seconds of silence after which a client may reconnect; it sends a PING once a second."""
 _FIRST = 1 << 20
-"""Bytes of answers kept for a client that has not acknowledged any yet."""
+"""Bytes of responses kept for a client that has not acknowledged any yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a server accepts; beyond it, requests are refused or wait in the sender.
+    """Limits of a server; beyond them, requests are rejected or wait at the sender.
 
     Args:
         message_bytes: payload of one message, 1 GiB.
-        queued_bytes: received and not yet begun, 1 GiB; then nothing is read until there is room. The limit
-            applies again to requests that wait for other clients; each client has a share of it, see `share`.
-        queued_messages: received and not yet begun, 4096.
-        answer_bytes: unacknowledged answers of all clients, 512 MiB. A client's share is 1 MiB at first, and
-            grows by what it acknowledges; beyond it, the client waits until it acknowledges answers.
+        queued_bytes: received and not started, 1 GiB; then nothing is read until there is room. The limit
+            applies separately to requests that wait for other clients; each client has a share of it, see
+            `share`.
+        queued_messages: received and not started, 4096.
+        answer_bytes: unacknowledged responses of all clients, 512 MiB. A client's share is 1 MiB at first,
+            and grows by the bytes it acknowledges; beyond it, its requests wait until it acknowledges
+            responses.
         clients: clients known at a time, 1024.
         hellos: clients whose hello has not been accepted yet, 64.
         connection_clients: clients of one connection, 16.
-        idle: seconds after which a silent client may be forgotten to make room, and the server drops what
-            the client has begun to read, 3600.
-        settle: the same for a client that has asked for nothing since its hello, 10.
-        keep: seconds after which answers are dropped if their client acknowledges none, 120.
-        wait: seconds a request of `sync` waits for a rank from which nothing is heard, 25.
+        idle: seconds after which a silent client may be dropped to make room, and the server drops the
+            client's open exports, 3600.
+        settle: the same for a client without requests after its hello, 10.
+        keep: seconds after which responses are dropped if their client acknowledges none, 120.
+        wait: seconds a request of `sync` waits for a silent rank, 25.
     """
 
     message_bytes: int = MAX_BYTES
@@ -71,14 +73,14 @@ class Limits:
 def share(limit: int, held: Sequence[int], own: int) -> bool:
     """Return whether a client may hold more of something that all clients share; sizes are in bytes.
 
-    A client that holds nothing may, as long as all hold less than four times the limit. The others may while
-    all hold less than twice the limit. Each of them has an equal share, with one share left for the next
-    client, but at least an eighth of the limit.
+    A client that holds nothing may, as long as all together hold less than four times the limit. The others
+    may while all hold less than twice the limit. Each of them has an equal share, with one share left for the
+    next client, but at least an eighth of the limit.
 
     Args:
-        limit: what all clients should hold together.
-        held: what each client holds that holds any.
-        own: what this client holds.
+        limit: the total that all clients should hold.
+        held: sizes of the clients that hold anything.
+        own: size of this client.
     """
     total = sum(held)
     if own == 0:
@@ -87,7 +89,7 @@ def share(limit: int, held: Sequence[int], own: int) -> bool:
 
 
 class Sessions:
-    """Checks each message, and decides what is executed, repeated or refused. Does no input or output.
+    """Checks each message, and decides what is executed, repeated or rejected. Does no input or output.
 
     One thread calls `receive`; all other methods may be called by any thread.
 
@@ -96,7 +98,7 @@ class Sessions:
         submit: called with each request to execute, in order.
         epoch: returns the epoch of the shard map, None before it is known.
         recovering: returns a number that grows while the server recovers; None: it accepts requests.
-        ahead: called with the payload of each PREFETCH; must return at once, whatever it holds.
+        ahead: called with the payload of each PREFETCH, even an invalid one; must return at once.
     """
 
     def __init__(
@@ -122,21 +124,21 @@ class Sessions:
     def receive(
         self, identity: Hashable, head: bytes | None, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
-        """Take a message; return the answer if it has one at once.
+        """Handle a message; return the response if it has one at once.
 
         Args:
             identity: the connection it came from.
-            head: its first part, None if the length is not a header's.
+            head: its first part, None if the length is not that of a header.
             parts: its payload.
             now: seconds of the server's clock.
         """
         self.counters.messages += 1
         try:
             if head is None or len(head) != HEADER_BYTES or len(parts) > MAX_PARTS:
-                raise FrameError("this is no satrap message")
+                raise FrameError("the message is not a satrap message")
             header = decode(head, parts, max_bytes=self.limits.message_bytes)
             if header.kind not in _KINDS:
-                raise FrameError(f"a request of unknown kind {header.kind}", header=header)
+                raise FrameError(f"a request has an unknown kind {header.kind}", header=header)
             return self._accept(identity, header, head, parts, now)
         except FrameError as error:
             self.counters.malformed += error.code in (Code.MALFORMED, Code.VERSION)
@@ -150,16 +152,16 @@ class Sessions:
             raise FrameError("the server is recovering or compiling", Code.RECOVERING, header)
         epoch = None if header.kind in _ANY_EPOCH else self._epoch()
         if epoch not in (None, header.epoch) and not self._repeated(header):
-            what = f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
+            what = f"the request was made under epoch {header.epoch} of the shard map, but the shard is at "
             raise FrameError(f"{what}epoch {epoch}", Code.EPOCH, header)
         session = self._session(identity, header, now)
         if session.identity is None or (header.kind == Kind.PING and now - session.seen > _LOST):
-            session.move(identity)  # its connection has gone
-        own = session.identity == identity
-        if own:
+            session.move(identity)  # its connection is gone
+        current = session.identity == identity
+        if current:
             session.seen = now
         if header.kind == Kind.PING:
-            if own:
+            if current:
                 session.acknowledge(header.acknowledged)
             return Answer.of(header.answer(acknowledged=session.next, step=session.done))
         if session.fenced:
@@ -171,23 +173,23 @@ class Sessions:
         return self._admit(identity, session, Job(session, header, parts, size_of(parts), now, head))
 
     def _repeated(self, header: Header) -> bool:
-        """Return whether a request was accepted before, under the map of then."""
+        """Return whether a request was accepted before, under the map of that time."""
         session = self._sessions.get(header.client)
-        hint = header.kind == Kind.PREFETCH  # these have no number
+        hint = header.kind == Kind.PREFETCH  # hints have no number
         return session is not None and not hint and header.sequence < session.next
 
     def _admit(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
         header = job.header
-        if session.identity != identity:  # it may be somebody else, who must not acknowledge anything
+        if session.identity != identity:  # perhaps another process, which must not acknowledge anything
             header = replace(header, acknowledged=0)
         if session.full(header):
             raise FrameError(
-                "too many requests wait, or too many answers to be acknowledged", Code.BUSY, header
+                "too many requests wait, or too many responses are not acknowledged", Code.BUSY, header
             )
         if session.parked:
             held = [s.parked_bytes for s in self.known.values() if s.parked_bytes]
             if not share(self.limits.queued_bytes, held, session.parked_bytes):
-                raise FrameError("the requests that wait for their turn are too large", Code.BUSY, header)
+                raise FrameError("the client's waiting requests are too large", Code.BUSY, header)
         verdict = session.admit(header)
         self.counters.repeated += verdict in (Verdict.RUNNING, Verdict.ANSWERED, Verdict.FORGOTTEN)
         match verdict:
@@ -195,7 +197,7 @@ class Sessions:
                 session.move(identity)
                 self.counters.received_bytes += job.size
                 self._submit(job)
-            case Verdict.GAP:  # a nudge: the client will ask what has come, and send again from there
+            case Verdict.GAP:  # a nudge: the client will send a PING, and resend from the missing request on
                 return Answer.of(Header(Kind.PING | ANSWER))
             case Verdict.RUNNING:
                 session.move(identity)
@@ -203,18 +205,18 @@ class Sessions:
                 return session.answer(header.sequence)
             case Verdict.DROPPED:
                 raise FrameError(
-                    f"the answer was let go: it was not acknowledged for {self.limits.keep:g} s",
+                    f"the response was dropped: the client did not acknowledge it for {self.limits.keep:g} s",
                     Code.DEADLINE,
                     header,
                 )
         return None
 
     def finished(self, job: Job, answer: Answer) -> None:
-        """Keep an answer before it is sent."""
+        """Keep a response before it is sent."""
         session, kind = job.session, job.header.kind
         session.keep(answer)
         refused = kind == Kind.HELLO and answer.header.kind == FAILURE
-        if kind == Kind.BYE or (refused and job.header.sequence == 0):  # refused later, it stays known
+        if kind == Kind.BYE or (refused and job.header.sequence == 0):  # rejected later, it stays known
             with self._lock:
                 self._sessions.pop(session.client, None)
         elif kind == Kind.HELLO:
@@ -224,15 +226,16 @@ class Sessions:
                     other.fenced = True
 
     def recovered(self, header: Header) -> Session:
-        """Return the session of a request to repeat; raise a `FrameError` if its client never said hello."""
+        """Return the session of a request to repeat; raise a `FrameError` if its client sent no hello."""
         session = self.known.get(header.client)
         if session is None:
             if header.kind != Kind.HELLO:
-                raise FrameError("a request of a client without a hello", header=header)
+                raise FrameError("a request comes from a client without a hello", header=header)
             session = Session(header.client, None)
             self.adopt(session)
-        refused = StoreError(  # by the process that has died: it is in no journal
-            "the request was refused", why="the server has been restarted since, and does not know the reason"
+        refused = StoreError(  # by the process that has died: the request is in no journal
+            "the request was rejected",
+            why="the server has been restarted since, and does not know the reason",
         )
         first = max(session.next, header.acknowledged, header.sequence - WINDOW)
         for sequence in range(first, header.sequence):
@@ -247,26 +250,26 @@ class Sessions:
             self._sessions[session.client] = session
 
     def resume_at(self, now: float) -> None:
-        """Count the silence of all clients from now: none could be heard while the server recovered."""
+        """Count the silence of all clients from now: the server received nothing while it recovered."""
         for session in self.known.values():
             session.resume_at(now)
 
     def gone(self, identity: Hashable) -> None:
-        """Let the clients of a connection that has ended go on from another one at once."""
+        """Let the clients of a connection that has ended reconnect at once."""
         for session in self.known.values():
             if session.identity == identity:
                 session.identity = None
 
     def heard(self, rank: int) -> float:
-        """Return when the newest client of a rank was last heard, -inf if never."""
+        """Return the time of the last message of the newest client of a rank, -inf if there is none."""
         seen = [s.seen for s in self.known.values() if s.gated and s.rank == rank and not s.fenced]
         return max(seen, default=float("-inf"))
 
     def has_room(self, session: Session) -> bool:
-        """Return whether one more answer to a client may be kept; see `share`."""
-        own, held = session.bytes, [s.bytes for s in self.known.values() if s.bytes]
-        earned = own == 0 or own < _FIRST + session.acknowledged_bytes
-        return earned and share(self.limits.answer_bytes, held, own)
+        """Return whether one more response to a client may be kept; see `share`."""
+        size, held = session.bytes, [s.bytes for s in self.known.values() if s.bytes]
+        earned = size == 0 or size < _FIRST + session.acknowledged_bytes
+        return earned and share(self.limits.answer_bytes, held, size)
 
     def absent(self, client: int, now: float) -> bool:
         """Return whether a client has left, was replaced, or has been silent for `Limits.idle`."""
@@ -274,17 +277,17 @@ class Sessions:
         return session is None or session.fenced or now - session.seen > self.limits.idle
 
     def sweep(self, now: float) -> None:
-        """Drop the answers of clients that acknowledge none, most likely because they are gone."""
+        """Drop the responses of clients that acknowledge none, most likely because they are gone."""
         for session in self.known.values():
             session.drop(now - self.limits.keep)
 
     def _session(self, identity: Hashable, header: Header, now: float) -> Session:
-        known = self._sessions.get(header.client)
-        if known is not None:
-            return known
+        session_of_client = self._sessions.get(header.client)
+        if session_of_client is not None:
+            return session_of_client
         if header.kind != Kind.HELLO or header.sequence != 0:
             raise FrameError(
-                "the server does not know this client: it was restarted or has forgotten it",
+                "the server does not know this client: it was restarted or has dropped it",
                 Code.UNKNOWN_CLIENT,
                 header,
             )
@@ -296,17 +299,17 @@ class Sessions:
         return session
 
     def _make_room(self, header: Header, identity: Hashable, now: float) -> None:
-        limits, known = self.limits, list(self._sessions.values())
-        if sum(s.origin == identity for s in known) >= limits.connection_clients:
+        limits, sessions = self.limits, list(self._sessions.values())
+        if sum(s.origin == identity for s in sessions) >= limits.connection_clients:
             what = f"this connection already has {limits.connection_clients} clients"
             raise FrameError(what, Code.BUSY, header)
-        if sum(not s.greeted for s in known) >= limits.hellos:
-            raise FrameError(f"{limits.hellos} hellos wait to be looked at", Code.BUSY, header)
-        if len(known) < limits.clients:
+        if sum(not s.greeted for s in sessions) >= limits.hellos:
+            raise FrameError(f"{limits.hellos} hellos are pending already", Code.BUSY, header)
+        if len(sessions) < limits.clients:
             return
-        # clients that have only said hello go first, then the one that was silent for longest
-        oldest = min((s for s in known if s.greeted), key=lambda s: (s.next > 1, s.seen), default=None)
+        # clients with only a hello go first, then the client that was silent for longest
+        oldest = min((s for s in sessions if s.greeted), key=lambda s: (s.next > 1, s.seen), default=None)
         if oldest is None or now - oldest.seen < (limits.idle if oldest.next > 1 else limits.settle):
             raise FrameError(f"the server already has {limits.clients} clients", Code.BUSY, header)
-        oldest.fenced = True  # so that its waiting requests are refused
+        oldest.fenced = True  # so that its waiting requests are rejected
         del self._sessions[oldest.client]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """What a server has seen: messages, malformed and repeated ones, payload bytes both ways."""
+    """A server's counts of messages, malformed and repeated ones, and of payload bytes both ways."""
 
     messages: int = 0
     malformed: int = 0
@@ -19,16 +19,16 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
-    """Counters of a server since its start, and what it holds now.
+    """Counters of a server since its start, and its present state.
 
     Args:
-        messages, malformed, repeated: messages seen, and how many of them were malformed or repeated.
+        messages, malformed, repeated: messages received, and how many of them were malformed or repeated.
         received_bytes, sent_bytes: payload.
         clients: clients known now.
         queued, queued_bytes: requests that wait now.
-        kept_bytes: unacknowledged answers held now.
+        kept_bytes: unacknowledged responses held now.
         requests: requests executed, by kind.
-        refused: requests refused.
+        refused: requests rejected.
         busy_seconds: time spent executing.
         seconds: time since the start.
         journal_bytes: size of the journal.

@@ -16,21 +16,21 @@ from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Kind, name_of
 
 _AT_ONCE = (Kind.UPDATE, Kind.BYE, Kind.HELLO)
-"""Requests that never wait: others may wait for them, and their answers are small."""
+"""Requests that never wait: other requests may wait for them, and their responses are small."""
 _NAMED = 8
 """Most ranks that an error names: a hello may announce 65,536."""
 
 
 class Turns:
-    """Has a handler execute requests, each when it may be. Does no input or output but the journal's.
+    """Lets a handler execute requests, each when it may run. Does no input or output except the journal's.
 
     Args:
         handler: does the work.
-        finish: called with each job and its answer.
+        finish: called with each job and its response.
         wait: seconds a request may wait for a silent rank.
-        heard: returns when a rank was last heard.
-        has_room: returns whether one more answer to a client may be kept; its requests wait until then.
-        journal: where requests are written before they are executed; None: nowhere.
+        heard: returns the time of a rank's last message.
+        has_room: returns whether one more response to a client may be kept; its requests wait until then.
+        journal: requests are written there before they are executed; None: nowhere.
 
     Attributes:
         refused: number of requests answered with an error.
@@ -59,9 +59,10 @@ class Turns:
         client, board = job.session.client, self._handler.board
         if job.header.kind not in _AT_ONCE and (error := board.refusal(job.session, job.header)):
             self._fail(job, Code.SEQUENCE, error)
+        # Earlier jobs of the client wait, so this one does too: requests of one client keep their order.
         elif client in self._parked:
             self._park(job)
-            if self._wake_one(client):  # it may have acknowledged answers
+            if self._wake_one(client):  # the job may have acknowledged responses
                 self._wake()
         elif self._must_wait(job):
             self._park(job)
@@ -89,19 +90,19 @@ class Turns:
         return not self._has_room(session) or self._handler.board.must_wait(session, header)
 
     def _wake(self) -> None:
-        """Execute waiting jobs that have their turn, client after client in the order they began to wait."""
+        """Execute waiting jobs that may run, client after client in the order they began to wait."""
         while any([self._wake_one(client) for client in list(self._parked)]):
             pass
 
     def _wake_one(self, client: int) -> bool:
-        """Execute a client's jobs that have their turn; return whether other clients may have theirs."""
+        """Execute a client's jobs that may run; return whether other clients' jobs may run now."""
         progress = False
         while client in self._parked and not self._must_wait(self._parked[client][0]):
             progress = self._execute(self._unpark(client)) or progress
         return progress
 
     def expire(self, now: float) -> None:
-        """Refuse jobs that have waited too long; execute those for whose answers there is room again."""
+        """Reject jobs that have waited too long; execute jobs whose responses fit again."""
         late = [c for c, jobs in self._parked.items() if now - jobs[0].arrived > self._wait]
         missing = self._handler.board.missing() if late else ()
         ranks = (str(rank) for rank in missing if now - self._heard(rank) > self._wait)
@@ -114,9 +115,9 @@ class Turns:
         self._wake()
 
     def _execute(self, job: Job) -> bool:
-        """Execute a job; return whether other clients may have their turn."""
+        """Execute a job; return whether other clients' jobs may run now."""
         before, started = self._handler.board.progress, time.perf_counter()
-        if job.session.fenced:  # since it was received: a newer client of its rank was executed before
+        if job.session.fenced:  # since it was received, a newer client of its rank was executed
             self._fail(job, Code.FENCED, fenced())
             return False
         answer = execute(self._handler, job, self._journal)
@@ -132,12 +133,12 @@ class Turns:
 
 
 def execute(handler: SerialHandler, job: Job, journal: Journal | None = None) -> Answer:
-    """Check a request, write it to the journal, execute it; return its answer, whatever is raised.
+    """Check a request, write it to the journal, execute it; return its response, or its error as a response.
 
-    The journal keeps no request that was refused, or that failed before it changed anything. A request that
-    failed halfway stays, and is repeated whole.
+    The journal keeps no request that was rejected, or that failed before it changed anything. A request that
+    failed halfway stays, and is repeated as a whole.
     """
-    own, every = handler.seen(job.session)
+    own_updates, all_updates = handler.seen(job.session)
     where = f"{handler.role}: {name_of(job.header.kind)}"
     try:
         with answerable(where, begun=False):
@@ -146,7 +147,7 @@ def execute(handler: SerialHandler, job: Job, journal: Journal | None = None) ->
                 journal.append(job.head, job.parts)
         with answerable(where, begun=True):
             parts = work.run() if journal is None else _run(work, job, journal, handler)
-            return Answer.of(job.header.answer(acknowledged=own, step=every), parts)
+            return Answer.of(job.header.answer(acknowledged=own_updates, step=all_updates), parts)
     except SatrapError as error:
         return failure(job.header, error_code(error), error)
 
@@ -157,9 +158,9 @@ def _run(work: Work, job: Job, journal: Journal, handler: SerialHandler) -> list
         parts = work.run()
     except BaseException:
         if job.header.kind == Kind.HELLO or handler.changes() == before:
-            journal.take_back()  # repeated, it might succeed
+            journal.take_back()  # if it were repeated, it might succeed
         raise
     if work.renews:
-        with suppress(StoreError):  # without room older records stay, and are repeated too
+        with suppress(StoreError):  # if the disk is full, older records stay, and are repeated as well
             journal.begin(job.head, job.parts)
     return parts

@@ -1,4 +1,4 @@
-"""Turns exceptions that nobody expected into errors for the client."""
+"""Turns unexpected exceptions into errors for the client."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ _lock = threading.Lock()
 
 @contextmanager
 def answerable(where: str, *, begun: bool) -> Iterator[None]:
-    """Raise a `SatrapError` for whatever is raised inside; log each unexpected traceback once.
+    """Raise a `SatrapError` for any exception inside; log each unexpected traceback once.
 
-    `where` says which process did what; `begun`: the request may have been executed in part.
+    `where` names the process and the request; `begun`: the request may have been executed in part.
     """
-    known = "it may have been executed in part" if begun else "it was refused, and has changed nothing"
+    effect = (
+        "the request may have been executed in part"
+        if begun
+        else "the request was rejected, and has changed nothing"
+    )
     try:
         yield
     except SatrapError:
         raise
     except MemoryError as error:
-        raise StoreError(f"too little memory for the request: {known}", where=where) from error
+        raise StoreError(f"not enough memory for the request: {effect}", where=where) from error
     except Exception as error:
         _log(error, where)
         raise StoreError(
             f"the request failed unexpectedly, {type(error).__name__}: {str(error)[:200]}",
             where=where,
-            why=known,
-            fix="this is an error in satrap: please report it with the log of that process, which says more",
+            why=effect,
+            fix="this is a bug in satrap: please report it with the traceback in the log of that process",
         ) from error
 
 

@@ -1,1 +1,1 @@
-"""Connections over TCP that carry lists of raw parts, bounded in every direction, encrypted with a key."""
+"""Connections over TCP that carry lists of raw parts, with limits, encrypted with a key."""

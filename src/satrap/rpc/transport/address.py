@@ -12,11 +12,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Return (host, port) of HOST:PORT or [IPv6]:PORT.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the address has neither form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no HOST:PORT", fix="write, for example, 127.0.0.1:5000")
+        raise ConfigError(f"{address!r} is not HOST:PORT", fix="write, for example, 127.0.0.1:5000")
     return host.strip("[]"), int(port)
 
 
@@ -35,7 +35,7 @@ def check_listen(listen: str, key: Key | None) -> None:
     host, _ = split_address(listen)
     if key is None and not is_loopback(host):
         raise ConfigError(
-            f"to listen on {listen} needs a key",
-            why="anyone who reaches the port could read and change the model",
+            f"listening on {listen} needs a key",
+            why="without a key, anyone who can reach the port can read and change the model",
             fix="give a key file, or listen on 127.0.0.1",
         )

@@ -12,14 +12,14 @@ from satrap.rpc.transport.framing import Buffer, FramingError, Message, Reader, 
 from satrap.rpc.transport.poller import READ, WRITE
 
 SMALL = 1 << 12
-"""Parts of at most so many bytes are copied and sent with their neighbours."""
+"""Parts up to this many bytes are copied and sent with their neighbours."""
 _SCRATCH = 1 << 12
 _BURST = 64
 """Reads or writes of a socket before other connections have their turn."""
 _MESSAGES = 16
 """Messages received before other connections have their turn."""
 _VECTOR = 256
-"""Pieces sent with one call; the system takes 1024."""
+"""Pieces sent with one call; the system accepts 1024."""
 _AT_ONCE = 1 << 20
 """Bytes of a large part that must arrive before a waiting thread is woken."""
 _RECORD = 1 << 15
@@ -31,7 +31,7 @@ _RATE = 1 << 18
 class LostError(Exception):
     """The connection has ended. `met`: the other side was reached.
 
-    `stranger`: it speaks another protocol, or lacks the key.
+    `stranger`: the other side speaks another protocol, or lacks the key.
     """
 
     def __init__(self, reason: str, *, stranger: bool = False, met: bool = True) -> None:
@@ -40,18 +40,18 @@ class LostError(Exception):
 
 
 class Pace:
-    """Measures for how long a transfer has been slower than 256 KiB a second; times are the caller's."""
+    """Measures for how long a transfer has been slower than 256 KiB a second; the caller gives the times."""
 
     def __init__(self, now: float) -> None:
         self._since, self._moved = now, 0
 
     def slow(self, moved: int, now: float, *, idle: bool) -> float:
-        """Return for how many seconds the transfer has been slow; not while it is `idle`.
+        """Return for how many seconds the transfer has been slow; time while it is `idle` does not count.
 
         Args:
             moved: bytes so far.
             now: seconds.
-            idle: there was nothing to move, or our own side held it up.
+            idle: there was nothing to transfer, or this side held it up.
         """
         if idle or moved - self._moved > _RATE * (now - self._since):
             self._since, self._moved = now, moved
@@ -59,18 +59,18 @@ class Pace:
 
 
 class Connection:
-    """Sends and receives messages without ever waiting; one thread uses it.
+    """Sends and receives messages without blocking; one thread uses it.
 
     Args:
         sock: connected socket, which this object owns from now on. An `SSLSocket` encrypts.
         max_bytes: largest message accepted, all parts together.
-        ready: the handshake of an `SSLSocket` is over.
+        ready: the handshake of an `SSLSocket` is complete.
 
     Attributes:
         reader: see `Reader`.
         ready: messages may be exchanged; until then call `greet` when the socket can be read or written.
         more: data has arrived that no poller sees: call `receive` again.
-        paused: `receive` returns as soon as it can.
+        paused: `receive` returns as soon as possible.
         unsent: bytes that wait to be sent.
         sent, received: bytes of messages so far.
         closed: `close` has been called.
@@ -95,13 +95,13 @@ class Connection:
         return self._socket.fileno()
 
     def wants(self, *, reading: bool = True) -> int:
-        """Return what to wait for: READ, WRITE or both; `reading`: whether messages are wanted."""
+        """Return the events to wait for: READ, WRITE or both; `reading`: whether messages are wanted."""
         if not self.ready:
             return self._greeting
         return (READ if reading else 0) | (WRITE if self._queue else 0)
 
     def greet(self) -> None:
-        """Go on with the handshake until `ready`; raise a `LostError` if it fails."""
+        """Continue the handshake until `ready`; raise a `LostError` if it fails."""
         assert self._encrypted is not None
         with ending():
             try:
@@ -115,7 +115,7 @@ class Connection:
     def receive(self) -> Iterator[Message]:
         """Yield messages that have arrived; if `more` is set afterwards there are others.
 
-        It raises a `LostError` if the other side has gone, or sends no messages.
+        It raises a `LostError` if the other side is gone, or sends invalid messages.
         """
         self.more, messages = True, 0
         with ending():
@@ -142,7 +142,7 @@ class Connection:
                 self._await()
 
     def _read(self, into: memoryview) -> int | None:
-        """Receive bytes; None: there are none."""
+        """Receive bytes; None: none have arrived."""
         try:
             count = self._socket.recv_into(into)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -152,7 +152,7 @@ class Connection:
         return count
 
     def _await(self) -> None:
-        """While a large part lacks bytes, have the system report them in large pieces only."""
+        """While a large part lacks bytes, let the system report them in large pieces only."""
         space = self.reader.space()
         awaited = 1 if space is None else max(1, min(len(space) - _RECORD, _AT_ONCE))
         if awaited != self._awaited and not self.closed:
@@ -178,14 +178,14 @@ class Connection:
             self.unsent += len(piece)
 
     def flush(self) -> None:
-        """Send as much as the system takes now; raise a `LostError` if the other side has gone."""
+        """Send as much as the system accepts now; raise a `LostError` if the other side is gone."""
         with ending():
             for _ in range(_BURST):
                 if not self._queue or not self._write():
                     return
 
     def _write(self) -> bool:
-        """Send some bytes; return whether the system may take more."""
+        """Send some bytes; return whether the system may accept more."""
         try:
             if self._encrypted is not None:
                 offered = len(self._queue[0])
@@ -230,10 +230,10 @@ def ending() -> Iterator[None]:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Send without delay, and notice within half a minute when the other machine has gone."""
+    """Send without delay, and detect within half a minute that the other machine is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
     for name, value in options.items():
-        if hasattr(socket, name):  # not every system has all of them
+        if hasattr(socket, name):  # some systems lack some of these options
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,4 +1,4 @@
-"""A client's end of a connection, which is made again whenever it breaks."""
+"""A client's end of a connection, which is re-established whenever it breaks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SECONDS = 10.0
 _FIRST, _LONGEST = 0.05, 1.0
 """Seconds before the second attempt; they double with each attempt, up to the longest."""
 _DOUBLINGS = 10
-"""Attempts after which the delay doubles no more: a server may be away for days."""
+"""Attempts after which the delay stops doubling: a server may be away for days."""
 
 
 class Dialer:
     """Makes a connection to an address in a thread of its own, since names and handshakes take time.
 
-    Call `made` after each ring; it returns the connection, which the caller then owns. When that breaks, call
+    Call `made` after each ring; it returns the connection, which the caller then owns. When it breaks, call
     `dial` again.
 
     Args:
-        address: HOST:PORT, else a `ConfigError` is raised.
-        key: of the cluster; None: not encrypted.
+        address: HOST:PORT, otherwise a `ConfigError` is raised.
+        key: key of the cluster; None: not encrypted.
         max_bytes: largest message accepted.
         ring: called in that thread when an attempt has ended.
     """
@@ -44,7 +44,7 @@ class Dialer:
         threading.Thread(target=self._try, args=(delay,), name="satrap-dialer", daemon=True).start()
 
     def succeeded(self) -> None:
-        """Note that the other side has answered, so that the next `dial` need not wait."""
+        """Record that the other side has responded, so that the next `dial` need not wait."""
         self._attempts = 0
 
     def made(self) -> Connection | None:
@@ -66,6 +66,7 @@ class Dialer:
             self._news = self._connect()
         except LostError as error:
             self._news = error
+        # `close` may have called `_discard` before the result was stored, so it is called again here.
         if self._ended.is_set():
             self._discard()
         else:

@@ -11,7 +11,7 @@ bytes  field
        the parts, one after another
 ```
 
-Sizes are checked before anything is allocated, and memory for a part is only taken once its turn comes.
+Sizes are checked before anything is allocated, and memory for a part is only allocated once its turn comes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MAGIC = b"SATR"
 VERSION = 1
 MAX_PARTS = 8192
 LARGE = 1 << 14
-"""A part that lacks at least so many bytes is received in place."""
+"""A part that lacks at least this many bytes is received in place."""
 _FIXED = struct.Struct("<4sHH")
 _SIZE = 8
 _NOTHING = memoryview(b"")
 
 
 class FramingError(ExchangeError):
-    """What arrived is no message, or a larger one than is accepted."""
+    """The received bytes are not a message, or a larger one than is accepted."""
 
 
 def prefix(sizes: Sequence[int]) -> bytes:
@@ -49,9 +49,10 @@ def prefix(sizes: Sequence[int]) -> bytes:
 
 
 class Reader:
-    """Puts messages together from a stream that is cut into any pieces.
+    """Assembles messages from a stream that may be cut anywhere.
 
-    Bytes are copied with `feed`. Where `space` returns memory, they are received there and noted by `filled`.
+    Bytes are copied with `feed`. Where `space` returns memory, they are received there and reported to
+    `filled`.
 
     Attributes:
         max_bytes: largest message accepted, all parts together; may be changed between messages.
@@ -69,7 +70,7 @@ class Reader:
         self._rest = _NOTHING
 
     def feed(self, data: memoryview) -> Iterator[Message]:
-        """Copy bytes; yield the messages they complete, or raise a `FramingError` if they are none."""
+        """Copy bytes; yield the messages they complete, or raise a `FramingError` if they are invalid."""
         while len(data):
             if self._sizes is None:
                 data = self._collect(data)
@@ -82,18 +83,18 @@ class Reader:
                 yield self._take()
 
     def space(self) -> memoryview | None:
-        """Return where the next bytes belong, or None if `feed` should get them."""
+        """Return the memory for the next bytes, or None if `feed` should get them."""
         rest = _NOTHING if self._sizes is None else self._lacking()
         return rest if len(rest) >= LARGE else None
 
     def filled(self, count: int) -> Iterator[Message]:
-        """Note that `count` bytes of `space` were received; yield the message if they complete it."""
+        """Record that `count` bytes of `space` were received; yield the message if they complete it."""
         self._rest = self._rest[count:]
         if self._complete():
             yield self._take()
 
     def _collect(self, data: memoryview) -> memoryview:
-        """Take bytes of the prefix; return the others."""
+        """Consume bytes of the prefix; return the others."""
         lacks = self._wanted - len(self._head)
         self._head += data[:lacks]
         self.held += min(lacks, len(data))
@@ -104,15 +105,16 @@ class Reader:
         return data[lacks:]
 
     def _check_start(self) -> None:
-        """Check the start of the prefix as far as it has come, to recognise strangers at once."""
+        """Check the start of the prefix as far as it has arrived, to detect foreign protocols at once."""
         if not MAGIC.startswith(self._head[: len(MAGIC)]):
-            raise FramingError("what came is no satrap message")
+            raise FramingError("the received data is not a satrap message")
         if len(self._head) < _FIXED.size:
             return
         _, version, parts = _FIXED.unpack(self._head)
         if version != VERSION:
             raise FramingError(
-                f"messages of layout {version} met layout {VERSION}: install the same satrap on both sides"
+                f"the other side sends messages of layout {version}, but this side uses layout {VERSION}: "
+                "install the same satrap on both sides"
             )
         if not 1 <= parts <= MAX_PARTS:
             raise FramingError(f"a message has 1 to {MAX_PARTS} parts, not {parts}")
@@ -125,7 +127,7 @@ class Reader:
         self._sizes = sizes
 
     def _lacking(self) -> memoryview:
-        """Return the rest of the current part; a part is allocated when its first byte is awaited."""
+        """Return the rest of the current part; a part is allocated when its first byte is expected."""
         assert self._sizes is not None
         while not len(self._rest):
             self._rest = _allocate(self._sizes[len(self._parts)])
@@ -150,4 +152,4 @@ def _allocate(size: int) -> memoryview:
     try:
         return np.empty(size, np.uint8).data
     except MemoryError:
-        raise FramingError(f"there is no memory for a part of {size} bytes") from None
+        raise FramingError(f"not enough memory for a part of {size} bytes") from None

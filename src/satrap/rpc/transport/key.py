@@ -2,7 +2,7 @@
 
 The key is a text of 40 characters. From it every role derives the same private key (Ed25519) and the same
 certificate. Connections are TLS 1.3: both sides present that certificate, prove that they hold its private
-key, and trust no other. Whoever lacks the secret is refused before any message is read.
+key, and trust no other. A client without the secret is rejected before any message is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Key:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != _LENGTH or base64.urlsafe_b64encode(base64.urlsafe_b64decode(secret)) != secret:
-            raise ValueError("this is no key")
+            raise ValueError("not a valid key")
         identity = _identity(secret)
         self._server = _context(ssl.PROTOCOL_TLS_SERVER, *identity)
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, *identity)
@@ -47,7 +47,7 @@ class Key:
         return "Key(...)"
 
     def protect(self, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
-        """Return an encrypted socket in place of a connected one; the caller makes the handshake."""
+        """Return an encrypted socket for a connected one; the caller performs the handshake."""
         return (self._server if server else self._client).wrap_socket(
             sock, server_side=server, do_handshake_on_connect=False, suppress_ragged_eofs=False
         )
@@ -127,7 +127,8 @@ def read_key(path: Path) -> Key:
     mode 0600, 0400, 0640 or 0440. Links are followed.
 
     Raises:
-        ConfigError: missing, no regular file, no key, readable by others, writable by its group or others.
+        ConfigError: the file is missing, not a regular file, without a key, readable by others, or writable
+            by its group or others.
     """
     try:
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as stream:
@@ -140,17 +141,17 @@ def read_key(path: Path) -> Key:
         return Key(secret)
     except ValueError:
         raise ConfigError(
-            "the key file holds no key: one line of 40 characters", where=str(path), fix="create a new one"
+            "the key file has no key: one line of 40 characters", where=str(path), fix="create a new key file"
         ) from None
 
 
 def _check_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise ConfigError("the key file is no regular file", where=str(path))
+        raise ConfigError("the key file is not a regular file", where=str(path))
     if mode & (stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP):
         raise ConfigError(
-            f"the key file can be used by others: its mode is {stat.S_IMODE(mode):04o}",
+            f"other users can access the key file: its mode is {stat.S_IMODE(mode):04o}",
             where=str(path),
-            why="whoever reads the key can read and change the model, whoever writes it can choose it",
-            fix=f"chmod 600 {path}, or 440 for a group; make a new key if others could have seen it",
+            why="a user who can read or replace the key can read and change the model",
+            fix=f"chmod 600 {path}, or 440 for a group; create a new key if others could have read it",
         )

@@ -1,4 +1,4 @@
-"""A server's end: accepts connections, and keeps each from harming the others."""
+"""A server's end: accepts connections, and protects each from the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BACKLOG = 512
 _ACCEPTS = 16
 """Connections accepted in one round."""
 _COURTESY = 0.01
-"""Seconds of a round for strangers, after all others have had their turn."""
+"""Seconds of a round for untrusted connections, after all others have had their turn."""
 _STRANGER_UNSENT, _STRANGERS_HELD = 1 << 18, 32 << 20
 _TICK = 0.25
-"""Seconds between looks for slow connections."""
+"""Seconds between checks for slow connections."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -37,10 +37,10 @@ class Bounds:
         message_bytes: largest message, all parts together, 256 MiB.
         stranger_bytes: largest message of a stranger, 5 MiB; unfinished messages of all strangers together
             may take 32 MiB.
-        connections: connections at a time, 1280; at most half of the descriptors this process may have.
-        strangers: strangers among them, 256; the oldest makes room for the next.
-        patience: seconds for a stranger to become trusted, and for any connection to send or take a message
-            more slowly than 256 KiB a second, 10.
+        connections: connections at a time, 1280; at most half of the file descriptors of this process.
+        strangers: strangers among them, 256; the oldest is closed for the next.
+        patience: seconds for a stranger to become trusted, and for any connection to send or receive a
+            message more slowly than 256 KiB a second, 10.
         held_bytes: unfinished messages of all connections, 512 MiB; beyond it only the oldest of them is
             received, and patience is a tenth.
         unsent_bytes: bytes that wait to be sent on a connection, 64 MiB; beyond it the connection is not
@@ -60,7 +60,7 @@ class Bounds:
 
 
 class _Guest:
-    """A connection and what the listener knows about it."""
+    """A connection and the listener's state of it."""
 
     def __init__(self, number: Hashable, connection: Connection, now: float) -> None:
         self.number, self.connection, self.since = number, connection, now
@@ -76,7 +76,7 @@ class Listener:
 
     Args:
         address: HOST:PORT; port 0 takes a free one.
-        key: whoever connects must hold it; None: anyone may connect.
+        key: key that clients must hold; None: anyone may connect.
         bounds: see `Bounds`.
         on_message: called with a connection's number and a message from it.
         on_end: called with the number of a trusted connection that has ended.
@@ -120,14 +120,14 @@ class Listener:
         return number in self._guests
 
     def ring(self) -> None:
-        """Have `poll` return soon; any thread may call it."""
+        """Let `poll` return soon; any thread may call it."""
         self._poller.ring()
 
     def poll(self, seconds: float) -> None:
         """Exchange messages; return after one round, or when nothing happens for `seconds`."""
-        found, self._round = self._poller.wait(min(seconds, _TICK)), self._round + 1
+        ready, self._round = self._poller.wait(min(seconds, _TICK)), self._round + 1
         late = time.monotonic() + _COURTESY
-        for guest, events in sorted(found, key=_turn):
+        for guest, events in sorted(ready, key=_turn):
             if guest is None:
                 self._accept()
             elif guest.trusted or time.monotonic() < late:
@@ -143,7 +143,7 @@ class Listener:
             self._look(now)
 
     def send(self, number: Hashable, parts: Sequence[Buffer]) -> bool:
-        """Send a message; return False if the connection is gone or takes no more for now."""
+        """Send a message; return False if the connection is gone or accepts no more for now."""
         guest = self._guests.get(number)
         if guest is None:
             return False
@@ -169,24 +169,24 @@ class Listener:
             self._strangers[number] = guest
 
     def pause(self, number: Hashable, paused: bool) -> None:
-        """Receive no more on a connection, though a few messages may still come; or receive again."""
+        """Stop receiving on a connection, though a few messages may still arrive; or receive again."""
         guest = self._guests.get(number)
         if guest is not None and guest.connection.paused != paused:
             guest.connection.paused = paused
             self._watch(guest)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close everything; unsent messages may still go for at most `linger` seconds."""
+        """Close everything; unsent messages may still be sent for at most `linger` seconds."""
         self._poller.watch(self._socket, 0, None)
         self._socket.close()
         until = time.monotonic() + linger
-        while self.unsent and (left := until - time.monotonic()) > 0:
+        while self.unsent and (remaining := until - time.monotonic()) > 0:
             for guest in list(self._guests.values()):
                 guest.connection.paused = True
                 self._watch(guest)
-            for found, _ in self._poller.wait(left):
-                if found is not None:
-                    self._flush(found)
+            for guest_ready, _ in self._poller.wait(remaining):
+                if guest_ready is not None:
+                    self._flush(guest_ready)
         for guest in list(self._guests.values()):
             self._drop(guest)
         self._poller.close()
@@ -196,9 +196,9 @@ class Listener:
             try:
                 sock, _ = self._socket.accept()
             except OSError as error:
-                if error.errno in _EXHAUSTED:  # somebody must go; until then the socket would stay readable
+                if error.errno in _EXHAUSTED:  # close a connection; until then the socket would stay readable
                     self._evict()
-                    self._poller.watch(self._socket, 0, None)  # until the next look
+                    self._poller.watch(self._socket, 0, None)  # until the next `_look`
                 if error.errno in (*_EXHAUSTED, errno.EAGAIN):
                     return
                 continue  # the connection ended before it was accepted
@@ -214,7 +214,7 @@ class Listener:
             if self._key:
                 sock = self._key.protect(sock, server=True)
             connection = Connection(sock, max_bytes=self.bounds.stranger_bytes, ready=False)
-        except (OSError, ValueError):  # it has ended already
+        except (OSError, ValueError):  # the connection has ended already
             sock.close()
             return
         self._number += 1
@@ -232,15 +232,15 @@ class Listener:
             return
         self._poller.watch(guest.connection, 0, guest)
         guest.connection.close()
-        for known in (self._guests, self._strangers, self._unfinished, self._denied):
-            known.pop(guest.number, None)
+        for registry in (self._guests, self._strangers, self._unfinished, self._denied):
+            registry.pop(guest.number, None)
         self.held -= guest.held
         self.unsent -= guest.unsent
         if guest.trusted:
             self._on_end(guest.number)
 
     def _serve(self, guest: _Guest, events: int) -> None:
-        """Go on with the handshake of a connection, or receive and send."""
+        """Continue the handshake of a connection, or receive and send."""
         connection = guest.connection
         try:
             if connection.closed:  # since the round began
@@ -279,7 +279,7 @@ class Listener:
         return True
 
     def _watch(self, guest: _Guest) -> None:
-        """Update the sums, and wait for what a connection may do next."""
+        """Update the sums, and register for the next possible events of a connection."""
         connection = guest.connection
         if connection.closed:
             return
@@ -322,7 +322,7 @@ class Listener:
 
 
 def _turn(ready: tuple[_Guest | None, int]) -> tuple[bool, bool, int]:
-    """Sort clients first, then the listening socket, then strangers, who take turns."""
+    """Sort clients first, then the listening socket, then strangers, which take turns."""
     guest, _ = ready
     return (True, False, 0) if guest is None else (not guest.trusted, True, guest.served)
 

@@ -1,4 +1,4 @@
-"""Lets a thread wait for sockets, and for other threads that want its attention."""
+"""Lets a thread wait for sockets, and for other threads that wake it."""
 
 from __future__ import annotations
 
@@ -31,41 +31,43 @@ class Poller(Generic[T]):
         self._rung = False
 
     def watch(self, file: HasFileno, events: int, item: T) -> None:
-        """From now on, have `wait` return an item when READ or WRITE, or both, are possible; 0: never."""
-        known = self._selector.get_map().get(file)
-        if known is None and events:
+        """Let `wait` return an item whenever READ or WRITE, or both, are possible; 0: never."""
+        registered = self._selector.get_map().get(file)
+        if registered is None and events:
             self._selector.register(file, events, item)
-        elif known is not None and not events:
+        elif registered is not None and not events:
             self._selector.unregister(file)
-        elif known is not None and events != known.events:
+        elif registered is not None and events != registered.events:
             self._selector.modify(file, events, item)
 
     def again(self, item: T) -> None:
-        """Have the next `wait` return an item to read at once, whatever its socket shows."""
+        """Let the next `wait` return an item to read at once, even if its socket is not readable."""
         self._again[item] = None
 
     def wait(self, seconds: float) -> list[tuple[T, int]]:
-        """Return the items for which something is possible, and what; none after `seconds`."""
-        found = dict.fromkeys(self._again, READ)
+        """Return the items for which something is possible, and the events; none after `seconds`."""
+        ready = dict.fromkeys(self._again, READ)
         self._again = {}
-        for key, events in self._selector.select(0 if found else max(seconds, 0)):
+        for key, events in self._selector.select(0 if ready else max(seconds, 0)):
             if key.fd == self._bell.fileno():
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
-                self._rung = False  # only now: whoever rang before is served in this round
+                # Cleared only after the bell is emptied: a `ring` from here on writes again and is not lost,
+                # and one from before is served in this round.
+                self._rung = False
             else:
-                found[key.data] = found.get(key.data, 0) | events
-        return list(found.items())
+                ready[key.data] = ready.get(key.data, 0) | events
+        return list(ready.items())
 
     def ring(self) -> None:
-        """Have `wait` return soon; any thread may call it."""
+        """Let `wait` return soon; any thread may call it."""
         if not self._rung:
             self._rung = True
-            with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: nobody waits
+            with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: no thread waits
                 self._ringer.send(b"\0")
 
     def close(self) -> None:
-        """Close the bell; the sockets are their owners'."""
+        """Close the bell; the sockets belong to their owners."""
         self._selector.close()
         self._bell.close()
         self._ringer.close()

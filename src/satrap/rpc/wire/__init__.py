@@ -1,1 +1,1 @@
-"""What messages look like: headers, control texts, batches. Bytes in, values out, nothing is sent here."""
+"""The format of messages: headers, control texts, batches. Encodes and decodes only; sends nothing."""

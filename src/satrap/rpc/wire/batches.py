@@ -65,7 +65,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
 
 
 def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
-    """Return a batch from its text and the other parts, as views of those that are aligned.
+    """Return a batch from its text and the other parts, as views of the parts that are aligned.
 
     Raises:
         FrameError: names, types or sizes do not fit.
@@ -92,7 +92,7 @@ def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
         events = _features(size, numbers, values, offsets, _NOTHING)
         return Batch(size, ids, **dense, position=text["position"], events=events)
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise FrameError(f"a batch that does not fit its description: {error}") from error
+        raise FrameError(f"a batch does not fit its description: {error}") from error
 
 
 def _view(part: Buffer, dtype: str) -> npt.NDArray[Any]:
@@ -113,10 +113,10 @@ def _features(
     at = at_offsets = at_weights = 0
     for name, count, jagged, weighted in features:
         bounds = offsets[at_offsets : at_offsets + size + 1] if jagged else None
-        own = weights[at_weights : at_weights + count] if weighted else None
-        ids[name] = Jagged(values[at : at + count], bounds, own)
+        row_weights = weights[at_weights : at_weights + count] if weighted else None
+        ids[name] = Jagged(values[at : at + count], bounds, row_weights)
         at, at_offsets = at + count, at_offsets + (size + 1) * bool(jagged)
         at_weights += count * bool(weighted)
     if (at, at_offsets, at_weights) != (len(values), len(offsets), len(weights)):
-        raise ValueError("ids are left over")
+        raise ValueError("the arrays are longer than described")
     return ids

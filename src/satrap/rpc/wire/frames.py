@@ -1,4 +1,4 @@
-"""What crosses the network: a fixed header and raw buffers, checked before anything is believed.
+"""The frames on the network: a fixed header and raw buffers, checked before anything is used.
 
 A message is a list of parts: part 0 is the header (`HEADER_BYTES`, little-endian), the others are payload.
 
@@ -6,15 +6,15 @@ A message is a list of parts: part 0 is the header (`HEADER_BYTES`, little-endia
 offset  bytes  field
      0      4  magic "STRP"
      4      2  protocol version
-     6      1  kind (`Kind`; answers have bit 7 set)
+     6      1  kind (`Kind`; responses have bit 7 set)
      7      1  reserved, 0
      8      4  epoch of the shard map
     12      4  parts of payload
     16      8  client
-    24      8  sequence: number of the request, which its answer repeats
-    32      8  acknowledged: every sequence below it has been answered (in a PONG: the next that is executed;
-              in another answer: updates of this client that had been applied before the request)
-    40      8  step: optimizer steps that must be complete before this request (`sync`); in an answer:
+    24      8  sequence: number of the request, repeated in its response
+    32      8  acknowledged: every sequence below it has had its response (in a PONG: the next to be executed;
+              in another response: updates of this client that had been applied before the request)
+    40      8  step: optimizer steps that must be complete before this request (`sync`); in a response:
               updates of all clients that had been applied before the request
     48      8  lr_scale, float64
     56      8  bytes of payload
@@ -40,7 +40,7 @@ from satrap.rpc.transport.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
 VERSION = 3
-"""Version of the protocol; both sides must have the same."""
+"""Version of the protocol; both sides must use the same."""
 
 _LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")
 _CHECK = struct.Struct("<I")
@@ -54,10 +54,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Kind(IntEnum):
-    """What a message asks.
+    """The kind of a message.
 
     Kinds below PING are numbered requests, executed exactly once and in order. A PREFETCH names ids that will
-    be looked up: it has no number and no answer, changes no content, and may be lost, doubled or left out.
+    be looked up: it has no number and no response, changes no content, and may be lost, duplicated or
+    omitted.
     """
 
     HELLO = 1
@@ -86,16 +87,16 @@ class Kind(IntEnum):
 
 
 SPLIT = frozenset((Kind.LOOKUP, Kind.PEEK, Kind.UPDATE, Kind.FETCH))
-"""Requests whose ids were chosen by the shard map: made under another one, they name rows of other shards."""
+"""Requests whose ids were split by the shard map: under another map, they name rows of other shards."""
 
 
 def name_of(kind: int) -> str:
-    """Return the name of a kind of request, as errors show it."""
+    """Return the name of a kind of request, for errors."""
     return Kind(kind).name.lower()
 
 
 class Code(IntEnum):
-    """Why a request was refused."""
+    """The reason why a request was rejected."""
 
     MALFORMED = 1
     VERSION = 2
@@ -111,13 +112,13 @@ class Code(IntEnum):
 
 
 NO_SEQUENCE = 2**64 - 1
-"""Sequence of a message without a number, so that an error in answer to it matches no request."""
+"""Sequence of a message without a number, so that an error in response to it matches no request."""
 ANSWER, FAILURE = 0x80, 0xFF
-"""Bit that marks an answer; the kind of an answer that carries an error."""
+"""Bit that marks a response; the kind of a response that carries an error."""
 
 
 class FrameError(ExchangeError):
-    """A message that is refused. `code` says why, `header` is what could be read of it."""
+    """A message that is rejected. `code` is the reason, `header` the part of it that could be read."""
 
     def __init__(self, what: str, code: Code = Code.MALFORMED, header: Header | None = None) -> None:
         super().__init__(what)
@@ -137,7 +138,7 @@ class Header:
     lr_scale: float = 1.0
 
     def answer(self, kind: int | None = None, *, acknowledged: int = 0, step: int = 0) -> Header:
-        """Return the header of an answer to this one."""
+        """Return the header of a response to this one."""
         return replace(
             self, kind=self.kind | ANSWER if kind is None else kind, acknowledged=acknowledged, step=step
         )
@@ -145,7 +146,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Number of parts, size and hash of a payload: computed once, however often it is sent."""
+    """Number of parts, size and hash of a payload: computed once, even if it is sent several times."""
 
     parts: int
     size: int
@@ -158,7 +159,7 @@ def as_bytes(part: Buffer) -> Bytes:
 
 
 def size_of(parts: Iterable[Buffer]) -> int:
-    """Return the bytes of parts together."""
+    """Return the total bytes of parts."""
     return sum(memoryview(part).nbytes for part in parts)
 
 
@@ -187,10 +188,10 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
         max_bytes: default 1 GiB.
 
     Raises:
-        FrameError: something is wrong; it has the header if part 0 was whole.
+        FrameError: the message is invalid; the error has the header if part 0 was complete.
     """
     if len(data) != HEADER_BYTES or data[:4] != MAGIC:
-        raise FrameError("this is no satrap message")
+        raise FrameError("the message is not a satrap message")
     fields = _LAYOUT.unpack_from(data)
     _, version, kind, _, epoch, announced, client, sequence, acknowledged, step, scale, total, value = fields
     if _CHECK.unpack_from(data, _LAYOUT.size)[0] != zlib.crc32(data[: _LAYOUT.size]):
@@ -198,7 +199,8 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
     header = Header(kind, epoch, client, sequence, acknowledged, step, scale)
     if version != VERSION:
         raise FrameError(
-            f"protocol version {version} met version {VERSION}: install the same satrap on both sides",
+            f"the other side uses protocol version {version}, this side version {VERSION}: "
+            "install the same satrap on both sides",
             Code.VERSION,
             header,
         )
@@ -206,7 +208,7 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
     if size > max_bytes:
         raise FrameError(f"a message of {size} bytes is over the limit of {max_bytes}", header=header)
     if (len(parts), size) != (announced, total):
-        what = f"the header announces {total} bytes in {announced} parts, {size} in {len(parts)} came"
+        what = f"the header announces {total} bytes in {announced} parts, not {size} in {len(parts)}"
         raise FrameError(what, header=header)
     if digest(parts).value != value:
         raise FrameError("the checksum of the payload does not match", header=header)

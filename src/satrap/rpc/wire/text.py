@@ -31,8 +31,8 @@ def pack_hello(content: Mapping[str, Any]) -> bytes:
     text = pack_text(content)
     if len(text) > MAX_TEXT:
         raise ConfigError(
-            f"the tables and features take {len(text)} bytes to describe, a server reads {MAX_TEXT}",
-            why="it must hold them all before it can serve the first lookup",
+            f"the description of tables and features takes {len(text)} bytes, but a server reads {MAX_TEXT}",
+            why="a server must hold the whole description before it can serve the first lookup",
             fix="let features share tables, or give them shorter names",
         )
     return text
@@ -41,7 +41,7 @@ def pack_hello(content: Mapping[str, Any]) -> bytes:
 def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
     """Return the content of a control text of at most `most` bytes, default `MAX_TEXT`.
 
-    It raises a `FrameError` if the text is too long or no JSON object.
+    It raises a `FrameError` if the text is too long or not a JSON object.
     """
     data = memoryview(part)
     most = MAX_TEXT if most is None else most
@@ -53,14 +53,14 @@ def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
         if b"\\ud" in raw.lower():  # half of a surrogate pair cannot be encoded
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise FrameError("a control text is no JSON") from error
+        raise FrameError("a control text is not JSON") from error
     if not isinstance(content, dict):
-        raise FrameError("a control text is no JSON object")
+        raise FrameError("a control text is not a JSON object")
     return content
 
 
 def shortened(value: object) -> str:
-    """Return a value as an error shows it."""
+    """Return a value as text for an error, shortened if it is long."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -77,7 +77,7 @@ def whole(data: Mapping[str, Any], name: str, least: int, most: int) -> int:
     value = data.get(name)
     if type(value) is not int or not least <= value <= most:
         raise ConfigError(
-            f"a request has an impossible {name}: {shortened(value)}",
+            f"a request has an invalid {name}: {shortened(value)}",
             fix=f"give a whole number from {least} to {most}",
         )
     return value
