@@ -171,12 +171,12 @@ def test_two_columns_of_one_name_are_refused_by_every_command_that_uses_them(tmp
         rows.append_column("other", rows["price"]).append_column("other", rows["item"]),
         tmp_path / "twice.parquet",
     )
-    assert "are named" not in satrap("doctor", recipe).out
+    assert "have the name" not in satrap("doctor", recipe).out
     assert satrap("train", recipe, "--output", tmp_path / "run", "--set", "training.epochs=1").code == 0
     inputs = ["--input", tmp_path / "twice.parquet"]
     assert satrap("evaluate", tmp_path / "run", *inputs).code == 0
     given = ["predict", tmp_path / "run", *inputs, "--output", tmp_path / "out.csv"]
-    satrap(*given).assert_refused("2 columns are named 'other'")
+    satrap(*given).assert_refused("2 columns have the name 'other'")
     assert satrap(*given, "--keep", "user").code == 0
     pq.write_table(rows.append_column("user", rows["item"]), tmp_path / "twice.parquet")
     for command in (
@@ -188,7 +188,7 @@ def test_two_columns_of_one_name_are_refused_by_every_command_that_uses_them(tmp
     ):
         answer = satrap(*command)
         assert answer.code in (1, 2), command
-        assert "2 columns are named 'user'" in answer.out + answer.err
+        assert "2 columns have the name 'user'" in answer.out + answer.err
 
 
 def test_a_run_that_learns_nothing_fails(tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_refused_steps_are_said(tmp_path: Path) -> None:
 
 def test_a_file_in_another_encoding(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, RECIPE.replace("batch_size: 100", "batch_size: 100\n  encoding: utf-16"))
-    satrap("train", recipe).assert_refused("not in the encoding utf-16", "rows.csv, byte 1", "data.encoding")
+    satrap("train", recipe).assert_refused("not valid utf-16", "rows.csv, byte 1", "data.encoding")
     for wrong in ("rot13", "base64", "undefined", "utf-99"):
-        satrap("train", recipe, "--set", f"data.encoding={wrong}").assert_refused("no known text encoding")
+        satrap("train", recipe, "--set", f"data.encoding={wrong}").assert_refused("not a known text encoding")
 
 
 def test_bytes_that_are_no_text_in_a_column_that_is_only_copied(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_an_import_that_does_not_fit_changes_nothing(run: Path, tmp_path: Path) 
     )
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing")
     for file, part in (
-        ("wide.safetensors", "5 weights, table 'item' has 4"),
+        ("wide.safetensors", "5 weights, but table 'item' has 4"),
         ("two.safetensors", "2 matrices"),
         ("bad.parquet", "cannot be read"),
         ("none.parquet", "does not exist"),

@@ -85,10 +85,10 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty.csv").write_text("")
     satrap("init", "empty.csv", "--label", "y").assert_refused("the file is empty")
     Path("data").write_text("y,x\n0,1\n")
-    satrap("init", "data", "--label", "y").assert_refused("cannot tell the format", "--format")
+    satrap("init", "data", "--label", "y").assert_refused("cannot be inferred from its name", "--format")
     Path("rows.csv").write_text("1,red,0\n5,blue,1\n3,red,1\n3,blue,0\n")
     satrap("init", "rows.csv", "--label", "y").assert_refused(
-        "no column 'y'", "first line seems to hold values", "--names a,b,c"
+        "column 'y' does not exist", "first line seems to contain values", "--names a,b,c"
     )
     answer = satrap("init", "rows.csv", "--names", "id, color,y", "--label", "y", "--output", "named.yaml")
     assert answer.code == 0, answer.err

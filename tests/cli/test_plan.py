@@ -41,7 +41,7 @@ def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
 def test_one_worker_has_nothing_to_place(tmp_path: Path) -> None:
     answer = satrap("plan", make_recipe(tmp_path), "--memory", "1GiB")
     assert answer.code == 0
-    assert "one worker holds all rows: there is nothing to place; they need" in answer.out
+    assert "one worker holds all rows, so there is no choice; the rows need" in answer.out
     assert "which has 1.0 GiB" in answer.out
 
 
@@ -51,14 +51,14 @@ def test_a_cluster_for_tables_of_100_trillion_parameters(tmp_path: Path) -> None
     answer = satrap(*sized)
     assert answer.code == 0, answer.err
     assert "1e+14 parameters in 2 tables" in answer.out
-    assert "samples/s at most, by" in answer.out
+    assert "most samples/s, limited by" in answer.out
     answer = satrap(*sized, "--json", "--hosts", "gcp/m2-ultramem-416=30")
     assert answer.code == 1
     found = json.loads(answer.out)
     assert (found["fits"], found["hosts"]["gcp/m2-ultramem-416"]) == (False, 30)
     assert found["samples_per_second"] == min(found["limits"].values())
-    satrap(*sized, "--hosts", "m2=30").assert_refused("there is no machine 'm2'")
-    satrap(*sized, "--budget", "10").assert_refused("more than 10.00")
+    satrap(*sized, "--hosts", "m2=30").assert_refused("machine 'm2' is unknown")
+    satrap(*sized, "--budget", "10").assert_refused("more than the budget of 10.00")
     assert satrap("plan", recipe, "--budget", "10").code == 2
 
 
@@ -83,7 +83,7 @@ def test_a_mesh_for_some_devices(tmp_path: Path) -> None:
     slow = satrap("plan", recipe, *spread, "--device-flops", "1e3", "--bandwidth", "10")
     assert "a step takes" in slow.out
     assert "at 0.001 MFLOP/s" in slow.out
-    assert "is sent at 10 B/s" in slow.out
+    assert "sending at 10 B/s" in slow.out
     assert satrap("plan", recipe, "--parameters", "1e9", "--device-flops", 2).code == 2
     assert satrap("plan", recipe, "--devices", 2).code == 2
     assert satrap("plan", recipe, "--parameters", "1e9", "--devices", 2).code == 2
@@ -92,7 +92,7 @@ def test_a_mesh_for_some_devices(tmp_path: Path) -> None:
 def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     satrap("plan", recipe, "--workers", 2, "--memory", "1KiB", "--rows", "user=1000").assert_refused(
-        "the rows need", "are missing", "what to do: use"
+        "the rows need", "too little", "what to do: use"
     )
     satrap("plan", recipe, "--set", "training.stalenes=2").assert_refused("did you mean 'staleness'?")
     for wrong in (["--rows", "user"], ["--memory", "4GB"], ["--workers", "0"], ["--bandwidth", "0"]):

@@ -66,9 +66,9 @@ def test_a_bad_line_and_a_bad_folder(tmp_path: Path) -> None:
     rows.loc[120, "price"] = "cheap"
     recipe = make(tmp_path, rows)
     answer = satrap("prepare", recipe, "--output", tmp_path / "out", "--processes", 1)
-    answer.assert_refused("value 'cheap' is no number", f"{tmp_path}/rows.tsv, row 121, column 'price'")
+    answer.assert_refused("value 'cheap' is not a number", f"{tmp_path}/rows.tsv, row 121, column 'price'")
     answer = satrap("prepare", recipe, "--output", tmp_path, "--processes", 1)
-    answer.assert_refused("the output folder holds something else")
+    answer.assert_refused("the output folder is not empty, and satrap prepare did not write it")
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -160,5 +160,5 @@ def test_numbers_and_truth_stay_and_dates_are_refused() -> None:
     np.testing.assert_array_equal(to_floats(pa.array([True, False, None])), [1.0, 0.0, math.nan])
     assert to_floats(pa.array([2**53 + 1])).tolist() == [2.0**53]
     for refused in (pa.array([datetime.date(2026, 1, 1)]), pa.array([b"0" * 16], pa.uuid())):
-        with pytest.raises(pa.ArrowInvalid, match="dates, times and ids are no numbers"):
+        with pytest.raises(pa.ArrowInvalid, match="dates, times and ids are not numbers"):
             to_floats(refused)

@@ -30,7 +30,7 @@ def all_rows(dataset):
     return ids, np.concatenate([b.numeric[:, 0] for b in batches])
 
 
-@pytest.mark.filterwarnings("ignore:.*goes over several lines")
+@pytest.mark.filterwarnings("ignore:.*spans several lines")
 @pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.tsv.gz"])
 def test_equals_pandas(tmp_path, name):
     rng = np.random.default_rng(1)
@@ -104,11 +104,11 @@ def test_texts_that_begin_with_a_quote_keep_their_rows_without_quotes(tmp_path):
 def test_lines_inside_quotes_are_told_once(tmp_path, recwarn):
     text = 'a,x\np,1\n"q\nr\n""s""",2\nt,3\n"u\nv",4'
     paths = [put(tmp_path, text, f"{i}.csv") for i in range(2)]
-    with pytest.warns(RuntimeWarning, match="goes over several lines") as told:
+    with pytest.warns(RuntimeWarning, match="spans several lines") as told:
         ids, x = all_rows(read(paths, A))
     assert len(told) == 1
     assert f"{paths[0]}, row 2: " in str(told[0].message)
-    assert "7 lines are 4 rows here" in str(told[0].message)
+    assert "7 lines become 4 rows" in str(told[0].message)
     assert x.tolist() == [1, 2, 3, 4] * 2
     assert np.array_equal(ids[:4], hash_ids(["p", 'q\nr\n"s"', "t", "u\nv"]))
     dataset = read(paths, A)
@@ -145,21 +145,21 @@ def test_both_as_text_and_as_number(tmp_path):
 
 
 ERRORS = {
-    "user,clicked,price\nu,0,1\nu,1,x1\n": ("'x1' is no number", "row 2, column 'price'"),
+    "user,clicked,price\nu,0,1\nu,1,x1\n": ("'x1' is not a number", "row 2, column 'price'"),
     "user,clicked,price\nu,2,1\n": ("value 2 is neither 0 nor 1", "row 1, column 'clicked'"),
     "user,clicked,price\nu,,1\n": ("a label is missing", "row 1, column 'clicked'"),
     "user,clicked,price\nu,1,inf\n": ("value inf is infinite", "row 1, column 'price'"),
     "user,clicked,price\nu,1,1e300\n": ("too large for float32", "row 1, column 'price'"),
     "user,clicked,price\nu,1,2\n\nu,1\n": ("a row has 2 values, the header has 3", "row 2: u,1"),
     "user,click,price\nu,1,2\n": ("column 'clicked' is missing", "data.csv"),
-    "user,clicked,price,user\nu,1,2,3\n": ("2 columns are named 'user'", "data.csv"),
+    "user,clicked,price,user\nu,1,2,3\n": ("2 columns have the name 'user'", "data.csv"),
     "user,clicked,price\n": ("no rows: the data is empty", "data.csv"),
     "": ("the file is empty", "data.csv"),
     b"user,clicked,price\nu,0,1\n\xe4,0,1\n": ("the text is not UTF-8", "row 2, column 'user'"),
     b"us\xe4r,clicked,price\n": ("the text is not UTF-8", "data.csv, header line"),
     "user,clicked,price\nu\rv,0,1\n": ("", "row"),
     'user,clicked,price\n"u,0,1\n': ("a quote opens and never closes", "row 1"),
-    'user,clicked,price\nu,0,1\n"u,0,1\n"v,0,1\n': ("a quote opens, and closes in another line", "row 2"),
+    'user,clicked,price\nu,0,1\n"u,0,1\n"v,0,1\n': ("a quote opens, closes on a later line", "row 2"),
 }
 
 
@@ -199,7 +199,7 @@ def test_gzip_cut_short(tmp_path):
     raw = gzip.compress(("a\n" + "x\n" * 500_000).encode())
     path = tmp_path / "a.csv.gz"
     path.write_bytes(raw[: len(raw) // 2])
-    assert "cut short" in error_of(lambda: list(read(str(path), ids_schema()))).what
+    assert "truncated" in error_of(lambda: list(read(str(path), ids_schema()))).what
 
 
 def test_progress(tmp_path):

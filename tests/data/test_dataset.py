@@ -154,7 +154,7 @@ def test_impossible_settings():
         with pytest.raises(ConfigError, match=next(iter(bad))):
             read({"x": [1]}, schema).with_options(**bad)
     for modulo, keep in ((0, (0,)), (10, ()), (10, (10,))):
-        with pytest.raises(ConfigError, match="impossible"):
+        with pytest.raises(ConfigError, match="invalid"):
             RowSplit(modulo, keep)
     with pytest.raises(ConfigError, match="format 'xml' is unknown"):
         read(__file__, schema, format="xml")
@@ -164,7 +164,7 @@ def test_impossible_settings():
 
 def test_nothing_left_after_the_split():
     dataset = read({"x": [1, 2]}, Schema([], {"x": Numeric()}), rows=RowSplit(10, (9,)))
-    assert "left after the row split" in error_of(lambda: list(dataset)).what
+    assert "remain after the row split" in error_of(lambda: list(dataset)).what
 
 
 def test_a_small_file_is_shuffled_as_a_whole():
@@ -215,7 +215,7 @@ def test_values_that_are_no_ids_get_advice_that_can_be_followed(kind, multi):
     table = pa.table({"a": pa.nulls(2, kind)})
     error = error_of(lambda: list(read(table, schema)))
     assert "multi" not in error.fix
-    assert "when you write the file" in error.fix
+    assert "write" in error.fix
     lists = pa.table({"a": pa.nulls(2, pa.list_(pa.int64()))})
     single = Schema([], {"a": Categorical(dim=2)})
     assert "multi: true" in error_of(lambda: list(read(lists, single))).fix

@@ -170,7 +170,7 @@ def test_missing_numbers():
 
 def test_texts_that_mean_missing_are_not_taken_for_the_wrong_one():
     error = error_of(lambda: one({"n": ["1", "NA", "?", "oops", "NA"]}, n=Numeric()))
-    assert "value 'oops' is no number" in error.what
+    assert "value 'oops' is not a number" in error.what
     assert "row 4, column 'n'" in error.where
 
 
@@ -182,9 +182,9 @@ def test_texts_that_mean_missing_are_not_taken_for_the_wrong_one():
         ({"y": [0, 1], "w": [1, -2]}, "value -2 is not a weight"),
         ({"y": [0, 1], "w": [1, None]}, "value nan is not a weight"),
         ({"y": [0, 1], "w": [1, np.inf]}, "value inf is infinite"),
-        ({"y": ["0", "si"], "w": [1, 1]}, "value 'si' is no number"),
-        ({"y": ["0", "s" * 99], "w": [1, 1]}, f"value {'s' * 60!r} is no number"),
-        ({"y": [b"0", b"si"], "w": [1, 1]}, "value \"b'si'\" is no number"),
+        ({"y": ["0", "si"], "w": [1, 1]}, "value 'si' is not a number"),
+        ({"y": ["0", "s" * 99], "w": [1, 1]}, f"value {'s' * 60!r} is not a number"),
+        ({"y": [b"0", b"si"], "w": [1, 1]}, "value \"b'si'\" is not a number"),
     ],
 )
 def test_bad_values_name_the_row(columns, what):
@@ -226,14 +226,14 @@ def test_labels_of_other_kinds(kind):
     ("label", "value", "what"),
     [
         (NUMBER, None, "a label is missing"),
-        (NUMBER, "cheap", "value 'cheap' is no number"),
+        (NUMBER, "cheap", "value 'cheap' is not a number"),
         (NUMBER, "1e39", "value 1e+39 is too large for float32"),
         (COUNT, "-3", "value -3 is negative"),
-        (COLOR, "blue", "value 'blue' is none of the classes"),
+        (COLOR, "blue", "value 'blue' is not one of the classes"),
         (COLOR, None, "a label is missing"),
-        (FIVE, "5", "value '5' is none of the classes"),
-        (FIVE, "0.5", "value '0.5' is none of the classes"),
-        (FIVE, "red", "value 'red' is no number"),
+        (FIVE, "5", "value '5' is not one of the classes"),
+        (FIVE, "0.5", "value '0.5' is not one of the classes"),
+        (FIVE, "red", "value 'red' is not a number"),
     ],
 )
 def test_labels_that_do_not_fit_their_kind_name_the_row(label, value, what):
@@ -242,7 +242,7 @@ def test_labels_that_do_not_fit_their_kind_name_the_row(label, value, what):
     error = error_of(lambda: one(columns, [label]))
     assert what in str(error)
     assert error.where == "dict, row 3, column 'y'"
-    if what.endswith("is no number"):
+    if what.endswith("is not a number"):
         return
     masked = Label(name="y", kind=label.kind, loss=label.loss, classes=label.classes, mask="known")
     batch = one(columns, [masked])
@@ -300,7 +300,7 @@ def test_missing_vectors_and_numbers_are_zeros(kind):
         ([[1.0, 2.0], [3.0]], "a vector has 1 numbers"),
         ([[1.0, 2.0], [3.0, np.inf]], "value inf is infinite"),
         ([[1.0, 2.0], [3.0, 1e39]], "value 1e+39 is too large"),
-        (["1;2", "3;x"], "value 'x' is no number"),
+        (["1;2", "3;x"], "value 'x' is not a number"),
         (["1;2", "3;4;5"], "a vector has 3 numbers"),
     ],
 )
@@ -310,10 +310,10 @@ def test_vectors_that_cannot_be_used_name_the_row(column, what):
     assert error.where == "dict, row 2, column 'v'"
 
 
-@pytest.mark.parametrize(("column", "fix"), [(["1;2"], "separator"), ([1.0], "give lists")])
+@pytest.mark.parametrize(("column", "fix"), [(["1;2"], "separator"), ([1.0], "as lists")])
 def test_a_column_without_vectors_is_refused(column, fix):
     error = error_of(lambda: one({"v": column}, v=Vector(dim=2)))
-    assert "holds no lists" in error.what
+    assert "has no lists" in error.what
     assert fix in error.fix
 
 
@@ -370,9 +370,9 @@ def test_each_value_has_its_weight(columns, arguments):
 @pytest.mark.parametrize(
     ("columns", "arguments", "what"),
     [
-        ({"tags": ["a", "b:x"]}, {"weight_separator": ":"}, "value 'x' is no number"),
+        ({"tags": ["a", "b:x"]}, {"weight_separator": ":"}, "value 'x' is not a number"),
         ({"tags": ["a:1", "b:-2"]}, {"weight_separator": ":"}, "value -2 is not a weight"),
-        ({"tags": ["a", "b|c"], "w": ["1", "2"]}, {"weights": "w"}, "the number of weights, 1, is not"),
+        ({"tags": ["a", "b|c"], "w": ["1", "2"]}, {"weights": "w"}, "the row has 1 weights"),
         ({"tags": [["a"], ["b"]], "w": [[1.0], [np.inf]]}, {"weights": "w"}, "value inf is infinite"),
     ],
 )
@@ -386,14 +386,14 @@ def test_weights_of_values_that_cannot_be_used_name_the_row(columns, arguments, 
 @pytest.mark.parametrize("columns", [{"tags": [1, 2], "w": [[1], [1]]}, {"tags": [[1], [2]], "w": [1, 1]}])
 def test_weights_are_for_lists_only(columns):
     error = error_of(lambda: one(columns, tags=Categorical(dim=2, multi=True, weights="w")))
-    assert "holds no lists" in error.what
+    assert "has no lists" in error.what
 
 
 @pytest.mark.parametrize("value", ["a|b", "Drama, Comedy", "1;2", "a\tb", "x | y"])
 def test_a_list_in_one_text_needs_a_separator(value):
     many = Categorical(dim=2, multi=True)
     error = error_of(lambda: one({"m": ["a", value]}, m=many))
-    assert error.what == f"value {value!r} would be one id"
+    assert error.what == f"value {value!r} would become one id"
     assert "row 2" in error.where
     sign = next(sign for sign in "|;,\t" if sign in value)
     assert f"set separator: {sign!r}" in error.fix
@@ -467,10 +467,10 @@ def test_the_columns_of_a_sequence_stay_aligned(keep, kind, tmp_path):
 def test_columns_of_a_sequence_with_other_lengths_name_row_and_column():
     columns = {**PAST, "paid": [[1, 2, 3], [1, 2], None, [1, 2]]}
     error = error_of(lambda: list(read(columns, past_schema("last")).batches()))
-    assert error.what == "a list of 1, beside one of 2 in 'paid'"
+    assert error.what == "the list has 1 values, but 2 in column 'paid'"
     assert "row 2, column 'item'" in error.where
     columns = {**PAST, "item": [1, 2, 3, 4]}
-    assert "holds no lists" in error_of(lambda: list(read(columns, past_schema("last")).batches())).what
+    assert "has no lists" in error_of(lambda: list(read(columns, past_schema("last")).batches())).what
 
 
 @pytest.mark.parametrize("value", ["x", "inf"])

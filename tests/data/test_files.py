@@ -66,7 +66,7 @@ def test_a_pipe_or_a_device_is_not_waited_for(tmp_path, pattern):
 def test_impossible_sources():
     with pytest.raises(ConfigError, match="type int"):
         find_files(7)
-    with pytest.raises(ConfigError, match="no path or known URL"):
+    with pytest.raises(ConfigError, match="not a path or a supported URL"):
         find_files("nosuchprotocol://x/y.csv")
 
 
@@ -85,7 +85,7 @@ def test_formats(name, kind):
 
 
 def test_unknown_format():
-    with pytest.raises(ConfigError, match="give format"):
+    with pytest.raises(ConfigError, match="set format"):
         guess_format("a.xlsx")
 
 
@@ -110,7 +110,7 @@ def test_a_column_whose_name_is_no_text_is_an_error(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"marked": ["a"], "y": [0]}), path)
     path.write_bytes(path.read_bytes().replace(b"marked", b"mar\xffed"))
-    with pytest.raises(DataError, match="no readable Parquet"):
+    with pytest.raises(DataError, match="not a readable Parquet"):
         list(read(str(path), Schema(["y"], {"user": Categorical(dim=4)}), batch_size=2).batches())
 
 

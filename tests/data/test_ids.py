@@ -59,7 +59,7 @@ def test_another_salt_is_refused(ids):
     error = error_of(lambda: list(satrap.data.read({"a": id_array(ids, 3)}, ids_schema())))
     assert "salt 3" in error.what
     assert "salt 0" in error.what
-    assert error.fix == "set salt: 3, or prepare the data again"
+    assert error.fix == "set salt: 3, or run satrap prepare again"
 
 
 def test_ids_are_no_numbers(ids):

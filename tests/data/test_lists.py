@@ -67,14 +67,14 @@ def test_brackets_may_surround_numbers_and_are_part_of_ids() -> None:
 @pytest.mark.parametrize(
     ("kind", "fix"),
     [
-        (pa.string(), "give the feature a separator"),
-        (pa.dictionary(pa.int32(), pa.string()), "give the feature a separator"),
-        (pa.int64(), "give lists"),
-        (pa.dictionary(pa.int32(), pa.int64()), "give lists"),
+        (pa.string(), "set a separator for the feature"),
+        (pa.dictionary(pa.int32(), pa.string()), "set a separator for the feature"),
+        (pa.int64(), "write the column as lists"),
+        (pa.dictionary(pa.int32(), pa.int64()), "write the column as lists"),
     ],
     ids=str,
 )
 def test_a_column_without_lists_is_told_what_would_help(kind: pa.DataType, fix: str) -> None:
     error = no_lists(kind, "rows.csv, column 'a'")
-    assert (error.what, error.fix) == (f"a column of type {kind} holds no lists", fix)
+    assert (error.what, error.fix) == (f"a column of type {kind} has no lists", fix)
     assert error.where == "rows.csv, column 'a'"

@@ -50,7 +50,7 @@ def test_many_slices():
 
 def test_errors():
     error = error_of(lambda: read({"x": [1, 2], "a": ["p"], "m": [[], []]}, SCHEMA))
-    assert error.what == "column 'a' has 1 rows, column 'x' has 2"
+    assert error.what == "column 'a' has 1 rows, but column 'x' has 2"
     error = error_of(lambda: read({"x": [1, "b"], "a": ["p", "q"], "m": [[], []]}, SCHEMA))
     assert error.where == "dict, column 'x'"
     error = error_of(lambda: list(read({"x": [1], "a": [["p"]], "m": [[]]}, SCHEMA)))

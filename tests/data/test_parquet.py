@@ -98,7 +98,7 @@ def test_unreadable(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(b"not a table at all")
     error = error_of(lambda: read(path, N))
-    assert "no readable" in error.what
+    assert "not a readable" in error.what
     assert str(path) in error.where
 
 
@@ -108,7 +108,7 @@ def test_truncated_parquet_data(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[100:1000] = bytes(range(90)) * 10
     path.write_bytes(raw)
-    assert "no readable Parquet" in error_of(lambda: list(read(path, N))).what
+    assert "not a readable Parquet" in error_of(lambda: list(read(path, N))).what
 
 
 def test_errors_name_file_and_row(tmp_path):
@@ -120,7 +120,7 @@ def test_errors_name_file_and_row(tmp_path):
     frame["clicked"], frame.loc[321, "price"] = 1, "cheap"
     frame.to_parquet(tmp_path / "a.parquet", row_group_size=200)
     error = error_of(lambda: list(read(tmp_path / "a.parquet", click_schema())))
-    assert error.what == "value 'cheap' is no number"
+    assert error.what == "value 'cheap' is not a number"
     assert "row 322, column 'price'" in error.where
 
 

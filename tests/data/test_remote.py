@@ -182,13 +182,13 @@ def test_a_batch_beyond_the_limit_of_a_message_is_refused(
     monkeypatch.setattr("satrap.data.loader.MAX_BYTES", 1000)
     with (
         loader({"train": rows}) as (server, _),
-        pytest.raises(ConfigError, match=r"set data\.batch_size lower"),
+        pytest.raises(ConfigError, match=r"reduce data\.batch_size"),
     ):
         list(remote(server).batches())
 
 
 def test_a_loader_is_no_shard(rows: data.Dataset) -> None:
-    with loader({"train": rows}) as (server, _), pytest.raises(ConfigError, match="it holds no rows"):
+    with loader({"train": rows}) as (server, _), pytest.raises(ConfigError, match="holds no embedding rows"):
         ServersExchange([server.address], [Table("a", dim=2, optimizer=SGD(lr=1.0))])
 
 

@@ -80,19 +80,19 @@ GOOD = lists([1, 2], [3, 4])
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no weights": ({"id": [1, 2]}, "cannot be read"),
     "no id": ({"weights": GOOD}, "cannot be read"),
-    "boolean ids": ({"id": [True, False], "weights": GOOD}, "another kind"),
-    "ids with a point": ({"id": [1.0, 2.0], "weights": GOOD}, "another kind"),
-    "ids in lists": ({"id": GOOD, "weights": GOOD}, "another kind"),
-    "text for ids": ({"id": ["a", "b"], "weights": GOOD}, "another kind"),
+    "boolean ids": ({"id": [True, False], "weights": GOOD}, "the wrong type"),
+    "ids with a point": ({"id": [1.0, 2.0], "weights": GOOD}, "the wrong type"),
+    "ids in lists": ({"id": GOOD, "weights": GOOD}, "the wrong type"),
+    "text for ids": ({"id": ["a", "b"], "weights": GOOD}, "the wrong type"),
     "negative ids": ({"id": [-1, 2], "weights": GOOD}, "cannot be read"),
     "a missing id": ({"id": [1, None], "weights": GOOD}, "has no id"),
     "boolean weights": (
         {"id": [1, 2], "weights": lists([True, False], [True, True], kind=pa.bool_())},
-        "another kind",
+        "the wrong type",
     ),
-    "whole weights": ({"id": [1, 2], "weights": lists([1, 2], [3, 4], kind=pa.int64())}, "another kind"),
-    "text for weights": ({"id": [1, 2], "weights": ["a", "b"]}, "another kind"),
-    "weights in structures": ({"id": [1, 2], "weights": [{"a": 1.0}, {"a": 2.0}]}, "another kind"),
+    "whole weights": ({"id": [1, 2], "weights": lists([1, 2], [3, 4], kind=pa.int64())}, "the wrong type"),
+    "text for weights": ({"id": [1, 2], "weights": ["a", "b"]}, "the wrong type"),
+    "weights in structures": ({"id": [1, 2], "weights": [{"a": 1.0}, {"a": 2.0}]}, "the wrong type"),
     "no number": ({"id": [1, 2], "weights": lists([1, 2], [3, float("nan")])}, "row 2"),
     "an infinite number": ({"id": [1, 2], "weights": lists([1, float("inf")], [3, 4])}, "row 1"),
     "infinite in 32 bits": ({"id": [1, 2], "weights": lists([1, 1e300], [3, 4], kind=pa.float64())}, "row 1"),
@@ -101,11 +101,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rows of other lengths": ({"id": [1, 2], "weights": lists([1], [2, 3, 4])}, "same number"),
     "wide rows": (
         {"id": [1, 2], "weights": lists([1, 2, 3], [4, 5, 6])},
-        "have 3 weights, table 'item' has 2",
+        "have 3 weights, but table 'item' has 2",
     ),
     "another state": (
         {"id": [1, 2], "weights": GOOD, "state": GOOD},
-        "2 values of state, the optimizer has 3",
+        "2 state values, but the optimizer needs 3",
     ),
     "state that is no number": (
         {"id": [1, 2], "weights": GOOD, "state": lists([1, 2, 3], [1, 2, float("nan")])},
@@ -134,10 +134,10 @@ def test_rows_that_do_not_fit_are_refused(wrong: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "what"),
     [
-        ({"w": torch.ones(3, 2, dtype=torch.bool)}, "no matrix of floating point"),
-        ({"w": torch.ones(3, 2, dtype=torch.int64)}, "no matrix of floating point"),
+        ({"w": torch.ones(3, 2, dtype=torch.bool)}, "not a matrix of floating point"),
+        ({"w": torch.ones(3, 2, dtype=torch.int64)}, "not a matrix of floating point"),
         ({"w": torch.tensor([[1, 2], [float("nan"), 4]])}, "row 2"),
-        ({"w": torch.ones(3, 5)}, "5 weights, table 'item' has 2"),
+        ({"w": torch.ones(3, 5)}, "5 weights, but table 'item' has 2"),
         ({"w": torch.ones(2)}, "0 matrices"),
         ({"w": torch.ones(3, 2), "v": torch.ones(3, 2)}, "2 matrices"),
     ],
@@ -176,8 +176,8 @@ def test_arrays_are_read(values: Any, tmp_path: Path) -> None:
         ({"id": [1, 2]}, "cannot be read"),
         ({"id": [1, 2], "weights": np.ones((3, 2))}, "id is int64"),
         ({"id": [1, 2], "weights": np.ones((2, 2), np.int64)}, "weights int64"),
-        ({"id": [1, 2], "weights": np.ones((2, 3))}, "have 3 weights, table 'item' has 2"),
-        ({"id": [1, 2], "weights": np.array([[1.0, 2.0], [3.0, np.nan]])}, "not a number"),
+        ({"id": [1, 2], "weights": np.ones((2, 3))}, "have 3 weights, but table 'item' has 2"),
+        ({"id": [1, 2], "weights": np.array([[1.0, 2.0], [3.0, np.nan]])}, "NaN"),
         ({"id": np.array([1, "a"], object), "weights": np.ones((2, 2))}, "cannot be read"),
         ({"id": [1, 1], "weights": np.ones((2, 2))}, "an id occurs twice"),
         ({"id": [], "weights": np.ones((0, 2))}, "no rows"),
@@ -203,7 +203,7 @@ def test_a_number_that_is_none_is_found_by_its_row_in_the_file(tmp_path: Path) -
     weights = np.ones((40_000, 2))
     weights[30_000, 1] = np.inf
     path = parquet(tmp_path, id=np.arange(40_000), weights=pa.array(weights.tolist(), pa.list_(FLOAT)))
-    with pytest.raises(DataError, match="not a number or infinite") as caught:
+    with pytest.raises(DataError, match="NaN or infinite") as caught:
         read(path)
     assert "row 30001" in caught.value.where
 
@@ -255,9 +255,7 @@ def test_a_value_of_400_megabytes_is_refused_before_it_is_read(column: str, tmp_
         text=True,
         timeout=100,
     )
-    expected = (
-        "the rows have 100000000 weights" if column == "weights" else "column id has values of another kind"
-    )
+    expected = "the rows have 100000000 weights" if column == "weights" else "column id has the wrong type"
     assert done.stdout.startswith(expected), done.stderr
 
 
@@ -277,7 +275,7 @@ def test_weights_that_only_the_row_groups_name_are_missing(valid: Path) -> None:
         read(path)
 
 
-SIZES = "its metadata is damaged: Repetition level histogram size"
+SIZES = "the metadata is damaged: Repetition level histogram size"
 
 
 @pytest.mark.cluster

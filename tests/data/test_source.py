@@ -47,7 +47,7 @@ def test_rows_are_kept_by_their_index(modulo: int, keep: tuple[int, ...]) -> Non
 def test_impossible_splits_of_rows_are_refused(modulo: int, keep: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         RowSplit(modulo, keep)
-    assert caught.value.what == f"rows: modulo {modulo} with keep {sorted(keep)} is impossible"
+    assert caught.value.what == f"rows: modulo {modulo} with keep {sorted(keep)} is invalid"
 
 
 X = Schema([], {"x": Numeric()})
@@ -84,7 +84,7 @@ def test_two_columns_of_one_name_are_refused_by_name_if_they_are_used(kind: str,
         lambda: read({"y": [3]}, X, join=[Join(source=source, on="y")]),
         lambda: read({"z": [3]}, X, join=[Join(source=source, on="z", key="y", columns=["x"])]),
     ):
-        with pytest.raises(DataError, match="2 columns are named 'y'"):
+        with pytest.raises(DataError, match="2 columns have the name 'y'"):
             used()
 
 
@@ -97,7 +97,7 @@ def test_two_columns_of_one_name_in_a_later_file_are_refused_too(kind: str, tmp_
     )
     files = [str(first), str(later)]
     assert sum(batch.size for batch in read(files, X)) == 3
-    with pytest.raises(DataError, match="2 columns are named 'y'") as caught:
+    with pytest.raises(DataError, match="2 columns have the name 'y'") as caught:
         list(read(files, Schema([], {"y": Numeric()})))
     assert caught.value.where == str(later)
 
@@ -109,7 +109,7 @@ def test_the_first_missing_column_is_named_with_the_nearest_one() -> None:
         check_columns(["user", "user_id", "itme"], ["user", "item", "users_id"], "rows.csv")
     assert "column 'user_id' is missing" in str(caught.value)
     assert caught.value.where == "rows.csv"
-    assert "did you mean 'users_id'? name one of the columns: user, item, users_id" in str(caught.value)
+    assert "did you mean 'users_id'? use one of the columns: user, item, users_id" in str(caught.value)
 
 
 @pytest.mark.parametrize(("count", "more"), [(12, ""), (13, ", ...")])

@@ -71,7 +71,7 @@ def test_wrong_encoding(tmp_path):
             stream.read(100)
 
     path.write_bytes(b"\x00\xd8\x00\x00")
-    assert "not in the encoding utf-16" in error_of(run).what
+    assert "not valid utf-16" in error_of(run).what
 
 
 def test_shorter_file_than_saved(tmp_path):

@@ -86,14 +86,14 @@ def test_asked_for() -> None:
     [
         (["a", "b", "c"], {}, DataError, r"3 values in 3 rows[\s\S]*--positive"),
         ([f"t{i}" for i in range(2000)], {}, DataError, r"more than 1000 values[\s\S]*--positive"),
-        ([*map(str, range(50)), "many"], {"kind": "regression"}, DataError, "is no number: many"),
+        ([*map(str, range(50)), "many"], {"kind": "regression"}, DataError, "is not a number: many"),
         (["a", "b", "c"] * 9, {"kind": "binary"}, ConfigError, "more than two values"),
-        ([1, 2, 3], {"kind": "regression", "threshold": 2.0}, ConfigError, "not for --kind regression"),
+        ([1, 2, 3], {"kind": "regression", "threshold": 2.0}, ConfigError, "not regression"),
         ([1, 1, 1], {}, DataError, "the same value in all rows: 1"),
         ([0, 1, None], {}, DataError, "missing in 1 of 3 rows"),
         (["a", "b"], {"threshold": 1.0}, ConfigError, "needs numbers"),
         ([1, 2, 3], {"threshold": 7.0}, ConfigError, "all rows the same label"),
-        (["a", "b", "c"], {"positive": ["d"]}, ConfigError, "'d' is no value of 'y'"),
+        (["a", "b", "c"], {"positive": ["d"]}, ConfigError, "'d' is not a value of 'y'"),
     ],
 )
 def test_a_label_that_cannot_be_learned(

@@ -87,7 +87,7 @@ def test_lists_and_structures() -> None:
     found = of(table).columns
     assert (found["tags"].is_list, found["tags"].missing, found["tags"].values) == (True, 1, 3)
     assert found["tags"].distinct.count == 2
-    assert found["deep"].unusable == "its values are structures, which are no input"
+    assert found["deep"].unusable == "its values are structs, which cannot be features"
 
 
 def test_only_the_first_rows(tmp_path: Path) -> None:

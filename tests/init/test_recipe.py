@@ -36,10 +36,10 @@ def test_a_complete_recipe(tmp_path: Path) -> None:
     assert kinds["user_id"] == kinds["genres"] == kinds["price_bins"] == "CategoricalKeys"
     assert kinds["price"] == "NumericKeys"
     assert recipe.sections.group == "user_id"
-    left_out = text[text.index("# Left out:") :]
+    left_out = text[text.index("# Unused columns:") :]
     assert "same: constant" in left_out
-    assert "row: it only counts the rows" in left_out
-    assert "copy: it alone tells the label" in left_out
+    assert "row: a row number" in left_out
+    assert "copy: it alone predicts the label" in left_out
     assert "at: a time" in left_out
 
 
@@ -108,7 +108,7 @@ def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
     """As a spreadsheet writes one."""
     frame = clicks(500)
     text = written(tmp_path, frame.rename(columns={"price": ""}))
-    assert "(no name): a feature needs a name" in text
+    assert "(no name): the column has no name" in text
     assert not any("column" in keys for keys in load(tmp_path / "recipe.yaml").sections.features.values())
 
 
@@ -120,7 +120,7 @@ def test_roles(tmp_path: Path) -> None:
     assert (recipe.sections.weight, recipe.sections.group) == ("weight", "genres")
     assert "weight" not in recipe.sections.features
     assert "price: a time" in text
-    assert "copy: as asked for" in text
+    assert "copy: as requested" in text
 
 
 def test_a_split_by_time(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_split_by_time(tmp_path: Path) -> None:
     test = tmp_path / "test.csv"
     clicks(50).to_csv(test, index=False)
     assert "{column: at, validation: " in written(tmp_path, clicks(1000), time="at", test=[str(test)])
-    with pytest.raises(ConfigError, match="--time copy: it has no times"):
+    with pytest.raises(ConfigError, match="--time copy: the column has no times"):
         written(tmp_path, clicks(1000), time="copy")
 
 
@@ -163,7 +163,7 @@ def test_a_damaged_time_is_missing(tmp_path: Path) -> None:
 def test_texts_that_are_no_times_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
     frame = clicks(1000)
     frame.loc[[421, 500, 502], "at"] = ["2024-02-30 10:00:00", "soon", "soon"]
-    with pytest.raises(DataError, match="--time at: 3 of 1,000 values are no times") as caught:
+    with pytest.raises(DataError, match="--time at: 3 of 1,000 values are not times") as caught:
         written(tmp_path, frame, time="at")
     assert caught.value.where.endswith("data.csv, row 422, column 'at': '2024-02-30 10:00:00'")
 
@@ -248,13 +248,13 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
 
 
 NO_INPUT: dict[str, tuple[Any, str]] = {
-    "bytes": (pa.array([b"\xff", b"a"] * 60), "bytes that are no UTF-8 text"),
-    "views": (pa.array([b"\xff", b"a"] * 60, pa.binary_view()), "bytes that are no UTF-8 text"),
-    "lists_of_bytes": (pa.array([[b"\xff"], []] * 60), "bytes that are no UTF-8 text"),
-    "codes": (pa.array([b"\xff", b"a"] * 60).dictionary_encode(), "bytes that are no UTF-8 text"),
+    "bytes": (pa.array([b"\xff", b"a"] * 60), "bytes that are not UTF-8 text"),
+    "views": (pa.array([b"\xff", b"a"] * 60, pa.binary_view()), "bytes that are not UTF-8 text"),
+    "lists_of_bytes": (pa.array([[b"\xff"], []] * 60), "bytes that are not UTF-8 text"),
+    "codes": (pa.array([b"\xff", b"a"] * 60).dictionary_encode(), "bytes that are not UTF-8 text"),
     "waits": (pa.array([1, 2] * 60, pa.duration("s")), "a column of type duration"),
     "lists_of_waits": (pa.array([[1], []] * 60, pa.list_(pa.duration("s"))), "a column of type duration"),
-    "maps": (pa.array([[("a", 1)]] * 120, pa.map_(pa.string(), pa.int64())), "its values are structures"),
+    "maps": (pa.array([[("a", 1)]] * 120, pa.map_(pa.string(), pa.int64())), "its values are structs"),
 }
 
 
@@ -279,10 +279,10 @@ def test_columns_that_are_no_input_are_left_out_with_a_reason(tmp_path: Path) ->
         assert f"#   {name}: {why}" in text
     assert list(load(tmp_path / "recipe.yaml").sections.features) == ["color"]
     text = of_parts(tmp_path, [columns], drop=list(columns))
-    assert text.count(": as asked for") == len(columns)
+    assert text.count(": as requested") == len(columns)
     with pytest.raises(DataError, match="the label 'waits' cannot be learned: a column of type duration"):
         of_parts(tmp_path, [columns], label="waits")
-    with pytest.raises(DataError, match="the label 'maps' cannot be learned: its values are structures"):
+    with pytest.raises(DataError, match="the label 'maps' cannot be learned: its values are structs"):
         of_parts(tmp_path, [columns], label="maps")
 
 
@@ -303,12 +303,12 @@ def test_columns_that_are_no_input_are_left_out_with_a_reason(tmp_path: Path) ->
             [["a"], ["b"]] * 60,
             "#   x: string in some files, list<element: string> in others",
         ),
-        ([{"a": 1}] * 120, ["a", "b"] * 60, "#   x: its values are structures"),
-        ([[1, 2]] * 120, [[{"a": 1}]] * 120, "#   x: its values are structures"),
+        ([{"a": 1}] * 120, ["a", "b"] * 60, "#   x: its values are structs"),
+        ([[1, 2]] * 120, [[{"a": 1}]] * 120, "#   x: its values are structs"),
         (
             pa.array([b"ab", b"\xff\xff"] * 60, pa.binary(2)),
             ["a", "b"] * 60,
-            "#   x: bytes that are no UTF-8",
+            "#   x: bytes that are not UTF-8",
         ),
     ],
 )
@@ -316,7 +316,7 @@ def test_parts_of_unlike_types(tmp_path: Path, first: Any, second: Any, expected
     """What can be read part by part is used, and what cannot is left out."""
     text = of_parts(tmp_path, [{"x": first}, {"x": second}])
     assert expected in re.sub(" +#", " #", text)
-    assert "x: as asked for" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
+    assert "x: as requested" in of_parts(tmp_path, [{"x": first}, {"x": second}], drop=["x"])
 
 
 @pytest.mark.parametrize("ext", ["parquet", "arrow", "csv"])
@@ -335,16 +335,16 @@ def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ex
             pyarrow.csv.write_csv(table, path)
         return Request(data=[path], output=str(tmp_path / "recipe.yaml"), **{"label": "y", **more})
 
-    with pytest.raises(DataError, match="2 columns are named 'x'") as caught:
+    with pytest.raises(DataError, match="2 columns have the name 'x'") as caught:
         make_recipe(asked(["y", "x", "x", "z"]))
-    assert caught.value.fix == "give each a name of its own, or --drop x"
+    assert caught.value.fix == "give each column a unique name, or --drop x"
     found = make_recipe(asked(["y", "x", "x", "z"], drop=["x"]))
     assert "4 columns of" in found.text
-    assert (found.used, "x: as asked for" in found.text) == (1, True)
+    assert (found.used, "x: as requested" in found.text) == (1, True)
     assert make_recipe(asked(["y", "", "", "z"])).used == 1  # of a spreadsheet: no feature has no name
-    with pytest.raises(DataError, match="2 columns are named 'y'") as caught:
+    with pytest.raises(DataError, match="2 columns have the name 'y'") as caught:
         make_recipe(asked(["y", "y", "x", "z"], drop=["x"]))
-    assert caught.value.fix == "give each a name of its own"
+    assert caught.value.fix == "give each column a unique name"
 
 
 def test_a_dropped_column_is_not_read(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_dropped_column_is_not_read(tmp_path: Path) -> None:
     assert make_recipe(replace(asked, drop=["latin"])).used == 1
     assert make_recipe(replace(asked, drop=["latin", "y"])).used == 1
     frame = clicks(1000)  # a time may say which rows are for the test, and be no feature
-    assert "at: as asked for" in written(tmp_path, frame, time="at", drop=["at", "row"])
+    assert "at: as requested" in written(tmp_path, frame, time="at", drop=["at", "row"])
 
 
 def test_files_without_names(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_files_without_names(tmp_path: Path) -> None:
     assert found.sections.data.columns == list(frame.columns)
     with pytest.raises(DataError, match="a row has 8 values, the header has 7"):
         make_recipe(replace(asked, names=asked.names[1:]))
-    with pytest.raises(DataError, match="2 columns are named 'y'"):
+    with pytest.raises(DataError, match="2 columns have the name 'y'"):
         make_recipe(replace(asked, names=["y", *asked.names[1:]]))
     with pytest.raises(ConfigError, match="--names is for CSV and TSV files, not for parquet"):
         make_recipe(replace(asked, format="parquet"))
@@ -402,14 +402,14 @@ def test_a_copy_of_a_number_or_class_is_left_out_and_what_goes_with_it_is_not(tm
     size = random.normal(size=2000)
     price = 100 + 10 * size + random.normal(size=2000)
     text = written(tmp_path, pd.DataFrame({"y": price, "cents": 100 * price, "size": size}))
-    assert "cents: it alone tells the label" in text
+    assert "cents: it alone predicts the label" in text
     assert "size" in load(tmp_path / "recipe.yaml").sections.features
     kind = random.choice(["iris", "rose", "lily"], 2000)
     frame = pd.DataFrame(
         {"y": kind, "latin": np.char.upper(kind), "length": random.normal(3.0 * (kind == "iris"))}
     )
     text = written(tmp_path, frame.assign(is_iris=np.where(kind == "iris", "x", "o")))
-    assert "latin: it alone tells the label" in text
+    assert "latin: it alone predicts the label" in text
     assert {"length", "is_iris"} <= set(load(tmp_path / "recipe.yaml").sections.features)
 
 
@@ -438,9 +438,9 @@ def test_users_with_one_label_are_no_copy(tmp_path: Path) -> None:
     ("frame", "asked", "kind", "match"),
     [
         (clicks(100), {"label": "yy"}, ConfigError, "did you mean 'y'"),
-        (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
+        (clicks(100), {"drop": ["nix"]}, ConfigError, "column 'nix' does not exist"),
         (clicks(100), {"keep": ["prise"]}, ConfigError, "did you mean 'price'"),
-        (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
+        (clicks(100)[["y", "same"]], {}, DataError, "no usable column remains"),
         (clicks(500)[["y", "copy"]], {}, DataError, "--keep COLUMN"),
         (pd.DataFrame({"y": []}), {}, DataError, "no rows"),
         (pd.DataFrame({"y": ["p", "q", "r"], "x": 1}), {}, DataError, "3 values"),

@@ -132,5 +132,5 @@ def test_a_split_by_time(tmp_path: Path) -> None:
     assert rows_of(path, "validation") == list(range(100, 150))
     assert rows_of(path, "test") == list(range(150, 203))
     assert rows_of(path, "train", "data.split={column: row, test: 150}") == list(range(150))
-    with pytest.raises(ConfigError, match=r"'soon' is no time[\s\S]*data.split"):
+    with pytest.raises(ConfigError, match=r"'soon' is not a time[\s\S]*data.split"):
         rows_of(path, "test", "data.split.test=soon")

@@ -127,7 +127,7 @@ def test_lines_inside_quotes_are_told_once_in_a_run(tmp_path: Path) -> None:
     said: list[str] = []
     path = make_recipe(tmp_path, rows=frame(300).assign(note="two\nlines"))
     launch.train(load(path), str(tmp_path / "run"), notice=said.append)
-    found = [line for line in said if "goes over several lines" in line]
+    found = [line for line in said if "spans several lines" in line]
     assert len(found) == 1
     assert found[0].startswith(f"warning: {tmp_path}/rows.csv, row 1: ")
 

@@ -186,19 +186,19 @@ def test_what_died_before_its_first_snapshot_is_begun_anew(tmp_path: Path) -> No
 
 def appended(rows: Path) -> str:
     rows.write_text(rows.read_text() + "u1,2,3.5,1\n")
-    return f"it has {rows.stat().st_size:,} bytes, and had {rows.stat().st_size - 11:,}"
+    return f"{rows.stat().st_size:,} bytes now, {rows.stat().st_size - 11:,} before"
 
 
 def removed(rows: Path) -> str:
     before = rows.stat().st_size
     rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-3]))
-    return f"it has {rows.stat().st_size:,} bytes, and had {before:,}"
+    return f"{rows.stat().st_size:,} bytes now, {before:,} before"
 
 
 def reordered(rows: Path) -> str:
     header, *lines = rows.read_text().splitlines(keepends=True)
     rows.write_text(header + "".join(reversed(lines)))
-    return "its content is another one"
+    return "its content has changed"
 
 
 @pytest.mark.parametrize("change", [appended, removed, reordered])

@@ -110,7 +110,7 @@ def test_a_run_on_a_disk_that_becomes_full(patience: str, tmp_path: Path) -> Non
             answer = satrap("train", recipe, "--output", run)
         answer.assert_refused("the trained model could not be saved in the run folder", code=1)
         assert "No space left on device" in answer.err
-        assert "the history has gaps" in answer.err
+        assert "the history of metrics has gaps" in answer.err
         assert answer.err.count("the best weights could not be saved") == (patience != "null")
         ballast.unlink()
         subprocess.run(re.findall(r"then: (.*)", answer.err)[0], shell=True, check=True)  # as the user does

@@ -59,6 +59,6 @@ def test_a_frozen_table_has_the_rows_of_its_file_before_and_after(tmp_path: Path
 
 
 def test_a_file_that_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the rows have 3 weights, table 'item' has 4"):
+    with pytest.raises(DataError, match="the rows have 3 weights, but table 'item' has 4"):
         launch.train(load(pretrained(tmp_path, VECTORS[:, :3])), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_an_error_that_says_what_is_missing() -> None:
     with pytest.raises(ConfigError) as caught:
         place(workload, topology(4, 250 * 87 - 1, memory_from="its part of embedding.memory"))
     error = caught.value
-    assert error.what == "the rows need 21 KiB at each worker, which has 21 KiB: 1 B are missing"
+    assert error.what == "the rows need 21 KiB at each worker, which has 21 KiB: 1 B too little"
     assert error.where == "4 workers; memory: its part of embedding.memory; largest table 't' with 1,000 rows"
     assert error.fix.startswith("use 1 more worker with as much memory each, or embedding.dtype bfloat16, or")
     with pytest.raises(ConfigError, match=r"use 6 more workers .*each, or more memory"):
@@ -119,5 +119,5 @@ def test_the_largest_table_is_that_of_most_bytes() -> None:
 
 
 def test_admission_alone_does_not_make_room() -> None:
-    with pytest.raises(ConfigError, match="are missing"):
+    with pytest.raises(ConfigError, match="too little"):
         place(Workload((load(),), 1, 1), topology(1, 100, bounded_by="admission"))

@@ -20,11 +20,11 @@ row_wise           1.18 ms       0.5  19 MiB  +0.03 ms
 table_wise         1.19 ms       0.5  37 MiB  no room
 replicated         1.13 ms       0.5  37 MiB  no room
 
-  ids/step: distinct ids of all workers together; KiB/step: what the worker sends that sends most
-  memory: rows and index, of who holds most; each worker has 29 MiB, given
-  time of a step: lookups, updates and messages; instead: if only this table were placed so
-  speeds, assumed: 0.00 GB/s, 200 us a message; million lookups, updates/s: 1, 1 (dim 8)
-  rows >=: those of these batches, a lower bound; --run DIR or --rows TABLE=N says more"""
+  ids/step: unique ids of all workers; KiB/step: sent by the worker that sends most
+  memory: rows and index at the fullest worker; workers have 29 MiB, given
+  time of a step: lookups, updates and messages; instead: change if only this table is moved
+  speeds, assumed: 0.00 GB/s, 200 us/message; million lookups, updates/s: 1, 1 (dim 8)
+  rows >=: counted in these batches, a lower bound; use --run DIR or --rows TABLE=N"""
 ONE = """\
 table  dim       rows  ids/step   memory
 a        8  1,000,000        15   37 MiB
@@ -75,8 +75,8 @@ def test_the_whole_report() -> None:
 
 
 def test_without_a_choice_the_report_says_why() -> None:
-    assert "one worker holds all rows: there is nothing to place; they need 37 MiB" in plan(1).report()
-    assert "with embedding.admission, tables can only be row_wise" in plan(bounded_by="admission").report()
+    assert "one worker holds all rows, so there is no choice; the rows need 37 MiB" in plan(1).report()
+    assert "with embedding.admission, tables must be row_wise" in plan(bounded_by="admission").report()
     assert plan(1).report().splitlines()[2].split() == ["table", "dim", "rows", "ids/step", "memory"]
 
 

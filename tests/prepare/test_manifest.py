@@ -43,7 +43,7 @@ def test_a_kill_before_the_first_manifest_leaves_a_folder_that_can_be_used(tmp_p
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="holds something else"):
+    with pytest.raises(ConfigError, match="satrap prepare did not write it"):
         opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -53,8 +53,8 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
     [
         ({"/a.csv": {**INPUTS["/a.csv"], "size": 11}}, "the input has changed", "/a.csv"),
         ({"/a.csv": {**INPUTS["/a.csv"], "version": "2"}}, "the input has changed", "/a.csv"),
-        ({**INPUTS, "/b.csv": INPUTS["/a.csv"]}, "other files than before", "/b.csv"),
-        ({"/b.csv": INPUTS["/a.csv"]}, "other files than before", "/a.csv"),
+        ({**INPUTS, "/b.csv": INPUTS["/a.csv"]}, "not the same as before", "/b.csv"),
+        ({"/b.csv": INPUTS["/a.csv"]}, "not the same as before", "/a.csv"),
     ],
 )
 def test_other_inputs_are_refused_and_nothing_is_lost(tmp_path, inputs, what, where):
@@ -80,14 +80,14 @@ def test_another_view_of_the_files_is_refused(tmp_path):
     manifest = opened(here)
     view = manifest.view()
     view.check({"version": 1}, INPUTS)
-    with pytest.raises(ConfigError, match="the output folder is not the same there"):
+    with pytest.raises(ConfigError, match="the node sees another output folder"):
         replace(view, folder=there).check({"version": 1}, INPUTS)
-    with pytest.raises(ConfigError, match="version is 2, and here 1"):
+    with pytest.raises(ConfigError, match="version is 2, but 1 here"):
         view.check({"version": 2}, INPUTS)
     for other, what in (
-        ({"/a.csv": {**INPUTS["/a.csv"], "version": "2"}}, "another file there"),
-        ({}, "other files there"),
-        ({**INPUTS, "/b.csv": INPUTS["/a.csv"]}, "other files there"),
+        ({"/a.csv": {**INPUTS["/a.csv"], "version": "2"}}, "another input file"),
+        ({}, "other input files"),
+        ({**INPUTS, "/b.csv": INPUTS["/a.csv"]}, "other input files"),
     ):
         with pytest.raises(DataError, match=what) as caught:
             view.check({"version": 1}, other)

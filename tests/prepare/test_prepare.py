@@ -122,9 +122,7 @@ def assert_same(raw, prepared):
     assert known[raw.source.file] == known[prepared.source.file]
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*a value in quotes goes over:RuntimeWarning"
-)  # drawn texts have line ends
+@pytest.mark.filterwarnings("ignore:.*a quoted value spans:RuntimeWarning")  # drawn texts have line ends
 @pytest.mark.parametrize("parquet", [False, True])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_any_rows_are_read_as_before(tmp_path, seed, parquet):
@@ -285,7 +283,7 @@ def test_an_input_that_changes_meanwhile_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("line", "what", "column"),
     [
-        ("1,hello,3", "value 'hello' is no number", ", column 'n'"),
+        ("1,hello,3", "value 'hello' is not a number", ", column 'n'"),
         ("2,1.5,3", "value 2 is neither 0 nor 1", ", column 'y'"),
         ("1,1.5", "a row has 2 values, the header has 3", ": 1,1.5"),
     ],

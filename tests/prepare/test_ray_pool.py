@@ -74,12 +74,12 @@ def test_results_before_a_death_stay_and_the_rest_is_done_again(nodes: Nodes, tm
     found = done([(2, "", str(tmp_path / "a"), ""), (7, str(tmp_path / "b"))], said)
     assert sorted(number for _, number, _ in found) == [2, 3, 4, 7]
     assert len(said) == 2
-    assert all("has died, and its part is written again" in line for line in said)
+    assert all("a Ray worker died, and its part is written again" in line for line in said)
 
 
 def test_errors_say_what_happened_on_which_node(nodes: Nodes) -> None:
     here = nodes.ray.util.get_node_ip_address()
-    with pytest.raises(DataError, match=f"{DEATHS} workers on Ray have died") as caught:
+    with pytest.raises(DataError, match=f"{DEATHS} Ray workers died") as caught:
         done([(1, "always")])
     assert "lack of memory" in caught.value.fix
     with pytest.raises(ConfigError, match="a wrong task") as wrong:
@@ -94,12 +94,12 @@ def test_errors_say_what_happened_on_which_node(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("folder", "facts", "gone", "what", "where"),
     [
-        ("elsewhere", {}, False, "the output folder is not the same there", "elsewhere"),
+        ("elsewhere", {}, False, "the node sees another output folder", "elsewhere"),
         (
             ".",
             {"size": 1, "version": "1", "rows": True},
             False,
-            "the input is another file there",
+            "the node sees another input file",
             "rows.csv",
         ),
         (".", {}, True, "the file does not exist", "rows.csv"),

@@ -58,7 +58,7 @@ def test_curves_that_cannot_be_written_end_and_the_run_does_not(tmp_path: Path) 
     curves.evaluated({"auc": 0.75}, Progress(step=1))
     curves.close()
     assert len(said) == 1
-    assert "the curves end here" in said[0]
+    assert "TensorBoard curves end here" in said[0]
 
 
 def test_curves_end_where_the_disk_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,9 @@ def tables_of(schema: satrap.Schema, store: StoreConfig) -> list[satrap.Table]:
 @pytest.mark.parametrize(
     ("ids", "weights", "what"),
     [
-        (KNOWN, np.ones((25, 4), np.float32), "the rows have 4 weights, table 'item' has 8"),
+        (KNOWN, np.ones((25, 4), np.float32), "the rows have 4 weights, but table 'item' has 8"),
         (KNOWN * 0, VECTORS, "an id occurs twice"),
-        (KNOWN, np.where(VECTORS[3, 2] == VECTORS, np.float32(np.nan), VECTORS), "not a number"),
+        (KNOWN, np.where(VECTORS[3, 2] == VECTORS, np.float32(np.nan), VECTORS), "NaN or infinite"),
         (None, VECTORS, "the file does not exist"),
     ],
 )

@@ -28,7 +28,7 @@ def said(settings: dict[str, Any], now: Any) -> list[str]:
 
 @pytest.mark.parametrize("done", [(3,), (0, 3)])
 def test_changed_data_is_refused_amid_a_pass(done: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="it has 80 bytes, and had 70") as caught:
+    with pytest.raises(DataError, match="80 bytes now, 70 before") as caught:
         said(snapshot(*done), [FILE | {"bytes": 80}])
     assert caught.value.where == "rows.csv"
     assert len(str(caught.value).splitlines()) == 4
@@ -36,7 +36,7 @@ def test_changed_data_is_refused_amid_a_pass(done: tuple[int, ...]) -> None:
 
 def test_changed_data_is_a_warning_between_two_passes() -> None:
     [line] = said(snapshot(0, 0), [FILE | {"bytes": 80}])
-    assert "it has 80 bytes, and had 70" in line
+    assert "80 bytes now, 70 before" in line
     assert "where: rows.csv" in line
 
 

@@ -491,7 +491,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     rows = columns(BATCH * (STEPS - 1) + 7, 8)
     other = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True)
     other = other.with_options(seed=3, buffer_rows=100)
-    with pytest.raises(DataError, match="has changed since the snapshot: its content is another one"):
+    with pytest.raises(DataError, match="has changed since the snapshot: its content has changed"):
         trainer.fit(other, checkpoint=plan, resume=True)
     trainer.close()
     trainer = make_trainer()

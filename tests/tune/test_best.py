@@ -56,7 +56,7 @@ def test_comments_stay_and_files_are_absolute(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert lines[:4] == [
         "# Written by satrap tune: trial 7, validation AUC 0.7500.",
-        f"# {tmp_path}/data/clicks.yaml has 0.5000. What differs from it:",
+        f"# {tmp_path}/data/clicks.yaml has 0.5000. Changes:",
         "#   dense.optimizer.lr: 0.0001, was 0.001",
         "#   model.hidden: [16], was [8]",
     ]

@@ -65,7 +65,7 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
     assert result.best.value == min(figures) < max(figures)
     best = launch.train(load(tmp_path / "out" / BEST), str(tmp_path / "best")).result.metrics["error"]
     assert best == result.best.value
-    assert "trial     error passes" in said[said.index("") + 1]
+    assert "trial     error epochs" in said[said.index("") + 1]
 
 
 def test_trials_keep_their_recipe_and_figures_but_no_model(
@@ -117,7 +117,7 @@ def test_one_search_at_a_time(found: tuple[Path, Recipe, Found, list[str]]) -> N
 
 def test_a_run_folder_is_no_place_for_a_search(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").touch()
-    with pytest.raises(ConfigError, match="holds a run, not a search"):
+    with pytest.raises(ConfigError, match="contains a run, not a search"):
         tune(loaded(tmp_path / "a", *RATES), str(tmp_path))
 
 

@@ -54,7 +54,7 @@ def test_numbers_alone_have_no_rows_to_vary(tmp_path: Path) -> None:
     text = RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}\n", "")
     _, found = space(tmp_path, text=text)
     assert [key for key in found if key.startswith(("embedding", "features"))] == []
-    with pytest.raises(ConfigError, match=r"embedding\.optimizer\.lr cannot be tried"):
+    with pytest.raises(ConfigError, match=r"embedding\.optimizer\.lr cannot be varied"):
         space(tmp_path, "tune.search={embedding.optimizer.lr: [0.1, 0.2]}", text=text)
 
 
@@ -104,9 +104,9 @@ def test_the_widths_of_rows_from_a_file_stay(tmp_path: Path) -> None:
     recipe, found = space(tmp_path, text=text)
     tried = chosen(recipe, list(found.values()), {"features.*.dim": 4}).schema().categorical
     assert (tried["user"].dim, tried["item"].dim) == (16, 4)
-    with pytest.raises(ConfigError, match=r"features\.item\.dim cannot be tried") as caught:
+    with pytest.raises(ConfigError, match=r"features\.item\.dim cannot be varied") as caught:
         space(tmp_path / "b", "tune.search.features.item.dim=[8]", text=text)
-    assert "rows of a file" in caught.value.why
+    assert "rows from a file" in caught.value.why
 
 
 def test_values_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ def test_an_optimizer_can_be_exchanged_whole(tmp_path: Path) -> None:
         ("dense.optimizer.lrr=[1]", "unknown key 'lrr' in dense.optimizer", "did you mean 'lr'?"),
         ("model.dropuot=[0.1]", "model dnn has no argument 'dropuot'", "did you mean 'dropout'?"),
         ("embeding.dtype=[float16]", "unknown key 'embeding'", "did you mean 'embedding'?"),
-        ("features.usr.dim=[8]", "there is no feature 'usr'", "did you mean 'user'?"),
+        ("features.usr.dim=[8]", "feature 'usr' does not exist", "did you mean 'user'?"),
         ("dense.optimizer.lr=[-1]", "dense.optimizer.lr must be above 0, got -1", ""),
         ("model.dropout=[2]", "dropout", ""),
-        ("data.split=[{modulo: 3}]", "data.split cannot be tried", "remove it"),
+        ("data.split=[{modulo: 3}]", "data.split cannot be varied", "remove the key"),
         ("training.seed.x=[1]", "training.seed is not a mapping", ""),
-        ("labels=[]", "labels cannot be tried", "remove it"),
-        ("training.metrics=[[]]", "training.metrics cannot be tried", "remove it"),
+        ("labels=[]", "labels cannot be varied", "remove the key"),
+        ("training.metrics=[[]]", "training.metrics cannot be varied", "remove the key"),
         ("model.hidden=3", "tune.search.model.hidden must be a list, got 3", ""),
     ],
 )
@@ -169,9 +169,9 @@ def test_a_wrong_key_or_value_is_one_error(tmp_path: Path, key: str, what: str, 
 
 
 def test_nothing_to_try_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is nothing to try"):
+    with pytest.raises(ConfigError, match="the search space is empty"):
         space(tmp_path, ONLY)
-    with pytest.raises(ConfigError, match="there is nothing to try"):
+    with pytest.raises(ConfigError, match="the search space is empty"):
         space(tmp_path / "b", ONLY, "tune.search.dense.optimizer.lr=[0.01]")
 
 

@@ -1,4 +1,4 @@
-"""Reading data: files and arrays as a stream of batches of ids and numbers."""
+"""Data input: files and arrays as a stream of batches of ids and numbers."""
 
 from satrap.data.csv import CsvOptions
 from satrap.data.dataset import Dataset, read

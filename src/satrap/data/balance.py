@@ -1,4 +1,4 @@
-"""Batches of equally many rows that have about as many events, too."""
+"""Batches of equal size whose numbers of events are also about equal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Indices = npt.NDArray[np.int64]
 
 
 def balanced(order: Indices, lengths: Indices, size: int) -> Indices:
-    """Return the rows in an order in which each `size` of them have about the same sum of lengths.
+    """Return the rows in an order in which all batches of `size` rows have about the same sum of lengths.
 
-    Rows are dealt in rounds, the longest first. In a round each batch gets one row, the batch with the
-    smallest sum the longest. So all batches have short and long ones, and their sums differ by no more than
-    lengths of one round do. Inside a batch, rows keep their order. Which batch comes first is as random as
-    `order`. Rows beyond whole batches stay at the end.
+    Rows are dealt in rounds, longest first. In each round every batch gets one row, and the batch with the
+    smallest sum gets the longest. All batches therefore mix short and long rows, and their sums differ by at
+    most the difference of lengths within one round. Rows keep their order inside a batch, and the order of
+    batches is as random as `order`. Rows beyond the last whole batch stay at the end.
 
     Args:
         order: int64[n], the rows in random order.
@@ -23,11 +23,11 @@ def balanced(order: Indices, lengths: Indices, size: int) -> Indices:
     """
     count = len(order) // size
     whole = order[: count * size]
-    own = lengths[whole]
-    sums = np.argsort(whole[:count]) / max(count, 1)  # below 1: equal sums are told apart at random
+    row_lengths = lengths[whole]
+    sums = np.argsort(whole[:count]) / max(count, 1)  # below 1: breaks ties at random
     batches = np.empty(len(whole), np.int64)
-    for dealt in np.argsort(-own, kind="stable").reshape(size, count):
+    for dealt in np.argsort(-row_lengths, kind="stable").reshape(size, count):
         smallest = np.argsort(sums)
         batches[dealt] = smallest
-        sums[smallest] += own[dealt]
+        sums[smallest] += row_lengths[dealt]
     return np.append(whole[np.argsort(batches, kind="stable")], order[count * size :])

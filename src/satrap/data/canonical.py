@@ -1,9 +1,10 @@
-"""One form per value: the same number, truth value or time, however a file writes it.
+"""One canonical form per value: the same number, truth value or time, however a file writes it.
 
 Files lose types: CSV files have only text, and programs write the same value in many ways ("4", "4.0",
-"4e+00"). So each text is judged by itself, not by its column: it means the same in every file.
+"4e+00"). Each text is therefore interpreted on its own, independent of its column, so that it means the same
+in every file.
 
-| value | canonical form | texts that mean it |
+| value | canonical form | accepted texts |
 | --- | --- | --- |
 | whole number, -2**63 to 2**64 - 1 | the 64-bit integer | `4`, `4.0`, `4.00`, `4e+00`; of 0 also `-0` |
 | truth value | the integers 1 and 0 | `true`, `True`, `TRUE`; `false` likewise |
@@ -12,10 +13,10 @@ Files lose types: CSV files have only text, and programs write the same value in
 | time of day | `HH:MM:SS[.f]` | more zeros |
 | anything else | the text itself | |
 
-A number in text has no leading zeros, "+" or blanks; its point stands between digits; an exponent has a sign
-unless there is a point. So `007`, `1e5` and `12e45678` stay text: codes look like that. A time stamp without
-a zone is UTC, and one of midnight equals its date. A whole number from 2**53 on that is written with an
-exponent becomes the nearest float64.
+A number in text has no leading zeros, "+" or blanks, has digits on both sides of its point, and its exponent
+has a sign unless the number has a point. So `007`, `1e5` and `12e45678` stay text, because codes look like
+that. A time stamp without a zone is UTC, and a time stamp at midnight equals its date. A whole number from
+2**53 on that is written with an exponent becomes the nearest float64.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from satrap.machine_code import compiled
 U = np.uint64
 Bytes = npt.NDArray[np.uint8]
 TEXT, INTEGER, REWRITTEN, UNDECIDED = 0, 1, 2, 3
-"""What a text is: itself, an integer, the canonical text just written, or not known yet."""
+"""Kinds of a text: canonical as it stands, an integer, rewritten to canonical text, or not decided yet."""
 
 BUFFER = 1024
-"""Bytes that canonical text may need."""
+"""Bytes reserved for canonical text."""
 _LONGEST = 400
-"""Bytes of the longest number, and the largest exponent; anything beyond stays text."""
+"""Longest number in bytes, and the largest exponent; anything larger stays text."""
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _COLON, _SPACE, _T, _Z, _E = 45, 43, 46, 48, 57, 58, 32, 84, 90, 101
 _jit = compiled(nogil=True)
 
 
 @_jit
 def _first_guess(d: Bytes, i: int, start: int, end: int) -> int:
-    """Return UNDECIDED if a text may be a number or a time by its first byte that is no digit, else TEXT."""
+    """Return UNDECIDED if the first non-digit byte allows a number or a time, else TEXT."""
     byte = d[i]
     if byte | 32 == _E:
         undecided = i + 1 < end and (d[i + 1] == _PLUS or d[i + 1] == _MINUS)
@@ -53,10 +54,10 @@ def _first_guess(d: Bytes, i: int, start: int, end: int) -> int:
 
 @compiled(nogil=True, inline="always")
 def integer(d: Bytes, start: int, end: int) -> tuple[int, Any]:
-    """Look at a text that begins like a number: the fast way for integers, and for texts that are none.
+    """Parse a text that begins like a number: the fast path for integers and for plain text.
 
     Returns:
-        (INTEGER, its 64 bits), (TEXT, 0) for a text that is itself, or (UNDECIDED, 0): see `number`, `stamp`.
+        (INTEGER, its 64 bits), (TEXT, 0) for plain text, or (UNDECIDED, 0); see `number` and `stamp`.
     """
     first = start + 1 if d[start] == _MINUS else start
     value = U(0)
@@ -68,7 +69,7 @@ def integer(d: Bytes, start: int, end: int) -> tuple[int, Any]:
     digits = end - first
     if digits < 20:
         fits = digits == 1 or (digits > 1 and d[first] != _ZERO)
-    else:  # from 10**19 on; what is 2**64 or more, but begins with a 1, has wrapped to less
+    else:  # 10**19 or more; a value of 2**64 or more that begins with 1 has wrapped around
         fits = digits == 20 and d[first] == _ZERO + 1 and value >= U(10**19)
     if first == start:
         return (INTEGER, value) if fits else (TEXT, U(0))
@@ -100,7 +101,7 @@ def _digits(d: Bytes, i: int, end: int) -> int:
 
 @_jit
 def _exponent(d: Bytes, i: int, end: int, signed: bool) -> tuple[bool, int]:
-    """Read what stands after "e"; `signed`: it must have a sign."""
+    """Parse the exponent after "e"; `signed`: a sign is required."""
     negative = i < end and d[i] == _MINUS
     if negative or (i < end and d[i] == _PLUS):
         i += 1
@@ -116,7 +117,7 @@ def _exponent(d: Bytes, i: int, end: int, signed: bool) -> tuple[bool, int]:
 
 @_jit
 def _whole(digits: Bytes, negative: bool, rounded: bool) -> tuple[bool, Any]:
-    """Return (True, 64 bits) of a number without leading zeros, if it fits; rounded as a float64 if asked."""
+    """Return (whether it fits, 64 bits) of a number without leading zeros, optionally rounded to float64."""
     kind, value = integer(digits, 0, len(digits))
     if rounded and value > U(1) << U(53):
         nearest = np.float64(value)
@@ -159,7 +160,7 @@ def _fraction(out: Bytes, n: int, point: int, negative: bool) -> int:
 
 @_jit
 def _scan(d: Bytes, first: int, end: int) -> tuple[int, int, int]:
-    """Return (where the point is, where the digits end, the exponent) of a number; zeros if it is none."""
+    """Return (index of the point, end of the digits, exponent); zeros if the text is not a number."""
     point = _digits(d, first, end)
     if point == first or (d[first] == _ZERO and point - first > 1):
         return 0, 0, 0
@@ -178,7 +179,7 @@ def _scan(d: Bytes, first: int, end: int) -> tuple[int, int, int]:
 
 @_jit
 def _significant(d: Bytes, first: int, point: int, stop: int, out: Bytes) -> tuple[int, int]:
-    """Copy the digits without zeros at both ends; return (how many, how many zeros were before them)."""
+    """Copy the digits without zeros at both ends; return (count, leading zeros)."""
     n, zeros = 0, 0
     for k in range(first, stop):
         if k != point:
@@ -196,14 +197,14 @@ def _significant(d: Bytes, first: int, point: int, stop: int, out: Bytes) -> tup
 def number(d: Bytes, start: int, end: int, out: Bytes) -> tuple[int, Any, int]:
     """Return (kind, integer, length of the text written to `out`) of a text that may be a number.
 
-    Plain integers of 64 bits are left to `integer`.
+    `integer` handles plain 64-bit integers.
     """
     negative = d[start] == _MINUS
     first = start + 1 if negative else start
     point, stop, power = _scan(d, first, end) if end - start <= _LONGEST else (0, 0, 0)
     plain = stop == point and stop == end
     if stop == 0 or (plain and d[first] != _ZERO):
-        return TEXT, U(0), 0  # no number, or the digits of an integer of more than 64 bits
+        return TEXT, U(0), 0  # not a number, or an integer of more than 64 bits
     n, zeros = _significant(d, first, point, stop, out)
     shift = point - first - zeros + power
     if n == 0:
@@ -213,7 +214,7 @@ def number(d: Bytes, start: int, end: int, out: Bytes) -> tuple[int, Any, int]:
             return TEXT, U(0), 0  # canonical as it stands
         return REWRITTEN, U(0), _fraction(out, n, shift, negative)
     out[n:shift] = _ZERO
-    if shift <= 20:  # numbers of more digits exceed 64 bits
+    if shift <= 20:  # numbers with more digits exceed 64 bits
         fits, value = _whole(out[:shift], negative, stop < end)
         if fits:
             return INTEGER, value, 0
@@ -225,7 +226,7 @@ def number(d: Bytes, start: int, end: int, out: Bytes) -> tuple[int, Any, int]:
 
 @_jit
 def _two(d: Bytes, i: int) -> int:
-    """Return the number that two digits make, or one beyond every limit."""
+    """Return the value of two digits, or 1000 (beyond every limit) if they are not digits."""
     tens, ones = int(d[i]) - _ZERO, int(d[i + 1]) - _ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else 1000
 
@@ -244,7 +245,7 @@ def _days_in(year: int, month: int) -> int:
 
 @_jit
 def _zone(d: Bytes, i: int, end: int) -> tuple[bool, int]:
-    """Return (whether the rest of a time stamp is an offset or nothing, its minutes)."""
+    """Return (whether the rest of a time stamp is empty or a UTC offset, the offset in minutes)."""
     if i == end or (end == i + 1 and d[i] == _Z):
         return True, 0
     n = end - i
@@ -257,21 +258,21 @@ def _zone(d: Bytes, i: int, end: int) -> tuple[bool, int]:
 
 @_jit
 def _decimals(d: Bytes, i: int, end: int) -> tuple[int, int]:
-    """Return (where the digits of a fraction end, where its trailing zeros begin); both i without one."""
+    """Return (end of a fraction's digits, start of its trailing zeros); both are i without a fraction."""
     if i == end or d[i] != _POINT:
         return i, i
     stop = _digits(d, i + 1, end)
     if stop == i + 1:
         return i, i
-    kept = stop
-    while kept > i + 1 and d[kept - 1] == _ZERO:
-        kept -= 1
-    return stop, kept if kept > i + 1 else i
+    last = stop
+    while last > i + 1 and d[last - 1] == _ZERO:
+        last -= 1
+    return stop, last if last > i + 1 else i
 
 
 @_jit
 def _date(d: Bytes, start: int) -> tuple[int, int, int]:
-    """Return year, month and day of YYYY-MM-DD; zeros if there is no such day."""
+    """Return year, month and day of YYYY-MM-DD; zeros if the day does not exist."""
     year = _two(d, start) * 100 + _two(d, start + 2)
     month, day = _two(d, start + 5), _two(d, start + 8)
     if d[start + 4] != _MINUS or d[start + 7] != _MINUS or not (1 <= year <= 9999 and 1 <= month <= 12):
@@ -281,7 +282,7 @@ def _date(d: Bytes, start: int) -> tuple[int, int, int]:
 
 @_jit
 def _moved(year: int, month: int, day: int, days: int) -> tuple[int, int, int]:
-    """Return the date one day earlier (-1), the same (0), or one day later (1)."""
+    """Return the date shifted by -1, 0 or 1 days."""
     day += days
     if day == 0:
         year, month = (year - 1, 12) if month == 1 else (year, month - 1)
@@ -293,17 +294,17 @@ def _moved(year: int, month: int, day: int, days: int) -> tuple[int, int, int]:
 
 @_jit
 def stamp(d: Bytes, start: int, end: int, out: Bytes) -> int:
-    """Write a time stamp of at least date, hour, minute in its form; return its length, 0 if it is none."""
+    """Write a time stamp with at least date, hour and minute canonically; return its length, or 0."""
     n = end - start
     if n < 16 or n > 40 or d[start + 13] != _COLON or (d[start + 10] != _SPACE and d[start + 10] != _T):
         return 0
     year, month, day = _date(d, start)
     hour, minute, second = _two(d, start + 11), _two(d, start + 14), 0
-    fraction = stop = kept = start + 16
+    fraction = stop = last = start + 16
     if end - fraction >= 3 and d[fraction] == _COLON:
         second = _two(d, fraction + 1)
         fraction += 3
-        stop, kept = _decimals(d, fraction, end)
+        stop, last = _decimals(d, fraction, end)
     right, offset = _zone(d, stop, end)
     if not right or day == 0 or hour > 23 or minute > 59 or second > 59:
         return 0
@@ -315,21 +316,21 @@ def stamp(d: Bytes, start: int, end: int, out: Bytes) -> int:
     for i, value in ((0, year // 100), (2, year % 100), (5, month), (8, day)):
         _put(out, i, value)
     out[4], out[7] = _MINUS, _MINUS
-    if minutes == 0 and second == 0 and kept == fraction:
+    if minutes == 0 and second == 0 and last == fraction:
         return 10
     for i, value in ((11, minutes // 60), (14, minutes % 60), (17, second)):
         _put(out, i, value)
     out[10], out[13], out[16] = _SPACE, _COLON, _COLON
-    out[19 : 19 + kept - fraction] = d[fraction:kept]
-    return 19 + kept - fraction
+    out[19 : 19 + last - fraction] = d[fraction:last]
+    return 19 + last - fraction
 
 
 @_jit
 def clock(d: Bytes, start: int, end: int) -> int:
-    """Return where a time of day with a fraction ends without trailing zeros; 0 if the text is none."""
+    """Return the end of a time of day without its fraction's trailing zeros; 0 for any other text."""
     if end - start < 10 or d[start + 2] != _COLON or d[start + 5] != _COLON:
         return 0
     if _two(d, start) > 23 or _two(d, start + 3) > 59 or _two(d, start + 6) > 59:
         return 0
-    stop, kept = _decimals(d, start + 8, end)
-    return kept if stop == end and stop > start + 9 else 0
+    stop, last = _decimals(d, start + 8, end)
+    return last if stop == end and stop > start + 9 else 0

@@ -1,4 +1,4 @@
-"""Conversions of Arrow columns to NumPy arrays that hashing and transforms share."""
+"""Conversions of Arrow columns to NumPy arrays, shared by hashing and transforms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from satrap.errors import DataError
 
 
 def as_array(values: Any) -> pa.Array:
-    """Return values as one pyarrow array, without a copy where the memory allows; NaN of objects is null.
+    """Return values as one pyarrow array, without a copy where memory allows; NaN in objects becomes null.
 
-    UUIDs become text, views of text or bytes become text or bytes, and runs of equal values are spread.
-    Raises `DataError` if the types of the values are mixed.
+    UUIDs become text, views of text or bytes become text or bytes, and run-length encoded values are
+    expanded. Raises `DataError` if the values have mixed types.
     """
     if isinstance(values, pa.ChunkedArray):
         return as_array(values.combine_chunks() if values.num_chunks != 1 else values.chunk(0))
@@ -33,19 +33,19 @@ def as_array(values: Any) -> pa.Array:
             array = pa.array(values, pa.uint64(), from_pandas=True)
     except OverflowError as error:
         raise DataError(
-            "an integer has more than 64 bits, or a negative one is beside one of 2**63 or more",
-            why="a column holds integers of 64 bits",
+            "an integer has more than 64 bits, or the values mix negative integers with integers >= 2**63",
+            why="a column holds 64-bit integers, signed or unsigned",
             fix="convert the column to text, for example with .astype(str)",
         ) from error
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"the values have no common type: {str(error).splitlines()[0]}",
-            why="a column holds numbers or text, not both",
+            why="a column must hold numbers or text, not both",
             fix="convert the column to text, for example with .astype(str)",
         ) from error
     except TypeError as error:
         raise DataError(
-            f"a value of type {type(values).__name__} holds no values",
+            f"a value of type {type(values).__name__} is not a column of values",
             fix="give a list, an array or a Series",
         ) from error
     return as_array(array)
@@ -57,13 +57,13 @@ def _usual(array: pa.Array) -> pa.Array:
 
 
 def taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
-    """Return some rows of a table; pyarrow takes none of views and runs, so these become what they show."""
+    """Return some rows of a table; views and runs, which pyarrow's `take` rejects, become plain arrays."""
     names = table.column_names
     return pa.Table.from_arrays([without_views(column) for column in table.columns], names).take(rows)
 
 
 def without_views(values: Any) -> Any:
-    """Return an array, or one of chunks, with views and runs, also in lists, as what they show."""
+    """Return an array or chunked array with views and runs, also inside lists, as plain values."""
     if pa.types.is_run_end_encoded(values.type):
         return without_views(pc.run_end_decode(values))
     kind = _shown(values.type)
@@ -71,7 +71,7 @@ def without_views(values: Any) -> Any:
 
 
 def _shown(kind: pa.DataType) -> pa.DataType:
-    """Return a type without views, whatever it consists of."""
+    """Return a type with every view type, also nested ones, replaced by its plain type."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
@@ -90,7 +90,7 @@ _LISTS = {pa.types.is_list: pa.list_, pa.types.is_large_list: pa.large_list}
 
 
 def is_uuid(kind: pa.DataType) -> bool:
-    """Tell whether values are UUIDs, which Arrow keeps as 16 bytes."""
+    """Return whether values are UUIDs, which Arrow stores as 16 bytes."""
     return getattr(kind, "extension_name", "") == "arrow.uuid"
 
 
@@ -109,28 +109,28 @@ def _uuid_text(storage: pa.Array) -> pa.Array:
 
 
 def concatenated(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Return the parts of a column one after another: as text, if they are as unlike as numbers and text.
+    """Return the parts of a column as one; parts of different kinds, such as numbers and text, become text.
 
-    Raises `DataError` for types that are not even text together, such as lists and numbers.
+    Raises `DataError` for types that cannot even be text, such as lists and numbers.
     """
     try:
         tables = [pa.table({"": part}) for part in parts]
         return pa.concat_tables(tables, promote_options="permissive").column(0)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # pyarrow's words for types without a common one
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # the types have no common type
         kinds = dict.fromkeys(str(part.type) for part in parts)
     try:
         texts = [part.cast(pa.string()) for part in parts]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
-            f"its parts have types that do not go together: {', '.join(kinds)}",
-            why="a column has values of one kind",
-            fix="write the files again with the same types, or leave the column out",
+            f"the parts of the column have types without a common type: {', '.join(kinds)}",
+            why="a column must have values of one kind",
+            fix="rewrite the files with the same types, or leave the column out",
         ) from error
     return pa.chunked_array([chunk for text in texts for chunk in text.chunks], pa.string())
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values are text or bytes with Arrow's offsets layout."""
+    """Return whether values are text or bytes in Arrow's offsets layout."""
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
@@ -149,10 +149,10 @@ _TRUTH = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 
 
 def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[np.float64]:
-    """Return numbers as float64[n], NaN for null. Text is read as numbers, true and false as 1 and 0.
+    """Return numbers as float64[n], NaN for null. Text is parsed as numbers, true and false as 1 and 0.
 
-    Empty text and the texts in `missing` become NaN. Raises `pyarrow.ArrowInvalid` if a text is no number, or
-    the type cannot be one.
+    Empty text and the texts in `missing` become NaN. Raises `pyarrow.ArrowInvalid` if a text is not a
+    number, or the type cannot be a number.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -166,6 +166,6 @@ def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[n
         if truths.null_count < len(truths):
             array = pc.if_else(truths.is_valid(), pc.if_else(pc.less(truths, 3), "1", "0"), array)
     elif pa.types.is_temporal(array.type) or isinstance(array.type, pa.BaseExtensionType):
-        raise pa.ArrowInvalid("dates, times and ids are no numbers")
+        raise pa.ArrowInvalid("dates, times and ids are not numbers")
     values: npt.NDArray[np.float64] = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values

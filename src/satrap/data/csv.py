@@ -1,4 +1,4 @@
-"""CSV and TSV files, plain or gzip'd, cut into records here and parsed by pyarrow."""
+"""CSV and TSV files, plain or gzip'd, split into records here and parsed by pyarrow."""
 
 from __future__ import annotations
 
@@ -25,33 +25,32 @@ from satrap.data.text import NAME_ENCODING, TextStream
 from satrap.errors import ConfigError, DataError
 
 BLOCK_BYTES = 1 << 20
-"""Text parsed at once."""
+"""Bytes of text parsed at once."""
 _HEADER_BYTES = 1 << 16
 _told: set[str] = set()
-"""First files of the sources that a warning was about: each is opened for several parts, and read often."""
+"""First files of the sources already warned about: a source is opened for several parts and read often."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """How a CSV or TSV file is written.
+    """Format of a CSV or TSV file.
 
     Args:
         separator: one character; default "," ("\\t" for format "tsv").
-        columns: column names of a file without a header line; None (default): the first line has them.
-        comment: lines that start with this text are skipped; None (default): no such lines.
+        columns: column names of a file without a header line; None (default): the first line holds them.
+        comment: skip lines that start with this text; None (default): no comments.
         missing: values that mean "missing", default empty, "?", "NA", "N/A", "NaN", "nan", "null", "NULL".
-            They count in files and tables of every kind, so that a value is the same in all of them.
+            They apply to files and tables of every format, so that a value means the same in all of them.
         strip: drop blanks around values; default False.
         quote: the character around values that hold separators or line ends, default '"'; None or "": none.
         encoding: text encoding, default "utf-8".
-        decimal: mark before the fraction of numbers, default "."; with "," a value `3,14` is 3.14 in every
-            column, also as an id.
+        decimal: decimal mark, default "."; with "," a value `3,14` is 3.14 in every column, also as an id.
         thousands: mark between groups of three digits, such as "," in `1,234.5`; None (default): none.
 
     Raises:
-        ConfigError: a separator or quote that is not one ASCII character, an unknown encoding, or a mark that
-            numbers do not have.
+        ConfigError: a separator or quote that is not one ASCII character, an unknown encoding, or an
+            unsupported decimal or thousands mark.
     """
 
     separator: str | None = None
@@ -66,7 +65,7 @@ class CsvOptions:
 
     @property
     def numerals(self) -> Numerals:
-        """How numbers are written."""
+        """Number format."""
         return Numerals(self.decimal, self.thousands)
 
     def __post_init__(self) -> None:
@@ -77,14 +76,14 @@ class CsvOptions:
             if value is not None and (len(value) != 1 or not value.isascii()):
                 raise ConfigError(
                     f"csv: {name} must be one ASCII character, got {value!r}",
-                    fix="write the file with another: sed 's/::/\\t/g' a.dat > a.tsv turns :: into tabs",
+                    fix="rewrite the file, for example :: as tabs: sed 's/::/\\t/g' a.dat > a.tsv",
                 )
         try:
             codecs.getincrementaldecoder(self.encoding)
-            "a".encode(self.encoding)  # refused by codecs from bytes to bytes, such as base64
+            "a".encode(self.encoding)  # fails for bytes-to-bytes codecs such as base64
         except (LookupError, ValueError) as error:
             raise ConfigError(
-                f"csv: {self.encoding!r} is no known text encoding",
+                f"csv: {self.encoding!r} is not a known text encoding",
                 fix="use utf-8, utf-16, latin-1 or cp1252",
             ) from error
         Numerals(self.decimal, self.thousands)
@@ -94,7 +93,7 @@ class CsvOptions:
 
 @dataclass(slots=True)
 class _Place:
-    """A CSV cursor: file in pass order, byte in it, row in it, index of its first row, rows kept so far."""
+    """A CSV cursor: file in scan order, byte and row in it, index of its first row, rows kept so far."""
 
     file: int = 0
     offset: int = -1
@@ -104,11 +103,11 @@ class _Place:
 
 
 class CsvSource:
-    """CSV or TSV files. Rows are counted and chosen before parsing, so skipped rows cost little.
+    """CSV or TSV files. Rows are counted and selected before parsing, so skipped rows cost little.
 
-    Shuffling permutes the files. Worker w of W takes every W-th kept row of the pass, from the w-th on;
-    every worker reads all the bytes but parses only its own rows. Raises `DataError` if the first file is
-    empty or unreadable.
+    Shuffling permutes the files. Worker w of W takes every W-th kept row of the epoch, starting with the
+    w-th; every worker reads all the bytes but parses only its own rows. Raises `DataError` if the first file
+    is empty or unreadable.
     """
 
     def __init__(self, files: Sequence[File], options: CsvOptions) -> None:
@@ -126,20 +125,20 @@ class CsvSource:
 
     def single(self, file: int) -> CsvSource:
         """Return the source of one of the files."""
-        found = CsvSource([self.inputs[file]], self._options)
-        found._whole = self._whole
-        return found
+        source = CsvSource([self.inputs[file]], self._options)
+        source._whole = self._whole
+        return source
 
     def rows_by_file(self) -> Sequence[int | None]:
-        """Return None for each file: it takes reading them to know."""
+        """Return None for each file: counting rows requires reading the files."""
         return [None] * self.files
 
     def offset(self, cursor: Cursor) -> int:
-        """Return how many bytes of a single file are before a cursor."""
+        """Return the number of bytes of a single file before a cursor."""
         return _Place(*cursor).offset
 
     def cursors(self, start: Cursor | None) -> Iterator[Cursor] | None:
-        """Return the cursors of a single file's blocks; None for text that cannot be read from its middle."""
+        """Return the cursors of a single file's blocks; None if the text is not seekable."""
         with TextStream(self.inputs[0], self._options.encoding) as stream:
             if self.inputs[0].local is None or not stream.seekable:
                 return None
@@ -154,11 +153,11 @@ class CsvSource:
             yield file.name, pa.schema([(name, pa.string()) for name in self._header(index)[0]])
 
     def num_rows(self, scan: Scan) -> int | None:
-        """Return None: it takes reading the files to know."""
+        """Return None: counting rows requires reading the files."""
         return None
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
-        """Return the share of the bytes before the cursor; None for compressed files."""
+        """Return the fraction of the bytes before the cursor; None for compressed files."""
         if any(file.name.endswith(".gz") for file in self.inputs):
             return None
         sizes = [self.inputs[i].size() for i in self._order(scan)]
@@ -181,7 +180,7 @@ class CsvSource:
         return files if scan.order is None else permutation(self.files, *scan.order).tolist()
 
     def _base(self, index: int, scan: Scan) -> int:
-        """Return the index of a file's first row in the whole list; counts the files before it if it must."""
+        """Return the index of a file's first row among all files, counting earlier files if necessary."""
         if scan.rows is None:
             return 0
         for earlier in range(index):
@@ -190,7 +189,7 @@ class CsvSource:
         return sum(self._counts[earlier] for earlier in range(index))
 
     def _header(self, index: int) -> tuple[list[str], int]:
-        """Return (column names, byte offset of what follows the header) of a file."""
+        """Return (column names, byte offset after the header) of a file."""
         if index not in self._headers:
             file = self.inputs[index]
             with TextStream(file, self._options.encoding) as stream:
@@ -199,7 +198,7 @@ class CsvSource:
                     return self._headers[index]
                 first = next(blocks(stream, *self._marks, row=0, size=_HEADER_BYTES), None)
             if first is None:
-                fix = "give a file with a header line and rows"
+                fix = "give a file with a header line and at least one row"
                 raise DataError("the file is empty", where=file.name, fix=fix)
             data, end = bytes(first.data), int(first.ends[0])
             after = data.find(b"\n", end) + 1 or len(data)
@@ -220,12 +219,12 @@ class CsvSource:
                 raise DataError(
                     f"the header cannot be read: {error}",
                     where=file.name,
-                    fix="correct the header; tr '\\r' '\\n' mends a file whose lines end with \\r alone",
+                    fix="correct the header; if lines end in \\r alone, run tr '\\r' '\\n'",
                 ) from error
         return [name.strip() if options.strip else name for name in names]
 
     def _blocks(self, index: int, offset: int, row: int) -> Iterator[Block]:
-        """Yield the blocks of a file from a byte offset, or from after the header if it is negative."""
+        """Yield the blocks of a file from a byte offset; a negative offset means after the header."""
         start = self._header(index)[1]
         with TextStream(self.inputs[index], self._options.encoding) as stream:
             stream.skip_to(offset if offset >= 0 else start)
@@ -240,17 +239,17 @@ class CsvSource:
             if block.inner and scan.worker == 0 and self._whole not in _told:
                 _told.add(self._whole)
                 _tell(block, file.name)
-            kept = scan.kept(place.base + block.row, len(block.starts))
-            mine = kept[(scan.worker - place.kept) % scan.workers :: scan.workers]
+            rows = scan.kept(place.base + block.row, len(block.starts))
+            mine = rows[(scan.worker - place.kept) % scan.workers :: scan.workers]
             if len(mine):
                 yield parser.piece(block, mine, scan, list(astuple(place)))
-            place.kept += len(kept)
+            place.kept += len(rows)
             place.row = block.row + len(block.starts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
-    """Parses chosen records of a file and explains errors."""
+    """Parses selected records of a file and explains errors."""
 
     options: CsvOptions
     marks: tuple[int, int, Any]
@@ -258,7 +257,7 @@ class _Parser:
     file: File
 
     def piece(self, block: Block, chosen: npt.NDArray[np.int64], scan: Scan, cursor: Cursor) -> Piece:
-        """Return the chosen records as a piece."""
+        """Return the selected records as a piece."""
         origin = Origin(self.file.name, block.row + chosen)
         quote, separator, _ = self.marks
         if len(chosen) == block.lines and not self.options.strip:
@@ -304,24 +303,24 @@ class _Parser:
             raise DataError(
                 f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
                 where=f"{self.file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
-                why="it is unclear which value belongs to which column",
-                fix="correct the row, or give data.separator, quote or comment (CsvOptions in Python)",
+                why="the values cannot be assigned to columns",
+                fix="correct the row, or set data.separator, quote or comment (CsvOptions in Python)",
             ) from None
         if table.num_rows != len(origin.rows):
             raise DataError(
                 f"{len(origin.rows)} lines were parsed as {table.num_rows} rows",
                 where=f"{self.file.name}, rows {origin.rows[0] + 1} to {origin.rows[-1] + 1}",
-                why="a carriage return inside a line ends a row for some programs and not for others",
-                fix="use one kind of line end throughout the file",
+                why="a carriage return inside a line ends a row in some programs and not in others",
+                fix="use the same line ending throughout the file",
             )
         return table
 
     def _converted(
         self, text: pa.Buffer, types: dict[str, Any], origin: Origin, *, verbatim: bool = False
     ) -> pa.Table:
-        """Parse text, also numbers that pyarrow refuses, such as "True"; name a value that is no number.
+        """Parse text, including numbers such as "True" that pyarrow rejects; report a value that is invalid.
 
-        `verbatim`: all text stays as it is.
+        `verbatim`: keep all text as it is.
         """
         numerals = Numerals() if verbatim else self.options.numerals
         missing = () if verbatim else self.options.missing
@@ -332,12 +331,12 @@ class _Parser:
             except pa.ArrowInvalid as first:
                 error = first
         try:
-            found = self._parse(text, dict.fromkeys(types, pa.binary()), missing, origin)
+            table = self._parse(text, dict.fromkeys(types, pa.binary()), missing, origin)
         except pa.ArrowInvalid as second:
             raise DataError(f"the text cannot be parsed: {error or second}", where=self.file.name) from second
-        columns: dict[str, pa.Array] = {}  # one table of all at the end: each change of a table copies it
+        columns: dict[str, pa.Array] = {}  # collected, because each change of a table copies it
         for name, kind in types.items():
-            column = found.column(name).combine_chunks()
+            column = table.column(name).combine_chunks()
             try:
                 column = numerals.rewritten(column.cast(pa.string()))
                 if kind == pa.float64():
@@ -348,7 +347,7 @@ class _Parser:
         return pa.table(columns)
 
     def _wrong(self, column: pa.Array, origin: Origin, name: str) -> DataError:
-        """Return the error for the first value that is no UTF-8, or else no number."""
+        """Return the error for the first value that is not UTF-8 or not a number."""
         for row, value in enumerate(column.to_pylist()):
             try:
                 if isinstance(value, bytes):
@@ -359,25 +358,23 @@ class _Parser:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return names with another one for each that stands there again: nobody asks for these columns."""
+    """Return the names with repeated ones made unique; no caller reads the repeated columns."""
     first = {name: i for i, name in reversed(list(enumerate(names)))}
     return [name if first[name] == i else f"{name}\n{i}" for i, name in enumerate(names)]
 
 
 def _tell(block: Block, file: str) -> None:
-    """Warn that quoted values of a block go over several lines: quotes may be a part of the text."""
+    """Warn that quoted values of a block span several lines: the quotes may be part of the text."""
     ends = zip(block.starts.tolist(), block.ends.tolist(), strict=True)
     first = next(i for i, (start, end) in enumerate(ends) if b"\n" in block.data[start:end].tobytes())
     warnings.warn(
-        f"{file}, row {block.row + first + 1}: a value in quotes goes over several lines\n"
-        f"  why it matters: {block.inner + len(block.starts):,} lines are {len(block.starts):,} rows here\n"
-        f"  what to do: nothing, if values hold line ends; {NO_QUOTES}",
+        f"{file}, row {block.row + first + 1}: a quoted value spans several lines\n"
+        f"  why it matters: {block.inner + len(block.starts):,} lines become {len(block.starts):,} rows\n"
+        f"  what to do: nothing, if values contain line breaks; {NO_QUOTES}",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
 def _bad_encoding(where: str) -> DataError:
-    return DataError(
-        "the text is not UTF-8", where=where, why="its characters cannot be known", fix=NAME_ENCODING
-    )
+    return DataError("the text is not UTF-8", where=where, why="it cannot be decoded", fix=NAME_ENCODING)

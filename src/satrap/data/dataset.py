@@ -1,4 +1,4 @@
-"""`read`: files or arrays as a stream of batches that can be shuffled, shared and resumed exactly."""
+"""`read`: files or arrays as a stream of batches, with exact shuffling, sharding and resuming."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from satrap.schema import Schema
 from satrap.sequences import sequence_of
 
 BUFFER_BYTES = 64 << 20
-"""Encoded bytes the shuffle buffer holds when `buffer_rows` is not given."""
+"""Encoded bytes in the shuffle buffer if `buffer_rows` is not set."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a dataset is read, see `Dataset.with_options`."""
+    """Read settings of a dataset, see `Dataset.with_options`."""
 
     batch_size: int = 4096
     shuffle: bool = False
@@ -85,21 +85,21 @@ class Dataset:
         ...
     ```
 
-    The object has no state: any number of passes may run at once. Without shuffle, rows come in the order of
-    the files. With shuffle, files, then row groups (Parquet), record batches (Arrow) or slices of 8192 rows
-    (memory) inside each file are permuted, and the rows of each run of `buffer_rows` rows are permuted; all
-    of it a function of (seed, epoch). A pass holds at most two such buffers and the pieces being read. A
-    position holds no rows: resuming reads the current buffer's rows again.
+    The object has no state, so any number of iterators may run at once. Without shuffle, rows come in file
+    order. With shuffle, the files are permuted, then the row groups (Parquet), record batches (Arrow) or
+    slices of 8192 rows (memory) inside each file, and then the rows of each run of `buffer_rows` rows. Every
+    permutation is a function of (seed, epoch). An iterator holds at most two such buffers and the pieces
+    being read. A position contains no rows: resuming reads the rows of the current buffer again.
 
     Args:
-        source: where rows come from.
+        source: source of the rows.
         schema: labels and features.
-        settings: batch size, shuffle and share.
+        settings: batch size, shuffle and worker shard.
         joins: side tables.
 
     Raises:
         DataError: a column is missing.
-        ConfigError: settings or transforms are impossible.
+        ConfigError: invalid settings or transforms.
     """
 
     def __init__(
@@ -119,36 +119,36 @@ class Dataset:
 
     @property
     def batch_size(self) -> int:
-        """Samples per batch; the last batch of a pass may be smaller."""
+        """Samples per batch; the last batch of an epoch may be smaller."""
         return self.settings.batch_size
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the (first) file, without joined ones."""
+        """Columns of the (first) file, without joined columns."""
         return tuple(self._source.names)
 
     @property
     def buffer_rows(self) -> int:
-        """Rows shuffled together: a multiple of the batch size."""
+        """Size of the shuffle buffer in rows, a multiple of the batch size."""
         rows = self.settings.buffer_rows or max(1, BUFFER_BYTES // _row_bytes(self.schema))
         return max(1, round(rows / self.batch_size)) * self.batch_size
 
     def with_options(self, *, schema: Schema | None = None, **changes: Any) -> Dataset:
-        """Return the same rows read with another schema or other settings.
+        """Return the same data with another schema or other settings.
 
         Args:
             schema: labels and features.
             **changes: `batch_size`, `shuffle` and `rows`, see `read`, or
-                seed: of the shuffle, >= 0 or any whole number of 64 bits; default 0.
-                buffer_rows: rows shuffled together, in whole batches; default as many as fit in 64 MiB.
-                balance: a sequence of which batches with shuffle have about equally many events, as far as
-                    rows are shuffled together; default none.
-                worker: which share of the rows to read, 0..workers-1; default 0.
-                workers: how many readers share the rows without overlap or loss; default 1.
+                seed: of the shuffle, >= 0 or any 64-bit integer; default 0.
+                buffer_rows: size of the shuffle buffer, in whole batches; default: rows that fit in 64 MiB.
+                balance: name of a sequence; shuffled batches get about equal numbers of its events, within a
+                    shuffle buffer; default none.
+                worker: index of the shard to read, 0..workers-1; default 0.
+                workers: number of disjoint shards that cover all rows; default 1.
                 missing: texts that mean "missing", see `CsvOptions`.
 
         Raises:
-            ConfigError: an unknown or impossible setting.
+            ConfigError: an unknown or invalid setting.
         """
         unknown = [name for name in changes if name not in Settings.__slots__]
         if unknown:
@@ -159,32 +159,35 @@ class Dataset:
         return Dataset(self._source, schema or self.schema, settings, self._joins)
 
     def num_rows(self) -> int | None:
-        """Return this worker's rows of one pass, or None if only reading would tell (CSV, rows by time)."""
+        """Return this worker's rows per epoch, or None if unknown before reading (CSV, rows by time)."""
         if isinstance(self.settings.rows, TimeRange):
             return None
         return self._source.num_rows(self._scan(0))
 
     def progress(self, position: Mapping[str, Any], epoch: int = 0) -> float | None:
-        """Return the share of a pass that lies before a batch's position, 0..1, or None if unknown.
+        """Return the fraction of an epoch before a batch's position, 0..1, or None if it is unknown.
 
-        It is exact to the piece of data (or shuffle buffer) the position is in.
+        It is exact to the piece of data (or shuffle buffer) that contains the position.
         """
         if "cursor" not in position:
-            raise ConfigError("this is no position of a batch", fix="give Batch.position")
+            raise ConfigError("the position does not come from a batch", fix="give Batch.position")
         cursor = position["cursor"]
         return 0.0 if cursor is None else self._source.progress(self._scan(epoch), cursor)
 
     def fingerprint(self) -> list[dict[str, Any]]:
-        """Return what tells whether the rows are still the same, as plain data, see `Fingerprint`.
+        """Return the fingerprints that show whether the rows have changed, as plain data; see `Fingerprint`.
 
-        One for each file, or one of the table in memory, then one for each side table.
+        There is one per file (or one for a table in memory), then one per side table.
         """
         source = self._source
         if isinstance(source, FileSource):
-            found = of_files(source.inputs, source.rows_by_file())
+            fingerprints = of_files(source.inputs, source.rows_by_file())
         else:
-            found = [_of_table(self)]
-        return [asdict(one) for one in (*found, *(side.fingerprint for side in self._joins))]
+            fingerprints = [_of_table(self)]
+        return [
+            asdict(fingerprint)
+            for fingerprint in (*fingerprints, *(side.fingerprint for side in self._joins))
+        ]
 
     def __repr__(self) -> str:
         s = self.settings
@@ -197,15 +200,15 @@ class Dataset:
         return self.batches()
 
     def batches(self, epoch: int = 0, position: Mapping[str, Any] | None = None) -> Iterator[Batch]:
-        """Yield the batches of one pass, or those after `position`.
+        """Yield the batches of one epoch, or the batches after `position`.
 
         Args:
-            epoch: chooses the shuffle order, >= 0; without shuffle all epochs are the same.
-            position: `Batch.position` of an earlier pass of the same epoch; None for the start.
+            epoch: selects the shuffle order, >= 0; without shuffle all epochs are the same.
+            position: `Batch.position` of an earlier iteration of the same epoch; None for the start.
 
         Raises:
-            DataError: data that cannot be used; no rows at all.
-            ConfigError: a position of another dataset, epoch or setting.
+            DataError: unusable data, or no rows at all.
+            ConfigError: the position belongs to another dataset, epoch or setting.
         """
         here, encode = self._start(epoch, position), self._encoder()
         pieces = self._pieces(self._scan(epoch), here.cursor)
@@ -219,25 +222,25 @@ class Dataset:
             self._refuse_empty()
 
     def schemas(self) -> Iterator[tuple[str, pa.Schema]]:
-        """Yield the name of each file and its columns, without joined ones; those of CSV are text."""
+        """Yield the name of each file and its columns, without joined columns; CSV columns are text."""
         return self._source.columns()
 
     def tables_and_batches(self, columns: Sequence[str] | None = None) -> Iterator[tuple[pa.Table, Batch]]:
-        """Yield (original columns, batch) in file order, for writing predictions beside their input.
+        """Yield (original columns, batch) in file order, to write predictions next to their input.
 
-        CSV columns come as text, exactly as in the file. `batch.position` is None.
+        CSV columns are text, exactly as in the file. `batch.position` is None.
 
         Args:
-            columns: the original columns to yield, where a file has them; default all.
+            columns: original columns to yield, if a file has them; default all.
 
         Raises:
-            DataError: data that cannot be used; no rows at all; before the first row, a file that lacks a
-                column of the schema, or has two of one name that is needed.
+            DataError: unusable data, or no rows at all. Raised before the first row if a file lacks a
+                column of the schema, or has a required column twice.
         """
-        known = dict(self.schemas())
+        schemas = dict(self.schemas())
         if columns is None:
-            columns = list(dict.fromkeys(name for schema in known.values() for name in schema.names))
-        for file, schema in known.items():
+            columns = list(dict.fromkeys(name for schema in schemas.values() for name in schema.names))
+        for file, schema in schemas.items():
             there = set(schema.names).intersection(columns)
             check_columns([*self._ids, *self._numbers, *sorted(there)], schema.names, file)
         encode = self._encoder()
@@ -253,21 +256,21 @@ class Dataset:
             self._refuse_empty()
 
     def pieces(self, cursor: Cursor | None = None) -> Iterator[Piece]:
-        """Yield the columns of one pass in file order, joined but not encoded, from a piece's cursor on."""
+        """Yield the columns of one epoch in file order, joined but not encoded, from a piece's cursor on."""
         return self._pieces(self._scan(None), cursor)
 
     def single(self, file: int) -> Dataset:
-        """Return the rows of one of the files."""
+        """Return the dataset of a single file."""
         assert isinstance(self._source, FileSource)
         return Dataset(self._source.single(file), self.schema, self.settings, self._joins)
 
     @property
     def source(self) -> Source:
-        """Where the rows come from."""
+        """Source of the rows."""
         return self._source
 
     def _scan(self, epoch: int | None, *, raw: Sequence[str] | None = None) -> Scan:
-        """Return what a pass reads; without an epoch, in file order."""
+        """Return the scan of an epoch; without an epoch, in file order."""
         s = self.settings
         return Scan(
             ids=self._ids,
@@ -294,13 +297,13 @@ class Dataset:
                 yield piece
 
     def _in_time(self, piece: Piece, rows: TimeRange) -> Piece:
-        """Return a piece with those of its rows whose time is in a range."""
+        """Return a piece with only the rows whose time is in a range."""
         missing = Missing(self.settings.missing, self.schema.salt)
         chunk = Chunk(piece.table, piece.origin, self.schema.salt, missing, {})
-        kept = np.flatnonzero(rows.keeps(chunk.seconds(rows.column)))
-        origin = Origin(piece.origin.file, piece.origin.rows[kept])
-        raw = None if piece.raw is None else taken(piece.raw, kept)
-        return replace(piece, table=taken(piece.table, kept), origin=origin, raw=raw)
+        indices = np.flatnonzero(rows.keeps(chunk.seconds(rows.column)))
+        origin = Origin(piece.origin.file, piece.origin.rows[indices])
+        raw = None if piece.raw is None else taken(piece.raw, indices)
+        return replace(piece, table=taken(piece.table, indices), origin=origin, raw=raw)
 
     def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
         facts = self._facts(epoch)
@@ -309,7 +312,7 @@ class Dataset:
             yield batch
 
     def _shuffled(self, rows: Rows, epoch: int, start: Mark) -> Iterator[Batch]:
-        """Yield the batches of one buffer while the next one fills at the same pace."""
+        """Yield the batches of one buffer while the next buffer fills at the same pace."""
         number, first, size = start.buffer, start.batch, self.batch_size
         here, current, facts = start, rows.take(self.buffer_rows), self._facts(epoch)
         while current is not None:
@@ -330,9 +333,9 @@ class Dataset:
             current = rows.take(self.buffer_rows)
 
     def _facts(self, epoch: int) -> dict[str, Any]:
-        """Return the part of a position that is the same for a whole pass.
+        """Return the part of a position that is constant during an epoch.
 
-        `check` is a checksum of all settings that decide which rows are in which batch.
+        `check` is a checksum of all settings that determine the rows of each batch.
         """
         s = self.settings
         split: list[Any] = []
@@ -352,18 +355,18 @@ class Dataset:
         if {key: position.get(key) for key in facts} != facts:
             raise ConfigError(
                 "the saved position belongs to other data, another epoch or other settings",
-                why="continuing from it would skip or repeat rows",
-                fix="use the files, batch_size, rows, workers, shuffle, seed, buffer_rows, balance as then",
+                why="resuming from the position would skip or repeat rows",
+                fix="restore the files, batch_size, rows, workers, shuffle, seed, buffer_rows and balance",
             )
         return Mark(**{name: position[name] for name in ("cursor", "skip", "buffer", "batch")})
 
     def _refuse_empty(self) -> None:
-        """Raise when the source has no rows; an empty share of a worker is no error."""
+        """Raise if the source has no rows; an empty shard of a worker is not an error."""
         whole = replace(self._scan(None), worker=0, workers=1)
         if next(self._pieces(whole), None) is None:
             some = self.settings.rows is not None
             raise DataError(
-                "no rows" + (" are left after the row split" if some else ": the data is empty"),
+                "no rows" + (" remain after the row split" if some else ": the data is empty"),
                 where=self._source.label,
                 fix="check the files" + (" and rows" if some else ""),
             )
@@ -372,7 +375,7 @@ class Dataset:
 def _of_table(data: Dataset) -> Fingerprint:
     whole = data.with_options(rows=None, worker=0, workers=1)
     rows, digest = whole.num_rows() or 0, ""
-    with suppress(SatrapError):  # reading the row that cannot be used will say so
+    with suppress(SatrapError):  # reading the unusable row raises the error later
         digest = digest_of(_looked_at(whole, rows))
     places = stretches(rows)
     complete = sum(end - start for start, end in places) == rows
@@ -380,7 +383,7 @@ def _of_table(data: Dataset) -> Fingerprint:
 
 
 def _looked_at(data: Dataset, rows: int) -> Iterator[Buffer]:
-    """Yield the encoded rows of the stretches of a table in memory: so types and chunks do not matter."""
+    """Yield the encoded rows of a table's stretches; encoding makes column types and chunks irrelevant."""
     encode, scan = data._encoder(), data._scan(None)
     for start, end in stretches(rows):
         piece = next(data._pieces(scan, list(divmod(start, SLICE_ROWS))))
@@ -389,16 +392,16 @@ def _looked_at(data: Dataset, rows: int) -> Iterator[Buffer]:
 
 
 def _lengths(batch: Batch, schema: Schema, sequence: str) -> npt.NDArray[np.int64]:
-    """Return how many events of a sequence each row has; raise `ConfigError` if the schema has none."""
+    """Return each row's number of events in a sequence; `ConfigError` if the schema lacks the sequence."""
     offsets = batch.ids[sequence_of(schema.sequences, sequence).ids[0]].offsets
     assert offsets is not None
     return np.diff(offsets)
 
 
 def _row_bytes(schema: Schema) -> int:
-    """Return roughly how many bytes an encoded row takes.
+    """Return the approximate size in bytes of an encoded row.
 
-    A bag counts as 8 ids or its limit, if that is less, a sequence as 8 events or its limit.
+    A bag counts as 8 ids or its limit, whichever is less; a sequence as 8 events or its limit.
     """
     size = (
         4 * schema.numeric_width + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
@@ -424,23 +427,23 @@ def read(
     format: str | None = None,
     csv: CsvOptions | None = None,
 ) -> Dataset:
-    """Return a dataset over files or arrays. Only the columns the schema needs are read, in a stream.
+    """Return a dataset over files or arrays. It streams only the columns that the schema needs.
 
-    `Dataset.with_options` says how rows are shuffled, and which share of them a worker reads.
+    `Dataset.with_options` sets how rows are shuffled and which shard a worker reads.
 
     Args:
         source: path, glob, fsspec URL or a list of them; or pyarrow Table, pandas DataFrame, dict of columns.
         schema: labels and features; `Schema.without_labels` for data without label columns.
         batch_size: samples per batch, default 4096.
-        shuffle: whether to read in random order, a function of (seed, epoch); default False.
-        rows: keep only some rows, by index or time. Workers share the rows before a choice by time.
+        shuffle: read in random order, a function of (seed, epoch); default False.
+        rows: keep only some rows, by index or time. Rows are sharded over workers before a selection by time.
         join: side tables whose columns are added.
         format: "csv", "tsv", "parquet" or "arrow"; default: by the file name (".gz" may follow for text).
-        csv: how CSV files are written; its `missing` counts for every kind of source.
+        csv: format of CSV files; its `missing` applies to every kind of source.
 
     Raises:
-        DataError: no such file, unreadable file, missing column.
-        ConfigError: impossible settings or transforms.
+        DataError: a missing or unreadable file, a missing column.
+        ConfigError: invalid settings or transforms.
     """
     missing = (csv or CsvOptions()).missing
     settings = Settings(batch_size=batch_size, shuffle=shuffle, rows=rows, missing=missing)
@@ -462,14 +465,14 @@ def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | Non
 def open_files(
     files: Sequence[File], *, format: str | None = None, csv: CsvOptions | None = None
 ) -> FileSource:
-    """Return the source of files, at least one; for arguments and errors see `open_source`."""
+    """Return the source of at least one file; for arguments and errors see `open_source`."""
     kind = format or guess_format(files[0].name)
     for file in files if format is None else ():
         if (other := guess_format(file.name)) != kind:
             raise DataError(
-                f"the files are of two formats: {files[0].name} is {kind}, {file.name} is {other}",
-                why="the files of a list are read in one way",
-                fix="give files of one format, or say what all are: format",
+                f"the files have two formats: {files[0].name} is {kind}, {file.name} is {other}",
+                why="all files of a list are read in the same format",
+                fix="give files of one format, or set format for all of them",
             )
     if kind not in FORMATS:
         raise ConfigError(f"format {kind!r} is unknown", fix=f"use one of {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""From columns to a batch: labels, ids and numbers of a chunk of rows, as the schema says."""
+"""Encoding of columns into a batch: labels, ids and numbers of a chunk of rows, following the schema."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema, Vecto
 Bools = npt.NDArray[np.bool_]
 _MISSING = np.uint64(MISSING_ID)
 _NO_LIMIT = 2**62
-_NO_LEARNING = "a model cannot learn from it"
+_NO_LEARNING = "a model cannot learn from such a value"
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
-"""Texts that mean "missing" unless the user names others."""
+"""Texts that mean "missing" by default."""
 
 
 class Missing:
-    """Values that mean "missing", whatever the file: as text, as the ids of these texts, and as numbers."""
+    """Values that mean "missing" in every file: as text, as ids of the texts, and as numbers."""
 
     def __init__(self, texts: Sequence[str], salt: int) -> None:
         self.texts = pa.array(texts, pa.string())
@@ -56,7 +56,7 @@ class Missing:
 
 
 def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
-    """Return the columns a schema needs, each once: read as they are (ids), and read as numbers."""
+    """Return the unique columns a schema needs: (columns read unchanged, columns read as numbers)."""
     ids: list[str] = []
     numbers: list[str] = []
     for name, feature in schema.features.items():
@@ -80,7 +80,7 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
 
 
 class Encoder:
-    """Turns chunks of columns into batches. `ConfigError` if a transform is unknown or not measured."""
+    """Turns chunks of columns into batches. `ConfigError` for an unknown or unmeasured transform."""
 
     def __init__(self, schema: Schema, *, missing: Sequence[str]) -> None:
         self.schema = schema
@@ -91,7 +91,7 @@ class Encoder:
         self._alone = {k: feature for k, feature in schema.categorical.items() if feature.sequence is None}
 
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
-        """Return a batch of all rows; `DataError` names file, row and column of a value it cannot use."""
+        """Return a batch of all rows; `DataError` names the file, row and column of an unusable value."""
         chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self._alone.items()}
@@ -116,9 +116,9 @@ class Encoder:
 
 
 class Chunk:
-    """Columns of some rows with the conversions of one schema; each column is hashed at most once.
+    """Columns of some rows, converted for one schema; each column is hashed at most once.
 
-    `dictionaries` keeps, of each column, its last dictionary and the result computed for it.
+    `dictionaries` caches, for each column, its last dictionary and the result computed for it.
     """
 
     def __init__(
@@ -151,23 +151,23 @@ class Chunk:
         return self._hashed[column]
 
     def _spread(self, column: str, kind: str, convert: Callable[[pa.Array], Any]) -> Any:
-        """Return `convert(column)`; of a dictionary column only the dictionary is converted, and once."""
+        """Return `convert(column)`; for a dictionary column only the dictionary is converted, once."""
         array = self.column(column)
         if not pa.types.is_dictionary(array.type):
             return convert(array)
         key = f"{kind} {column}"
-        known = self._dictionaries.get(key)
-        if known is None or not _same(known[0], array.dictionary):
-            nothing = pa.nulls(1, array.dictionary.type)  # after the last entry: what null rows refer to
-            known = (array.dictionary, convert(pa.concat_arrays([array.dictionary, nothing])))
-            self._dictionaries[key] = known
+        cached = self._dictionaries.get(key)
+        if cached is None or not _same(cached[0], array.dictionary):
+            nothing = pa.nulls(1, array.dictionary.type)  # after the last entry: the index of null rows
+            cached = (array.dictionary, convert(pa.concat_arrays([array.dictionary, nothing])))
+            self._dictionaries[key] = cached
         indices = array.indices
         if indices.null_count:
             indices = indices.cast(pa.int64()).fill_null(len(array.dictionary))
-        return known[1][indices.to_numpy(zero_copy_only=False)]
+        return cached[1][indices.to_numpy(zero_copy_only=False)]
 
     def floats(self, column: str) -> Doubles:
-        """Return a column as float64[n], NaN where missing; infinite values are refused."""
+        """Return a column as float64[n], NaN where missing; infinite values raise an error."""
         array = self.column(column)
         try:
             values: Doubles = self._spread(column, "numbers", self._floats)
@@ -187,7 +187,7 @@ class Chunk:
         return values
 
     def numbers(self, name: str, feature: Numeric | Categorical) -> Doubles:
-        """Return the numbers of a feature before its transform or boundaries, float64[n], NaN if missing."""
+        """Return a feature's numbers before its transform or boundaries, float64[n], NaN if missing."""
         column = feature.column or name
         if isinstance(feature, Numeric) and feature.sequence:  # of all events, one after another
             counts, values = flattened(self._lists(column, feature.separator))
@@ -201,7 +201,7 @@ class Chunk:
         return values
 
     def _lists(self, column: str, separator: str | None, *, brackets: bool = True) -> pa.Array:
-        """Return a column as lists, text split at the separator; `DataError` if it holds none."""
+        """Return a column as lists, text split at the separator; `DataError` if it has no lists."""
         lists = as_lists(self.column(column), separator, self._missing.texts, brackets=brackets)
         if lists is None:
             raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
@@ -219,7 +219,7 @@ class Chunk:
         return self._bags(column, feature) if feature.multi else Jagged(self._single(column, feature))
 
     def _single(self, column: str, feature: Categorical) -> Ids:
-        """Return one id per row: of the value, or of its interval, the number of boundaries <= value."""
+        """Return one id per row: of the value, or of its interval (the number of boundaries <= value)."""
         boundaries = feature.boundaries
         if boundaries is None and feature.time is None:
             return self.hashed(column)
@@ -253,45 +253,51 @@ class Chunk:
         check_values(array.type, feature.weight_separator, f"{self.origin.file}, column {column!r}")
         (counts, values), weights = flattened(array), None
         if feature.weight_separator is not None:
-            values, given = cut_weights(values, feature.weight_separator)
-            weights = self._weights(column, given, counts)
+            values, weight_texts = cut_weights(values, feature.weight_separator)
+            weights = self._weights(column, weight_texts, counts)
         elif feature.weights is not None:
             weights = self._weights_beside(feature, counts)
         ids = self._inner(column, values, counts)._single(column, feature)
         return _trimmed(ids, np.append(0, np.cumsum(counts)), limit, weights, last=last)
 
     def _inner(self, column: str, values: pa.Array, counts: Offsets) -> Chunk:
-        """Return a chunk of the values in lists, `counts[i]` of row i, whose errors name the row."""
+        """Return a chunk of list values, `counts[i]` of them from row i; its errors name the row."""
         origin = replace(self.origin, rows=np.repeat(self.origin.rows, counts))
         return Chunk(pa.table({column: values}), origin, self.salt, self._missing, {})
 
     def _weights_beside(self, feature: Categorical, counts: Offsets) -> Floats:
-        """Return the weights in the column of its own of a feature with `counts[i]` values in row i."""
+        """Return the weights from a feature's weight column; row i has `counts[i]` values."""
         column = feature.weights or ""
-        own, values = flattened(self._lists(column, feature.separator))
-        why = "each value has a weight of its own"
-        self._refuse(column, own, own != counts, "the number of weights, {}, is not that of values", why)
+        weight_counts, values = flattened(self._lists(column, feature.separator))
+        why = "each value needs its own weight"
+        self._refuse(
+            column,
+            weight_counts,
+            weight_counts != counts,
+            "the row has {} weights, but another number of values",
+            why,
+        )
         return self._weights(column, values, counts)
 
     def _weights(self, column: str, values: pa.Array, counts: Offsets) -> Floats:
         """Return weights of values, float32, 1 where missing; finite and >= 0."""
         inner = self._inner(column, values, counts)
-        found = inner.numeric(column, Numeric(missing=1.0), lambda given: given)
-        inner._refuse(column, found, found < 0, "value {:g} is not a weight", "weights are numbers >= 0")
-        return found
+        weights = inner.numeric(column, Numeric(missing=1.0), lambda given: given)
+        inner._refuse(column, weights, weights < 0, "value {:g} is not a weight", "weights are numbers >= 0")
+        return weights
 
     def _refuse_lists(self, column: str, array: pa.Array) -> None:
-        """Raise `DataError` for the first text that looks like several values: nothing separates them."""
+        """Raise `DataError` for the first text that looks like several values without a separator."""
         several = pc.match_substring_regex(array.cast(pa.string()), r"[^|;,\t]\s*[|;,\t]\s*[^|;,\t\s]")
         row = pc.index(several, True).as_py()
         if row >= 0:
             value = array[row].as_py()
             sign = next(sign for sign in "|;,\t" if sign in str(value))
             raise DataError(
-                f"value {str(value)[:60]!r} would be one id",
+                f"value {str(value)[:60]!r} would become one id",
                 where=self.origin.at(row, column),
-                why="the feature has multi: true, but no separator that would split it",
-                fix=f"set separator: {sign!r}; or remove multi: true, if it is one value",
+                why="the feature has multi: true, but no separator to split the value",
+                fix=f"set separator: {sign!r}; or remove multi: true, if the text is a single value",
             )
 
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
@@ -308,17 +314,17 @@ class Chunk:
         """Return a vector feature, float32[n, dim]."""
         column, dim = feature.column or name, feature.dim
         lists = self._lists(column, feature.separator)
-        counts, given = flattened(lists)
+        counts, values_in_lists = flattened(lists)
         fix = f"correct the value, or leave it empty to mean zeros; dim is {dim}"
         wrong = (counts != dim) & (counts > 0)
-        self._refuse(column, counts, wrong, "a vector has {} numbers", f"the schema says {dim}", fix)
-        numbers = self._inner(column, given, counts).numeric(column, Numeric(), lambda found: found)
+        self._refuse(column, counts, wrong, "a vector has {} numbers", f"the schema declares dim {dim}", fix)
+        numbers = self._inner(column, values_in_lists, counts).numeric(column, Numeric(), lambda found: found)
         values = np.zeros((len(lists), dim), np.float32)
         values[counts > 0] = numbers.reshape(-1, dim)
         return values
 
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats | Doubles, Bools | None]:
-        """Return (labels [n, labels] as in `Batch.labels`, bool[n, labels] or None when all are known)."""
+        """Return (labels [n, labels] as in `Batch.labels`, bool[n, labels] or None if all are known)."""
         numbers = any(label.kind == "regression" for label in labels)
         values = np.empty((self.table.num_rows, len(labels)), np.float64 if numbers else np.float32)
         known = np.ones(values.shape, np.bool_)
@@ -345,20 +351,20 @@ class Chunk:
         return self._binary(column, known)
 
     def _target(self, label: Label, column: str, known: Bools) -> Doubles:
-        """Return the numbers of a regression label; 0 where it is not known."""
+        """Return the numbers of a regression label; 0 where it is unknown."""
         values = self.floats(column)
         self._refuse_missing(column, np.isnan(values) & known)
         large = np.abs(values) > np.finfo(np.float32).max
         self._refuse(column, values, large & known, "value {:g} is too large for float32", _NO_LEARNING)
         if label.loss == "poisson":
-            bad, why = (values < 0) & known, "loss poisson is for numbers >= 0, such as counts"
+            bad, why = (values < 0) & known, "loss poisson needs numbers >= 0, such as counts"
             self._refuse(
-                column, values, bad, "value {:g} is negative", why, "correct it, or use loss: squared"
+                column, values, bad, "value {:g} is negative", why, "correct the value, or use loss: squared"
             )
         return np.where(known, values, 0.0)
 
     def _class(self, label: Label, column: str, known: Bools) -> npt.NDArray[Any]:
-        """Return the index of each row's class; 0 where the label is not known."""
+        """Return the index of each row's class; 0 where the label is unknown."""
         if isinstance(label.classes, tuple):
             ids = self.hashed(column)
             self._refuse_missing(column, (ids == _MISSING) & known)
@@ -375,30 +381,28 @@ class Chunk:
         if (bad & known).any():
             shown = [repr(value)[:60] for value in self.column(column).to_pylist()]
             why = f"classes are {allowed if len(allowed) <= 60 else allowed[:57] + '...'}"
-            fix = "correct the value, or name it in the label's classes"
-            self._refuse(column, shown, bad & known, "value {} is none of the classes", why, fix)
+            fix = "correct the value, or add it to the label's classes"
+            self._refuse(column, shown, bad & known, "value {} is not one of the classes", why, fix)
         return np.where(known, index, 0)
 
     def _binary(self, column: str, known: Bools) -> Doubles:
-        """Return 0 or 1 for each row; 0 where the label is not known."""
+        """Return 0 or 1 for each row; 0 where the label is unknown."""
         try:
             values = self.floats(column)
         except DataError as error:
-            fix = (
-                "name the values that count as 1: positive: [yes] in a recipe, Label(positive=...) in Python"
-            )
+            fix = "list the values that mean 1: positive: [yes] in a recipe, Label(positive=...) in Python"
             raise DataError(
                 error.what, where=error.where, why="a label or mask is 0 or 1", fix=fix
             ) from error
         self._refuse_missing(column, np.isnan(values) & known)
         bad = (values != 0) & (values != 1) & known
-        fix = "give the label positive or threshold, or kind regression or multiclass, or correct it"
+        fix = "correct the value, set the label's positive or threshold, or use kind regression or multiclass"
         self._refuse(column, values, bad, "value {:g} is neither 0 nor 1", "a label or mask is 0 or 1", fix)
         return np.where(known, values, 0.0)
 
     def _refuse_missing(self, column: str, missing: Bools) -> None:
-        why = "nothing can be learned from the row for this label"
-        fix = "drop such rows, or give Label(mask=...) a column that says where the label is known"
+        why = "the model cannot learn this label from the row"
+        fix = "drop such rows, or set mask (Label(mask=...)) to a column that is 1 where the label is known"
         self._refuse(column, missing, missing, "a label is missing", why, fix)
 
     def weights(self, column: str) -> Floats:
@@ -410,7 +414,7 @@ class Chunk:
     def _refuse(
         self, column: str, values: Any, bad: Bools, what: str, why: str, fix: str = "correct the value"
     ) -> None:
-        """Raise `DataError` for the first bad row, if any; `what` has a place for its value."""
+        """Raise `DataError` for the first bad row, if any; `what` has a placeholder for its value."""
         if bad.any():
             row = int(np.argmax(bad))
             raise DataError(what.format(values[row]), where=self.origin.at(row, column), why=why, fix=fix)
@@ -419,38 +423,38 @@ class Chunk:
 def _sequence(
     chunk: Chunk, schema: Schema, name: str, steps: Mapping[str, Callable[[Doubles], Doubles]]
 ) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
-    """Return the ids and the numbers of the events of a sequence; all have the same offsets."""
+    """Return the ids and numbers of a sequence's events; all have the same offsets."""
     group, lists = schema.sequences[name], dict[str, tuple[str, pa.Array]]()
-    for own in (*group.ids, *group.numbers):
-        feature = schema.features[own]
-        column = feature.column or own
+    for feature_name in (*group.ids, *group.numbers):
+        feature = schema.features[feature_name]
+        column = feature.column or feature_name
         text = isinstance(feature, Categorical)
-        lists[own] = column, chunk._lists(column, feature.separator, brackets=not text)
+        lists[feature_name] = column, chunk._lists(column, feature.separator, brackets=not text)
     counts, values = align(name, lists, chunk.origin)
-    kept, offsets = within(np.append(0, np.cumsum(counts)), group.max_values, last=group.keep == "last")
+    mask, offsets = within(np.append(0, np.cumsum(counts)), group.max_values, last=group.keep == "last")
     ids, events = dict[str, Jagged](), dict[str, Jagged]()
-    for own, (column, _) in lists.items():
-        given = values[own] if kept is None else values[own].filter(pa.array(kept))
-        inner, feature = chunk._inner(column, given, np.diff(offsets)), schema.features[own]
+    for feature_name, (column, _) in lists.items():
+        events_kept = values[feature_name] if mask is None else values[feature_name].filter(pa.array(mask))
+        inner, feature = chunk._inner(column, events_kept, np.diff(offsets)), schema.features[feature_name]
         if isinstance(feature, Categorical):
-            ids[own] = _reduced(Jagged(inner._single(column, feature), offsets), feature, chunk.salt)
+            ids[feature_name] = _reduced(Jagged(inner._single(column, feature), offsets), feature, chunk.salt)
         elif isinstance(feature, Numeric):
-            events[own] = Jagged(inner.numeric(column, _one(feature), steps[own]), offsets)
+            events[feature_name] = Jagged(inner.numeric(column, _one(feature), steps[feature_name]), offsets)
     return ids, events
 
 
 def _one(feature: Numeric) -> Numeric:
-    """Return a feature of events as one of samples: there is one number for each."""
+    """Return an event feature as a sample feature with one number per event."""
     return replace(feature, sequence=None, separator=None)
 
 
 def reduced(ids: Ids, feature: Categorical, salt: int) -> Ids:
-    """Return ids with those outside the feature's vocabulary made one, and mapped to its buckets."""
+    """Return ids with out-of-vocabulary ids merged into one, then mapped to the feature's buckets."""
     if feature.vocabulary is not None:
-        known, outside = _vocabulary(feature.vocabulary, salt)
-        ids = np.where(np.isin(ids, known) | (ids == _MISSING), ids, outside)
+        inside, outside = _vocabulary(feature.vocabulary, salt)
+        ids = np.where(np.isin(ids, inside) | (ids == _MISSING), ids, outside)
     if feature.buckets is not None:
-        # One is added so that no real value becomes MISSING_ID.
+        # Add 1 so that no real value becomes MISSING_ID.
         ids = np.where(ids == _MISSING, _MISSING, ids % np.uint64(feature.buckets) + np.uint64(1))
     return ids
 
@@ -462,12 +466,12 @@ def _reduced(jagged: Jagged, feature: Categorical, salt: int) -> Jagged:
 
 @lru_cache(maxsize=256)
 def _vocabulary(values: tuple[str | int, ...], salt: int) -> tuple[Ids, np.uint64]:
-    """Return the ids of the values of a vocabulary, and that of all others."""
+    """Return the ids of a vocabulary's values, and the id shared by all other values."""
     return hash_ids(list(map(str, values)), salt), hash_ids(["\x00 outside the vocabulary"], salt)[0]
 
 
 def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array | None = None) -> DataError:
-    """Return the error that names the first value of a column that is neither a number nor "missing"."""
+    """Return the error for a column's first value that is neither a number nor "missing"."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     for row in range(len(array)) if is_text(array.type) else ():
         try:
@@ -476,29 +480,29 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
             value = array[row].as_py()
             shown = value if isinstance(value, str) else repr(value)
             return DataError(
-                f"value {shown[:60]!r} is no number",
+                f"value {shown[:60]!r} is not a number",
                 where=origin.at(row, column),
                 why="the schema uses this column as a number",
-                fix="correct it, leave it empty to mean missing, or declare the feature categorical; "
-                f"for a label, say what counts as 1, positive: [{shown[:60]}], or kind: multiclass",
+                fix="correct the value, leave it empty to mean missing, or declare the feature categorical; "
+                f"for a label, set positive: [{shown[:60]}] if the value means 1, or kind: multiclass",
             )
     return DataError(
         f"a column of type {array.type} cannot be a number",
         where=f"{origin.file}, column {column!r}",
         why="the schema uses this column as a number",
-        fix="convert the column, or declare the feature categorical (a label: multiclass)",
+        fix="convert the column, or declare the feature categorical (for a label: kind: multiclass)",
     )
 
 
 def no_time(array: pa.Array, origin: Origin, column: str, missing: pa.Array) -> DataError:
-    """Return the error that names the first value of a column that is no time."""
+    """Return the error for a column's first value that is not a time."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     for row in range(len(array)) if is_text(array.type) else ():
         try:
             to_seconds(array.slice(row, 1), missing)
         except pa.ArrowInvalid:
             return DataError(
-                f"value {str(array[row].as_py())[:60]!r} is no time",
+                f"value {str(array[row].as_py())[:60]!r} is not a time",
                 where=origin.at(row, column),
                 why="the recipe or schema uses this column as a time",
                 fix="write times as 2024-01-31 08:05:30, or as seconds since 1970; empty means missing",
@@ -512,7 +516,7 @@ def no_time(array: pa.Array, origin: Origin, column: str, missing: pa.Array) -> 
 
 
 def _same(one: pa.Array, other: pa.Array) -> bool:
-    """Tell whether two arrays are the same memory (both alive, so addresses cannot have been reused)."""
+    """Return whether two arrays share memory (both are alive, so addresses cannot have been reused)."""
     if len(one) != len(other) or one.offset != other.offset or one.type != other.type:
         return False
     return [b and b.address for b in one.buffers()] == [b and b.address for b in other.buffers()]
@@ -521,16 +525,16 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
 def _trimmed(
     ids: Ids, offsets: Offsets, limit: int | None, weights: Floats | None = None, *, last: bool = False
 ) -> Jagged:
-    """Drop missing values, then all but the first, or last, `limit` of each sample."""
+    """Drop missing values, then keep the first (or last) `limit` values of each sample."""
     real = ids != _MISSING
     if not real.all():
         before = np.concatenate(([0], np.cumsum(real)))
         ids, offsets = ids[real], before[offsets]
         weights = None if weights is None else weights[real]
-    kept, offsets = within(offsets, limit, last=last)
-    if kept is not None:
-        ids = ids[kept]
-        weights = None if weights is None else weights[kept]
+    mask, offsets = within(offsets, limit, last=last)
+    if mask is not None:
+        ids = ids[mask]
+        weights = None if weights is None else weights[mask]
     return Jagged(ids, offsets.astype(np.int64, copy=False), weights)
 
 

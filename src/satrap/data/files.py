@@ -1,4 +1,4 @@
-"""Finding and opening files: local paths, globs and fsspec URLs."""
+"""File discovery and access: local paths, globs and fsspec URLs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".feather", ".ipc"),
 }
-"""Format -> the suffixes that mean it."""
+"""Format -> its file name suffixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class File:
         return self.path if isinstance(self.system, LocalFileSystem) else None
 
     def open(self) -> Any:
-        """Open for reading bytes; `DataError` if that is impossible."""
+        """Open for reading bytes; `DataError` if the file cannot be opened."""
         with reading(self.name):
             return self.system.open(self.path, "rb")
 
@@ -47,71 +47,71 @@ class File:
             return int(self.system.size(self.path) or 0)
 
     def version(self) -> str:
-        """Return a text that changes with the file: its time of change, or the tag of an object store."""
+        """Return a text that changes with the file: its modification time, or its tag in an object store."""
         with reading(self.name):
             if self.local is not None:
                 return str(os.stat(self.local).st_mtime_ns)
             about = self.system.info(self.path)
-        known = ("etag", "md5hash", "crc32c", "mtime", "last_modified", "lastmodified", "updated", "created")
-        found = {key.lower().replace("-", ""): value for key, value in about.items()}
-        return next((str(found[key]) for key in known if found.get(key) is not None), "")
+        tags = ("etag", "md5hash", "crc32c", "mtime", "last_modified", "lastmodified", "updated", "created")
+        values = {key.lower().replace("-", ""): value for key, value in about.items()}
+        return next((str(values[key]) for key in tags if values.get(key) is not None), "")
 
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn failures of the file system into `DataError`."""
+    """Convert file system errors to `DataError`."""
     try:
         yield
     except OSError as error:
         raise DataError(
             f"cannot read the file: {error.strerror or error}",
             where=name,
-            fix="check that it exists and may be read",
+            fix="check that the file exists and is readable",
         ) from error
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise `DataError` if a path leads to a pipe, a device or a socket: reading one could wait forever."""
+    """Raise `DataError` for a pipe, a device or a socket: reading from it could block forever."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        return  # opening it will raise a better error
+        return  # opening the file raises a better error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise DataError("this is a pipe or a device, not a file", where=str(path), fix="give a file")
+        raise DataError("the path is a pipe or a device, not a file", where=str(path), fix="give a file")
 
 
 def find_files(sources: Any) -> list[File]:
     """Return the files of a path (text or `PathLike`), glob, URL or list of them; each glob sorted by name.
 
-    Raises `DataError` if nothing matches, `ConfigError` if the file system of a URL is not installed or a
-    source is no path.
+    Raises `DataError` if nothing matches, `ConfigError` if a URL's file system is not installed, or a
+    source is not a path.
     """
     several = isinstance(sources, Sequence) and not isinstance(sources, str)
     files: list[File] = []
     for source in list(sources) if several else [sources]:
         if not isinstance(source, str | os.PathLike):
             raise ConfigError(
-                f"a data source of type {type(source).__name__} is not understood",
+                f"a data source of type {type(source).__name__} is not supported",
                 fix="give a path, glob, URL, pyarrow.Table, DataFrame, or dict of columns",
             )
         files.extend(_expand(os.fspath(source)))
     if not files:
-        raise DataError("the list of files is empty", fix="name at least one file")
+        raise DataError("the list of files is empty", fix="give at least one file")
     return files
 
 
 def files_in(folder: str) -> Iterator[tuple[str, File]]:
-    """Yield (path inside the folder, file) of each file in a folder and its subfolders, in no set order.
+    """Yield (path inside the folder, file) of each file in a folder and its subfolders, in arbitrary order.
 
-    A folder that does not exist has none. Raises `DataError` if it cannot be listed.
+    A folder that does not exist yields nothing. Raises `DataError` if the folder cannot be listed.
     """
     system, path = _system(folder)
     with reading(folder):
-        system.invalidate_cache()  # of what was listed before
+        system.invalidate_cache()  # discard earlier listings
         paths = system.find(path)
-    for found in paths:
-        inside = found[len(path) :].lstrip("/")
-        yield inside, File(system, found, f"{folder.rstrip('/')}/{inside}")
+    for file_path in paths:
+        inside = file_path[len(path) :].lstrip("/")
+        yield inside, File(system, file_path, f"{folder.rstrip('/')}/{inside}")
 
 
 def _expand(source: str) -> list[File]:
@@ -123,24 +123,24 @@ def _expand(source: str) -> list[File]:
             paths = sorted(p for p in system.glob(_literal(system, path)) if not system.isdir(p))
         if paths == [path] and system.isdir(path):
             raise DataError(
-                "this is a folder, not a file", where=source, fix=f"write {source.rstrip('/')}/*.parquet"
+                "the path is a folder, not a file", where=source, fix=f"give {source.rstrip('/')}/*.parquet"
             )
         if not paths or not system.exists(paths[0]):
             raise _not_found(system, path, source)
-        for found in paths if isinstance(system, LocalFileSystem) else ():
-            check_regular(found)
+        for file_path in paths if isinstance(system, LocalFileSystem) else ():
+            check_regular(file_path)
     shown: Callable[[str], str] = system.unstrip_protocol if "://" in source else str
     if shown is str and not os.path.isabs(source) and not source.startswith("~"):
-        shown = os.path.relpath  # as the user wrote it: relative stays relative
+        shown = os.path.relpath  # as given: a relative path stays relative
     return [File(system, path, shown(path)) for path in paths]
 
 
 def _literal(system: Any, path: str) -> str:
-    """Return a glob in which the brackets of folders that are there stand for themselves."""
+    """Return a glob in which brackets in the names of existing folders are literal."""
     folders, _, name = path.rpartition("/")
     parts = folders.split("/")
     there = ["[" in part and system.isdir("/".join(parts[: i + 1])) for i, part in enumerate(parts)]
-    escaped = [p.replace("[", "[[]") if known else p for p, known in zip(parts, there, strict=True)]
+    escaped = [p.replace("[", "[[]") if is_literal else p for p, is_literal in zip(parts, there, strict=True)]
     return "/".join([*escaped, name])
 
 
@@ -149,10 +149,11 @@ def _system(source: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(os.path.expanduser(source))
     except ImportError as error:
         raise ConfigError(
-            f"the file system of {source!r} is not installed: {error}", fix="install the package it names"
+            f"the file system of {source!r} is not installed: {error}",
+            fix="install the package named in the message",
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{source!r} is no path or known URL: {error}") from error
+        raise ConfigError(f"{source!r} is not a path or a supported URL: {error}") from error
     return system, path
 
 
@@ -166,16 +167,17 @@ def _not_found(system: Any, path: str, source: str) -> DataError:
     return DataError(
         what,
         where=source,
-        fix=f"{did_you_mean(name, names)}check the path; relative paths start at the current folder",
+        fix=f"{did_you_mean(name, names)}check the path; relative paths start in the current folder",
     )
 
 
 def guess_format(name: str) -> str:
-    """Return the format that a file name's suffix means; `ConfigError` if none."""
+    """Return the format of a file name's suffix; `ConfigError` if the suffix is unknown."""
     suffix = os.path.splitext(name.lower().removesuffix(".gz"))[1]
     for kind, suffixes in FORMATS.items():
         if suffix in suffixes:
             return kind
     raise ConfigError(
-        f"cannot tell the format of {name!r} from its name", fix=f"give format: one of {', '.join(FORMATS)}"
+        f"the format of {name!r} cannot be inferred from its name",
+        fix=f"set format to one of {', '.join(FORMATS)}",
     )

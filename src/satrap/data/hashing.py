@@ -1,16 +1,16 @@
-"""Ids: one 64-bit number per value, the same whether it comes as integer, text, float, date or truth value.
+"""Ids: one 64-bit number per value, the same for an integer, text, float, date or truth value.
 
 The rules (changing one orphans the trained rows of the values it concerns):
 
-1. Every value is first brought to one form, see `satrap.data.canonical`.
+1. Every value is first converted to its canonical form, see `satrap.data.canonical`.
 2. An integer has the id `mix(value + mix(salt + G))` modulo 2**64, where `value` is in two's complement,
    G = 0x9E3779B97F4A7C15 and `mix` is the finalizer of SplitMix64 with Stafford's constants "Mix13", a
-   bijection of 64-bit numbers. So integers never collide, except -k with 2**64 - k, which are the same 64
+   bijection of 64-bit numbers. So integers never collide, except -k with 2**64 - k, which have the same 64
    bits.
 3. Text has the id XXH64(UTF-8 bytes, seed = salt modulo 2**64).
 4. Null, NaN, empty text and the texts that mean missing are `MISSING_ID` (0). A value whose hash is 0 gets
    the id G.
-5. A column of ids, as `satrap prepare` writes them, is taken as it is.
+5. A column of ids, as written by `satrap prepare`, is used unchanged.
 6. A combination of columns folds their ids from left to right: `id = mix(id * G + next)`.
 
 XXH64 is the 64-bit xxHash by Yann Collet (specification in the xxHash repository, doc/xxhash_spec.md).
@@ -47,7 +47,7 @@ Bytes = npt.NDArray[np.uint8]
 NOTHING: Ids = np.empty(0, np.uint64)
 """No id means missing."""
 _WHOLE = {2: (-(2.0**11), 2.0**11), 4: (-(2.0**24), 2.0**24), 8: (-(2.0**63), 2.0**64)}
-"""By bytes of a float: the range in which whole ones count as the integer."""
+"""Bytes of a float -> the range in which whole floats count as integers."""
 
 
 @compiled(nogil=True, inline="always")
@@ -129,9 +129,9 @@ def _text_id(d: Bytes, start: int, end: int, key: Any, seed: Any) -> Any:
         if kind == canonical.UNDECIDED:
             return _canonical_id(d, start, end, key, seed)
     elif first | 32 == _T or first | 32 == _F:
-        known = canonical.truth(d, start, end)
-        if known >= 0:
-            return _real(_mix(U(known) + key))
+        truth = canonical.truth(d, start, end)
+        if truth >= 0:
+            return _real(_mix(U(truth) + key))
     return _real(_xxh64(d, start, end, seed))
 
 
@@ -159,8 +159,8 @@ def _hash_text(d: Bytes, offsets: Any, key: Any, seed: Any, out: Ids) -> None:
 @_jit
 def _forget(ids: Ids, missing: Ids) -> None:
     for i in range(len(ids)):
-        for one in missing:
-            if ids[i] == one:
+        for missing_id in missing:
+            if ids[i] == missing_id:
                 ids[i] = _MISSING
 
 
@@ -181,7 +181,7 @@ def _hash_words(
     ends: Offsets,
     out: Ids,
 ) -> int:
-    """Hash the words that are not missing; return how many, or minus one if `out` is too short."""
+    """Hash the words that are not missing; return their number, or -1 if `out` is too short."""
     count, width = 0, len(sep)
     d, offsets = text
     for row in range(len(offsets) - 1):
@@ -212,26 +212,26 @@ def _hash_words(
 
 @cache
 def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
-    """Return (what is added to integers, the XXH64 seed) of a salt."""
+    """Return (the offset added to integers, the XXH64 seed) of a salt."""
     mask = 2**64 - 1
     return U(_mix(U((salt + int(_GOLDEN)) & mask))), U(salt & mask)
 
 
 @checked()
 def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
-    """Return the ids of values; the rules are at the top of this module.
+    """Return the ids of values; the module docstring has the rules.
 
     Args:
         values: pyarrow array (integer, float, boolean, text, bytes, dictionary, date, time, time stamp,
             decimal, ids), one-dimensional NumPy array, pandas Series or list.
-        salt: mixed into every id, as `Schema.salt`.
-        missing: ids of the texts that mean missing, besides empty text.
+        salt: mixed into every id, see `Schema.salt`.
+        missing: ids of texts that mean missing, in addition to empty text.
 
     Returns:
         uint64[n]; `MISSING_ID` where a value is missing.
 
     Raises:
-        DataError: a type that cannot be an id (lists, structs, durations, mixed types), ids of another salt.
+        DataError: a type that cannot be an id (lists, structs, durations, mixed), or ids with another salt.
     """
     array = as_array(values)
     if pa.types.is_dictionary(array.type):
@@ -260,7 +260,7 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
 
 
 def hash_integers(values: npt.NDArray[np.int64], salt: int, missing: Ids) -> Ids:
-    """Return what `hash_ids` does of int64[n], in a third of the time that a short array takes there."""
+    """Return the same as `hash_ids` for int64[n]; three times as fast for short arrays."""
     out = np.empty(len(values), np.uint64)
     _hash_integers(values, salt_key(salt)[0], out)
     if len(missing):
@@ -276,27 +276,27 @@ def _as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_nested(kind):
         raise DataError(
             f"a column of type {kind} cannot be one id per row",
-            why="a single-valued feature has exactly one value per sample",
+            why="a single-valued feature needs exactly one value per sample",
             fix="declare the feature with multi: true"
             if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-            else "make lists, or columns of single values, of it when you write the file",
+            else "write the column as lists or as several single-valued columns",
         )
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         array = array.cast(pa.timestamp(kind.unit))  # the same instant in UTC
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
     if not pa.types.is_duration(kind):
-        with suppress(pa.ArrowNotImplementedError):  # pyarrow's word for a type without such a conversion
+        with suppress(pa.ArrowNotImplementedError):  # the type has no conversion to text
             return array.cast(pa.string())
     raise DataError(
         f"a column of type {kind} cannot be an id",
-        why="files write such values in different ways, so one value would get several ids",
+        why="files write such values differently, so the same value could get several ids",
         fix="convert the column to numbers or text",
     )
 
 
 def _hash_dictionary(array: pa.DictionaryArray, salt: int, missing: Ids) -> Ids:
-    """Hash each distinct value once, then spread."""
+    """Hash each unique value once, then expand."""
     table = np.append(hash_ids(array.dictionary, salt, missing), _MISSING)
     indices = array.indices.cast(pa.int64()).fill_null(len(table) - 1)
     ids: Ids = table[indices.to_numpy(zero_copy_only=False)]
@@ -306,7 +306,7 @@ def _hash_dictionary(array: pa.DictionaryArray, salt: int, missing: Ids) -> Ids:
 def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
     out = np.full(len(values), _MISSING, np.uint64)
     wide = values.astype(np.float64, copy=False)
-    # Beyond this range, the shortest digits that a program writes for a float may be another whole number.
+    # Beyond this range, the shortest text of a float may be another whole number.
     low, high = _WHOLE[values.itemsize]
     whole = (np.trunc(wide) == wide) & (wide >= low) & (wide < high)
     key = salt_key(salt)[0]
@@ -319,7 +319,7 @@ def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
     other = ~whole & ~np.isnan(wide)
     if other.any():
         distinct, inverse = np.unique(values[other], return_inverse=True)
-        # str of a NumPy scalar is the shortest text that reads back as the same number of that width.
+        # str of a NumPy scalar is the shortest text that parses to the same number of that width.
         out[other] = hash_ids(pa.array([str(v) for v in distinct], pa.string()), salt)[inverse]
     return out
 
@@ -327,10 +327,10 @@ def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
 def split_ids(
     array: pa.Array, separator: str, limit: int, salt: int, missing: Ids = NOTHING
 ) -> tuple[Ids, Offsets]:
-    """Return the ids of the words of each text, uint64[words], and where each row's begin, int64[n + 1].
+    """Return the ids of the words of each text, uint64[words], and the row offsets, int64[n + 1].
 
-    Missing words are dropped: empty ones, and words whose id is in `missing`. Of a row, the first `limit`
-    words count.
+    Missing words are dropped: empty words, and words whose id is in `missing`. Only the first `limit` words
+    of a row count.
     """
     text, key = bytes_of(array), salt_key(salt)
     sep = np.frombuffer(separator.encode(), np.uint8)
@@ -346,7 +346,7 @@ def split_ids(
 
 
 def cross_ids(columns: Sequence[Ids]) -> Ids:
-    """Return one id per combination, uint64[n]; order matters; missing only where every part is missing."""
+    """Return one id per combination, uint64[n]; order matters; missing only if every part is missing."""
     ids = columns[0]
     missing = ids == _MISSING
     for column in columns[1:]:

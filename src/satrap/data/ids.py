@@ -1,4 +1,4 @@
-"""Columns that hold ids, not values that have ids: `satrap prepare` writes them, all readers know them."""
+"""Columns of ready-made ids, written by `satrap prepare` and supported by all readers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from satrap.schema import MISSING_ID
 
 
 class IdType(pa.ExtensionType):  # type: ignore[misc]
-    """Arrow's type of ids that were hashed with a salt; null means missing.
+    """Arrow type of ids that were hashed with a salt; null means missing.
 
-    Files keep it beside the numbers, so no recipe has to say which columns are hashed. Programs that do not
-    know it read uint64.
+    The type is stored in the file, so a recipe need not list the hashed columns. Programs that do not know
+    the type read uint64.
 
     Args:
         salt: of the hash, as `Schema.salt`.
@@ -43,12 +43,12 @@ def id_array(ids: Ids, salt: int) -> pa.Array:
 
 
 def ids_of(array: pa.Array, salt: int) -> Ids:
-    """Return the ids of an array of `IdType`, uint64[n], a copy; `DataError` if their salt is another one."""
+    """Return the ids of an array of `IdType`, uint64[n], a copy; `DataError` if they have another salt."""
     if array.type.salt != salt:
         raise DataError(
-            f"the ids were hashed with salt {array.type.salt}, and salt {salt} is asked for",
-            why="a value would have two different ids",
-            fix=f"set salt: {array.type.salt}, or prepare the data again",
+            f"the ids were hashed with salt {array.type.salt}, but the schema has salt {salt}",
+            why="the same value would have two ids",
+            fix=f"set salt: {array.type.salt}, or run satrap prepare again",
         )
     ids: Ids = array.storage.fill_null(MISSING_ID).to_numpy(zero_copy_only=False).copy()
     return ids

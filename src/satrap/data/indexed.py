@@ -1,4 +1,4 @@
-"""Sources whose row counts are known before reading: Parquet, Arrow files, memory."""
+"""Sources with row counts known before reading: Parquet, Arrow files, memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from satrap.data.source import Cursor, Origin, Piece, Scan, permutation
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that can be read on their own: a Parquet row group, an Arrow record batch, a slice of a table.
+    """Rows that can be read separately: a Parquet row group, an Arrow record batch, a slice of a table.
 
-    `file` is the index of its file, `index` its place in the file, `file_row` the first of its `rows` rows.
+    `file` is the index of its file, `index` its position there, `file_row` the first of its `rows` rows.
     """
 
     file: int
@@ -32,9 +32,9 @@ class IndexedSource(ABC):
     """Base of sources made of parts with known row counts.
 
     Shuffling permutes the files and the parts inside each file. Each worker takes a contiguous range of the
-    kept rows in that order, so it reads hardly more than its share; ranges differ by at most one row.
+    kept rows in that order, so it reads little more than its shard; ranges differ by at most one row.
 
-    A cursor is [part in pass order, row in the part]. `schemas` are the columns of each file, `counts` the
+    A cursor is [part in scan order, row in the part]. `schemas` are the columns of each file, `counts` the
     rows of its parts.
     """
 
@@ -75,24 +75,24 @@ class IndexedSource(ABC):
             kept_raw = scan.raw_of(self._schemas[part.file].names)
             for offset, table in self.read(part, row, list(dict.fromkeys([*scan.names, *kept_raw]))):
                 before = int(first[place]) + scan.kept_before(start + offset) - scan.kept_before(start)
-                kept = scan.kept(start + offset, table.num_rows)
-                rows = kept[max(low - before, 0) : high - before]
+                indices = scan.kept(start + offset, table.num_rows)
+                rows = indices[max(low - before, 0) : high - before]
                 if len(rows):
                     origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
                     table = table.slice(rows[0], len(rows)) if scan.rows is None else taken(table, rows)
                     raw = None if scan.raw is None else table.select(kept_raw)
                     yield Piece(table.select(scan.names), origin, [place, offset], raw)
-                if before + len(kept) >= high:
+                if before + len(indices) >= high:
                     return
             place, row = place + 1, 0
 
     def num_rows(self, scan: Scan) -> int | None:
-        """Return how many rows the worker reads."""
+        """Return the number of rows the worker reads."""
         low, high = self._share(scan)
         return high - low
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
-        """Return the share of the worker's rows before the cursor."""
+        """Return the fraction of the worker's rows before the cursor."""
         low, high = self._share(scan)
         done = int(self._kept_before(self._order(scan.order), scan)[cursor[0]]) + cursor[1] - low
         return min(1.0, max(0.0, done / max(1, high - low)))
@@ -107,7 +107,7 @@ class IndexedSource(ABC):
         )
 
     def _kept_before(self, order: npt.NDArray[np.int64], scan: Scan) -> npt.NDArray[np.int64]:
-        """Return, for each part in pass order and the end, how many kept rows come before it."""
+        """Return the number of kept rows before each part in scan order, and before the end."""
         counts = [scan.kept_before(self._starts[i + 1]) - scan.kept_before(self._starts[i]) for i in order]
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
@@ -117,7 +117,7 @@ class IndexedSource(ABC):
 
 
 class IndexedFiles(IndexedSource):
-    """Base of sources of files made of such parts.
+    """Base of file sources made of such parts.
 
     Each of the `inputs` has the columns in `schemas` and the rows in `counts`.
     """
@@ -130,17 +130,17 @@ class IndexedFiles(IndexedSource):
 
     @abstractmethod
     def single(self, file: int) -> IndexedFiles:
-        """Return the source of one of the files."""
+        """Return the source of a single file."""
 
     def rows_by_file(self) -> Sequence[int | None]:
-        """Return how many rows each file has."""
+        """Return the number of rows of each file."""
         counts = [0] * self.files
         for part in self._parts:
             counts[part.file] += part.rows
         return counts
 
     def offset(self, cursor: Cursor) -> int:
-        """Return how many bytes of a single file are before the part at a cursor, by the share of rows."""
+        """Return the estimated bytes of a single file before the part at a cursor, in proportion to rows."""
         rows, before = int(self._starts[-1]), int(self._starts[cursor[0]])
         return self.inputs[0].size() * before // max(1, rows)
 

@@ -1,4 +1,4 @@
-"""Columns from a small side table, for example the attributes of a book beside its ratings."""
+"""Columns joined from a small side table, for example book attributes added to ratings."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from satrap.schema import MISSING_ID
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Adds columns of a side table to the rows whose key it contains; other rows get missing values.
+    """Adds columns of a side table to rows with a matching key; other rows get missing values.
 
-    Keys match when they are the same id (see `satrap.data.hashing`): 7, "7" and 7.0 are one key.
+    Keys match if they have the same id (see `satrap.data.hashing`): 7, "7" and 7.0 are one key.
 
     Args:
         source: anything `read` accepts; held in memory.
         on: key column in the data.
-        key: key column in the side table, default the same name as `on`.
-        columns: columns to add, default all but the key.
-        prefix: put before their names.
-        csv: how the side table's CSV file is written.
+        key: key column in the side table, default: the same as `on`.
+        columns: columns to add; default: all except the key.
+        prefix: prepended to the names of added columns.
+        csv: format of the side table's CSV file.
     """
 
     source: Any
@@ -45,7 +45,7 @@ class Join:
 
 
 class SideTable:
-    """A side table in memory, ready to be joined; `DataError` if a column is missing or a key comes twice."""
+    """A side table in memory, ready to be joined; `DataError` for a missing column or a duplicate key."""
 
     def __init__(self, join: Join, source: Source) -> None:
         key = join.key or join.on
@@ -73,25 +73,25 @@ class SideTable:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What tells whether the side table is still the same: a digest of all that is read of it."""
+        """Fingerprint of the side table: a digest of its keys and columns."""
         columns = pa.RecordBatch.from_pydict(self.columns).serialize()
         parts = (self._keys.tobytes(), self._order.tobytes(), pa.ipc.read_message(columns).body)
         return Fingerprint(name=self._label, rows=len(self._keys), digest=digest_of(parts), whole=True)
 
     def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return the table with the joined columns that `names` lists, dictionary-encoded."""
-        wanted = [name for name in names if name in self.columns]
-        if not wanted:
+        joined = [name for name in names if name in self.columns]
+        if not joined:
             return table
         keys = hash_ids(table.column(self.on), missing=self._missing)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         missing = (self._keys[place] != keys) | (keys == np.uint64(MISSING_ID))
         indices = pa.array(self._order[place].astype(np.int32), mask=missing)
-        added = []  # to one new table of all: each change of a table copies it
-        for values in map(self.columns.__getitem__, wanted):
+        added = []  # collected, because each change of a table copies it
+        for values in map(self.columns.__getitem__, joined):
             nested = pa.types.is_nested(values.type)
             added.append(values.take(indices) if nested else pa.DictionaryArray.from_arrays(indices, values))
-        return pa.Table.from_arrays([*table.columns, *added], [*table.column_names, *wanted])
+        return pa.Table.from_arrays([*table.columns, *added], [*table.column_names, *joined])
 
 
 def _whole(tables: Sequence[pa.Table], name: str, label: str) -> pa.ChunkedArray:
@@ -108,14 +108,14 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def check_joins(tables: Sequence[SideTable], names: Sequence[str]) -> None:
-    """Raise `ConfigError` when a joined column has the name of a column that is there already."""
+    """Raise `ConfigError` if a joined column has the name of an existing column."""
     seen = set(names)
     for table in tables:
         for name in table.columns:
             if name in seen:
                 raise ConfigError(
-                    f"join on {table.on!r}: there is a column {name!r} already",
-                    fix="list only the columns you need in Join(columns=...), or give a prefix; "
-                    "files of satrap prepare are joined already: score the raw ones, or train from them",
+                    f"join on {table.on!r}: column {name!r} exists already",
+                    fix="list only the columns you need in Join(columns=...), or set a prefix; files of "
+                    "satrap prepare are already joined: score raw files, or train from prepared ones",
                 )
             seen.add(name)

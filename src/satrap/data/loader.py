@@ -1,4 +1,4 @@
-"""The work of a loader process: it reads and batches rows for workers."""
+"""Data loader service: reads and batches rows for workers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from satrap.rpc.wire.text import LARGEST, MAX_WORLD, only, pack_text, shortened,
 from satrap.schema import Schema
 
 AHEAD = 4
-"""Batches held ready for each worker; reading pauses when it has so many."""
+"""Batches held ready for each worker; reading pauses at this number."""
 
 FINGERPRINTS = 256
-"""Most fingerprints of files in an answer."""
+"""Maximum number of file fingerprints in a response."""
 
 PATIENCE = 0.05
-"""Seconds that an answer waits for a batch; then it tells the worker to ask again."""
+"""Seconds a response waits for a batch before it tells the worker to retry."""
 
 Open = Callable[[str, Schema], Dataset | None]
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One pass over the data, for one worker, or its fingerprint, which takes a while, too."""
+    """One epoch's batches for one worker, or the data's fingerprints, which also take a while."""
 
     data: Dataset
     epoch: int
@@ -41,7 +41,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class LoaderStatistics:
-    """Passes open and batches ready now, batches and samples handed out, and its server's counters."""
+    """Streams open and batches ready now, batches and samples delivered, and the server's counters."""
 
     streams: int
     ready: int
@@ -52,27 +52,27 @@ class LoaderStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A pass that a worker asks for; see `RemoteData`."""
+    """A worker's request to open a stream; see `RemoteData`."""
 
     part: str
     schema: Schema
     epoch: int
     position: dict[str, Any] | None
     read: bool
-    fingerprint: bool  # in place of the batches
+    fingerprint: bool  # instead of the batches
     options: dict[str, Any]  # of `Dataset.with_options`
 
     @classmethod
     def from_dict(cls, text: Mapping[str, Any]) -> _Asked:
-        """Build it from the text of a request; `ConfigError` if something is missing or impossible."""
+        """Parse the text of a request; `ConfigError` if it is incomplete or invalid."""
         try:
             schema = Schema.from_dict(text["schema"])
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise ConfigError(f"a worker asks for an impossible schema: {error}") from error
+            raise ConfigError(f"a worker requested an invalid schema: {error}") from error
         part, position = text.get("part"), text.get("position")
         if not isinstance(part, str) or not (position is None or isinstance(position, dict)):
             wrong = position if isinstance(part, str) else part
-            raise ConfigError(f"a worker asks for an impossible pass: {shortened(wrong)}")
+            raise ConfigError(f"a worker requested an invalid stream: {shortened(wrong)}")
         workers = whole(text, "workers", 1, MAX_WORLD)
         worker = whole(text, "worker", 0, workers - 1)
         epoch = whole(text, "epoch", 0, LARGEST)
@@ -84,18 +84,17 @@ class _Asked:
 
 
 class LoaderService(SerialHandler):
-    """Answers the requests of workers for batches.
+    """Serves batches to workers.
 
-    A worker opens a pass (`Kind.OPEN`: part, schema, share, epoch, position) and asks for one batch after
-    another (`Kind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Errors in the data travel in
-    answers, so the user sees them as if the worker had read the files itself. `open` is given "train",
-    "validation" or "test" and a schema, and returns that data set or None. `batches` and `samples` count what
-    was handed out.
+    A worker opens a stream (`Kind.OPEN`: part, schema, shard, epoch, position) and requests one batch after
+    another (`Kind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Responses carry data errors,
+    so users see them as if the worker had read the files itself. `open` is called with "train", "validation"
+    or "test" and a schema, and returns that data set or None. `batches` and `samples` count deliveries.
     """
 
     role = "loader"
     kinds = (Kind.HELLO, Kind.OPEN, Kind.NEXT, Kind.BYE)
-    board = Board()  # nobody waits for anybody
+    board = Board()  # workers do not wait for each other
 
     def __init__(self, open: Open) -> None:
         self._open, self._streams = open, dict[int, _Stream]()
@@ -107,7 +106,7 @@ class LoaderService(SerialHandler):
             self._end(client)
 
     def statistics(self) -> LoaderStatistics:
-        """Return its counters; any thread may call it."""
+        """Return the counters; thread-safe."""
         streams = list(self._streams.values())
         return LoaderStatistics(
             streams=len(streams),
@@ -124,13 +123,15 @@ class LoaderService(SerialHandler):
                 if "tables" not in unpack_text(only(parts)):
                     return Work(lambda: [pack_text({"role": "loader"})])
             case Kind.OPEN:
-                asked = _Asked.from_dict(unpack_text(only(parts)))
-                return Work(lambda: [pack_text(self._begin(session.client, asked))])
+                request = _Asked.from_dict(unpack_text(only(parts)))
+                return Work(lambda: [pack_text(self._begin(session.client, request))])
             case Kind.NEXT:
                 return Work(lambda: self._next(session.client))
             case Kind.BYE:
                 return Work(lambda: self._end(session.client))
-        raise ConfigError("this is a loader: it holds no rows", fix="give the address of a shard")
+        raise ConfigError(
+            "this server is a data loader, which holds no embedding rows", fix="give the address of a shard"
+        )
 
     def forget(self, gone: Callable[[int], bool]) -> None:
         """See `Handler.forget`."""
@@ -140,10 +141,10 @@ class LoaderService(SerialHandler):
     def _begin(self, client: int, asked: _Asked) -> dict[str, Any]:
         self._end(client)
         try:
-            found = self._open(asked.part, asked.schema)
-            if found is None:
+            dataset = self._open(asked.part, asked.schema)
+            if dataset is None:
                 return {"missing": True}
-            data = found.with_options(**asked.options)
+            data = dataset.with_options(**asked.options)
             rows = data.num_rows()
         except SatrapError as error:
             return {"error": error_values(error)}
@@ -164,8 +165,8 @@ class LoaderService(SerialHandler):
                 return [pack_text({"fingerprint": batch})]
             parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
             if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
-                what = f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}"
-                raise ConfigError(what, fix="set data.batch_size lower")
+                what = f"a batch takes {size} bytes, but a message is limited to {MAX_BYTES}"
+                raise ConfigError(what, fix="reduce data.batch_size")
         except StopIteration:
             self._end(client)
             return [pack_text({"end": True})]
@@ -186,7 +187,7 @@ class LoaderService(SerialHandler):
 
 
 def _fingerprint(data: Dataset) -> Iterator[list[dict[str, Any]]]:
-    """Yield what tells whether data is still the same, in parts that fit into answers."""
-    found = data.fingerprint()
-    for start in range(0, len(found), FINGERPRINTS):
-        yield found[start : start + FINGERPRINTS]
+    """Yield the data's fingerprints in parts that fit into a response."""
+    fingerprints = data.fingerprint()
+    for start in range(0, len(fingerprints), FINGERPRINTS):
+        yield fingerprints[start : start + FINGERPRINTS]

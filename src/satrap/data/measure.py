@@ -1,4 +1,4 @@
-"""Statistics of numeric features and of regression labels, each from one streaming pass."""
+"""Statistics of numeric features and of regression labels, measured while streaming over the data."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from satrap.errors import DataError
 from satrap.schema import Feature, Label, Numeric, Schema
 
 BLOCK = 1 << 15
-"""Numbers whose statistics are computed at once."""
+"""Numbers per block of statistics."""
 SAMPLE = 200_000
-"""Numbers that quantiles are taken of: all, if they are no more."""
+"""Largest sample for quantiles; fewer numbers are used in full."""
 
 
 class Moments:
-    """Running mean, variance and range of numbers that arrive in pieces; NaN is left out.
+    """Running mean, variance and range of numbers that arrive in pieces; NaN is ignored.
 
-    Blocks of `BLOCK` numbers are merged by Chan, Golub and LeVeque (1979), which is stable for any offset of
-    the numbers. So the same numbers in other pieces, as another file format has them, give the same bits.
-    Call `end` after the last piece.
+    Blocks of `BLOCK` numbers are merged with the formula of Chan, Golub and LeVeque (1979), which is stable
+    for numbers with any offset. The result does not depend on how the numbers are cut into pieces, so it is
+    bit-identical for every file format. Call `end` after the last piece.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Moments:
         self._held = held[whole:]
 
     def end(self) -> None:
-        """Take the last numbers into account, which fill no block."""
+        """Include the remaining numbers that do not fill a block."""
         if len(self._held):
             self._merge(self._held)
         self._held = np.empty(0)
@@ -65,7 +65,7 @@ class Moments:
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
     def statistics(self) -> dict[str, Any]:
-        """Return what `measured_step` takes; call `end` before."""
+        """Return the statistics for `measured_step`; call `end` before."""
         return {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high}
 
     @property
@@ -75,9 +75,9 @@ class Moments:
 
 
 class NumberSample:
-    """Up to `size` of the numbers that arrive in pieces, each as likely as any other; NaN is left out.
+    """A uniform sample of up to `size` of the numbers that arrive in pieces; NaN is ignored.
 
-    The same numbers in other pieces give the same sample.
+    The sample does not depend on how the numbers are cut into pieces.
     """
 
     def __init__(self, size: int = SAMPLE) -> None:
@@ -85,7 +85,7 @@ class NumberSample:
         self._keys, self._numbers = np.empty(0), np.empty(0)
 
     def add(self, values: Doubles) -> None:
-        """Look at numbers, float64[n]."""
+        """Add numbers, float64[n]."""
         values = values[~np.isnan(values)]
         self.count += len(values)
         self._keys = np.concatenate((self._keys, self._random.random(len(values))))
@@ -94,7 +94,7 @@ class NumberSample:
             self._shrink()
 
     def end(self) -> None:
-        """Do nothing: `numbers` is right at any time."""
+        """Do nothing: `numbers` is always up to date."""
 
     def numbers(self) -> Doubles:
         """Return the sample, float64[m]."""
@@ -102,28 +102,28 @@ class NumberSample:
         return self._numbers
 
     def statistics(self) -> dict[str, Any]:
-        """Return what `measured_step` takes."""
+        """Return the statistics for `measured_step`."""
         return {"sample": self.numbers()}
 
     def _shrink(self) -> None:
         if len(self._keys) > self._size:
-            kept = np.argpartition(self._keys, self._size)[: self._size]
-            self._keys, self._numbers = self._keys[kept], self._numbers[kept]
+            indices = np.argpartition(self._keys, self._size)[: self._size]
+            self._keys, self._numbers = self._keys[indices], self._numbers[indices]
 
 
 @checked()
 def measure(schema: Schema, dataset: Dataset) -> Schema:
-    """Return the schema with statistics filled in: of "standardize" and the like, and of labels.
+    """Return the schema with the statistics of transforms such as "standardize" and of labels filled in.
 
-    Takes one streaming pass over the dataset's rows (its row split and worker share) for features and one for
-    labels, none if nothing is to be measured, and another for a second such step of the same feature.
+    Reads the dataset's rows (its row split and worker shard) once for features and once for labels, if they
+    have anything to measure, and again for a feature's second step that needs statistics.
 
     Args:
         schema: the schema to complete.
         dataset: the training data, read with the same schema.
 
     Raises:
-        DataError: a feature has no numbers at all, or all known rows of a label are equal.
+        DataError: a feature has no numbers, or all known values of a label are equal.
     """
     schema = _measure_labels(schema, dataset)
     while open_steps := {
@@ -134,7 +134,7 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
 
 
 def measured_as(schema: Schema, known: Schema) -> Schema:
-    """Return the schema with the statistics of another one filled in, as far as the two say the same."""
+    """Return the schema with the statistics of another schema filled in where the two agree."""
     features = {
         name: replace(feature, transform=known.numeric[name].transform)
         for name, feature in schema.numeric.items()
@@ -161,22 +161,22 @@ def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
         values, known = Chunk(piece.table, piece.origin, schema.salt, missing, {}).labels(chosen)
-        for i, found in enumerate(moments.values()):
-            found.add((values[:, i] if known is None else values[known[:, i], i]).astype(np.float64))
-    for found in moments.values():
-        found.end()
+        for i, measured in enumerate(moments.values()):
+            measured.add((values[:, i] if known is None else values[known[:, i], i]).astype(np.float64))
+    for measured in moments.values():
+        measured.end()
     return schema.replace({}, [_scaled(label, moments.get(label.name)) for label in schema.labels])
 
 
 def _scaled(label: Label, found: Moments | None) -> Label:
-    """Return a label with what was found of it."""
+    """Return a label with its measured statistics."""
     if found is None:
         return label
     if found.std == 0:
         raise DataError(
-            f"label {label.name!r} has no two different numbers in the training rows",
-            why="there is nothing to learn",
-            fix="check the column, or give the label mean and std",
+            f"label {label.name!r} has the same value in all training rows",
+            why="a constant label leaves nothing to learn",
+            fix="check the column, or set mean and std of the label",
         )
     mean = found.mean if label.mean is None else label.mean
     if label.loss == "poisson":
@@ -187,24 +187,24 @@ def _scaled(label: Label, found: Moments | None) -> Label:
 def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int]) -> Schema:
     chosen = {name: schema.numeric[name] for name in open_steps}
     before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
-    found: dict[str, Moments | NumberSample] = {
+    measurements: dict[str, Moments | NumberSample] = {
         name: NumberSample() if needs_sample(chosen[name], step) else Moments()
         for name, step in open_steps.items()
     }
-    beside = {schema.sequences[one.sequence].ids[0] for one in chosen.values() if one.sequence}
-    needed = {name: schema.features[name] for name in (*chosen, *beside)}  # a sequence has ids
+    sequence_ids = {schema.sequences[f.sequence].ids[0] for f in chosen.values() if f.sequence}
+    needed = {name: schema.features[name] for name in (*chosen, *sequence_ids)}  # a sequence has ids
     probe = dataset.with_options(schema=Schema([], needed, salt=schema.salt))
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
-            found[name].add(before[name](chunk.numbers(name, feature)))
+            measurements[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}
-    for name, one in found.items():
-        one.end()
-        if not one.count:
+    for name, measurement in measurements.items():
+        measurement.end()
+        if not measurement.count:
             raise DataError(
-                f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
+                f"feature {name!r} has no numbers to measure", fix="check the column, or remove the feature"
             )
-        filled[name] = measured_step(chosen[name], open_steps[name], one.statistics())
+        filled[name] = measured_step(chosen[name], open_steps[name], measurement.statistics())
     return schema.replace(filled)

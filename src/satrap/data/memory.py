@@ -1,4 +1,4 @@
-"""Rows in memory: pyarrow tables, DataFrames, dicts of arrays."""
+"""In-memory rows: pyarrow tables, DataFrames, dicts of arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satrap.data.indexed import IndexedSource, Part
 from satrap.errors import DataError
 
 SLICE_ROWS = 8192
-"""Rows of one part: shuffling permutes the parts."""
+"""Rows per part; shuffling permutes the parts."""
 
 
 class MemorySource(IndexedSource):
@@ -29,10 +29,10 @@ class MemorySource(IndexedSource):
 
 
 def to_table(values: Any) -> tuple[pa.Table, str] | None:
-    """Return (table, name for messages) of an object in memory, or None if it is something else.
+    """Return (table, name for messages) of an object in memory, or None for any other object.
 
     Tables are pyarrow Tables and RecordBatches, pandas DataFrames, and dicts of columns (arrays or lists).
-    Raises `DataError` for columns of unequal length or of mixed types.
+    Raises `DataError` for columns of unequal length or mixed types.
     """
     if isinstance(values, pa.Table):
         return values, "pyarrow.Table"
@@ -60,7 +60,7 @@ def _from_columns(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
     if lengths and lengths[0][0] != lengths[-1][0]:
         (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
         raise DataError(
-            f"column {shortest!r} has {fewest} rows, column {longest!r} has {most}",
+            f"column {shortest!r} has {fewest} rows, but column {longest!r} has {most}",
             where=label,
             fix="give all columns the same length",
         )

@@ -1,4 +1,4 @@
-"""Numbers as people write them, `1.234,56` or `1,234.56`, turned into `1234.56`."""
+"""Conversion of formatted numbers such as `1.234,56` or `1,234.56` to `1234.56`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MARKS = ",", ".", "'", " ", "_"
 
 @dataclass(frozen=True, slots=True)
 class Numerals:
-    """How numbers in text are written.
+    """Format of numbers in text.
 
     Args:
-        decimal: mark before the fraction, "." or ",".
+        decimal: decimal mark, "." or ",".
         thousands: mark between groups of three digits, one of `,.'_` or a space; None: none.
 
     Raises:
-        ConfigError: another mark, or the same for both.
+        ConfigError: an unsupported mark, or the same mark for both.
     """
 
     decimal: str = "."
@@ -38,24 +38,24 @@ class Numerals:
 
     @property
     def plain(self) -> bool:
-        """Whether numbers are as programs write them."""
+        """Whether numbers need no conversion."""
         return self.decimal == "." and self.thousands is None
 
     @property
     def pattern(self) -> str:
-        """Regular expression of all numbers written this way, without blanks around them."""
+        """Regular expression of numbers in this format, without surrounding blanks."""
         grouped = rf"|\d{{1,3}}(?:{re.escape(self.thousands)}\d{{3}})+" if self.thousands else ""
         mark = re.escape(self.decimal)
         return rf"[-+]?(?:(?:\d+{grouped})(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
 
     def rewritten(self, array: pa.Array) -> pa.Array:
-        """Return text, or bytes, with its numbers written plainly; other text stays as it is."""
+        """Return text or bytes with its numbers in plain format; other text is unchanged."""
         if self.plain:
             return array
         numbers = pc.match_substring_regex(array, rf"^\s*{self.pattern}\s*$")
-        found = array
+        plain = array
         if self.thousands:
-            found = pc.replace_substring(found, self.thousands, "")
+            plain = pc.replace_substring(plain, self.thousands, "")
         if self.decimal != ".":
-            found = pc.replace_substring(found, self.decimal, ".")
-        return pc.if_else(numbers, found, array)
+            plain = pc.replace_substring(plain, self.decimal, ".")
+        return pc.if_else(numbers, plain, array)

@@ -23,23 +23,23 @@ _BUFFER_BYTES = 1 << 20
 def _decoding(file: File, kind: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # a column's name may be no text
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # a column name may be invalid text
         raise DataError(
-            f"this is no readable {kind} file: {str(error).splitlines()[0]}",
+            f"the file is not a readable {kind} file: {str(error).splitlines()[0]}",
             where=file.name,
-            fix="write the file again, or give its real format",
+            fix="write the file again, or set the correct format",
         ) from error
 
 
 def _add(schemas: list[pa.Schema], schema: pa.Schema) -> None:
-    """Append a schema, or once more the last one if they are equal: there may be many files."""
+    """Append a schema; reuse the last one if they are equal, because there may be many files."""
     schemas.append(schemas[-1] if schemas and schemas[-1].equals(schema) else schema)
 
 
 class ParquetSource(IndexedFiles):
     """Parquet files; a part is a row group, decoded `READ_ROWS` at a time with bounded buffers.
 
-    Raises `DataError` if a file is no Parquet file.
+    Raises `DataError` if a file is not a Parquet file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
@@ -53,7 +53,7 @@ class ParquetSource(IndexedFiles):
         super().__init__(files, schemas, counts)
 
     def single(self, file: int) -> ParquetSource:
-        """Return the source of one of the files."""
+        """Return the source of a single file."""
         return ParquetSource([self.inputs[file]])
 
     def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -90,7 +90,7 @@ def _opened(file: File) -> Iterator[Any]:
 class ArrowSource(IndexedFiles):
     """Arrow IPC files (Feather version 2); a part is a record batch.
 
-    Raises `DataError` if a file is no Arrow file.
+    Raises `DataError` if a file is not an Arrow file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
@@ -99,13 +99,13 @@ class ArrowSource(IndexedFiles):
         for file in files:
             with _opened_arrow(file) as reader:
                 _add(schemas, reader.schema)
-            # Batches tell their length only when read: one column is enough.
+            # The length of a batch is known only after reading it; one column is enough.
             with _opened_arrow(file, lambda _: [0]) as reader, _decoding(file, "Arrow"):
                 counts.append([reader.get_batch(i).num_rows for i in range(reader.num_record_batches)])
         super().__init__(files, schemas, counts)
 
     def single(self, file: int) -> ArrowSource:
-        """Return the source of one of the files."""
+        """Return the source of a single file."""
         return ArrowSource([self.inputs[file]])
 
     def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -125,7 +125,7 @@ class ArrowSource(IndexedFiles):
 
 @contextmanager
 def _opened_arrow(file: File, chosen: Callable[[Sequence[str]], list[int]] | None = None) -> Iterator[Any]:
-    """Open a file; `chosen` returns which of its columns are read, by their names."""
+    """Open a file; `chosen` returns the indices of the columns to read, given their names."""
     with _decoding(file, "Arrow"):
         handle = pa.memory_map(file.local) if file.local else file.open()
     with handle:

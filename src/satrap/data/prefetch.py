@@ -1,4 +1,4 @@
-"""Runs an iterator ahead in a background thread."""
+"""Prefetching of an iterator in a background thread."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from satrap.arguments import checked
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _EXIT_SECONDS = 10.0
-"""Longest wait for reading threads when the process ends."""
+"""Longest wait for reader threads at process exit."""
 
 _running: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End all threads before the interpreter shuts down.
+    """Stop all threads before the interpreter shuts down.
 
-    A thread in C++ code (pyarrow) would be killed there, and the process would abort or hang.
+    At shutdown a thread in C++ code (pyarrow) would be killed, and the process would abort or hang.
     """
     limit = time.monotonic() + _EXIT_SECONDS
     threads = list(_running.items())
@@ -38,7 +38,7 @@ def _end_all() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of the items: `StopIteration`, or the error that ended them."""
+    """End of the items: `StopIteration`, or the error that ended the iteration."""
 
     error: BaseException
 
@@ -50,7 +50,7 @@ class Prefetcher(Generic[T]):
         self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(1, depth))
         self._stop = threading.Event()
         self._done = False
-        # The thread must not refer to this object, so that an abandoned one is collected and stops it.
+        # The thread must not reference this object, so that an abandoned object is collected and stops it.
         self._thread = threading.Thread(
             target=_produce, args=(items, self._queue, self._stop), name="satrap-prefetch", daemon=True
         )
@@ -65,11 +65,11 @@ class Prefetcher(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """Number of items held ready."""
+        """Number of items ready."""
         return self._queue.qsize()
 
     def take(self, seconds: float | None) -> T | None:
-        """Return the next item, or None if none comes within some seconds; `StopIteration` after the last."""
+        """Return the next item, or None after `seconds` without one; raise `StopIteration` after the last."""
         if self._done:
             raise StopIteration
         try:
@@ -91,7 +91,7 @@ class Prefetcher(Generic[T]):
         self._stop.set()
 
     def close(self) -> None:
-        """Stop the thread, close the source iterator in it, and wait until it has ended. Idempotent."""
+        """Stop the thread, let it close the source iterator, and wait for it to end. Idempotent."""
         self._done = True
         self._stop.set()
         while self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -128,11 +128,11 @@ def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> b
 def prefetch(items: Iterable[T], depth: int = 2) -> Prefetcher[T]:
     """Return an iterator over `items` that one background thread runs up to `depth` items ahead.
 
-    An exception raised by `items` is raised again by `next`, after the items before it. `close()` (or
+    `next` re-raises an exception of `items` after the items before it. `close()` (or
     leaving a `with` block) ends the thread and closes the source iterator.
 
     Args:
-        items: any iterable; it is used by the thread only.
-        depth: items held ready, at least 1.
+        items: any iterable; only the thread uses it.
+        depth: maximum number of items ready, at least 1.
     """
     return Prefetcher(items, depth)

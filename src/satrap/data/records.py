@@ -1,4 +1,4 @@
-"""Cutting text into records (rows of a CSV file) without parsing the fields."""
+"""Splitting of text into records (rows of a CSV file) without parsing the fields."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 _LINE, _RETURN, _SPACE, _TAB = 10, 13, 32, 9
 RIGHT, OPEN, MISPLACED = range(3)
-"""What is wrong with the quotes: nothing; one is open at the end of the data; one ends a value of several
-lines, and text follows, so that it began another value."""
+"""State of the quotes: fine; open at the end of the data; misplaced: a quote closes on a later line and text
+follows, so it probably opens another value."""
 _jit = compiled(nogil=True)
 
 
@@ -34,7 +34,7 @@ def _starts_with(data: Bytes, start: int, end: int, prefix: Bytes) -> bool:
 
 @_jit
 def _ends_badly(data: Bytes, start: int, stop: int, separator: int) -> bool:
-    """Tell whether a quoted value `data[start:stop]` goes over several lines, and text follows its quote."""
+    """Return whether a quoted value `data[start:stop]` spans several lines and text follows its quote."""
     after = stop + 1
     while after < len(data) and data[after] != separator and (data[after] == _SPACE or data[after] == _TAB):
         after += 1
@@ -47,7 +47,7 @@ def _ends_badly(data: Bytes, start: int, stop: int, separator: int) -> bool:
 def _quoted_line_ends(
     data: Bytes, quote: int, separator: int, comment: Bytes, out: Offsets
 ) -> tuple[int, int]:
-    """Find line ends outside quotes, until a quote is `OPEN` or `MISPLACED`; it opens at a field's start."""
+    """Find line ends outside quotes, up to an `OPEN` or `MISPLACED` quote; quotes open at a field's start."""
     count, i, n = 0, 0, len(data)
     field_start, record_start = True, True
     while i < n:
@@ -62,7 +62,7 @@ def _quoted_line_ends(
         if field_start and byte == quote:
             i += 1
             start = i
-            # to the quote that ends the field: two in a row stand for one inside it
+            # up to the quote that ends the field; two in a row stand for one inside it
             while i < n and not (data[i] == quote and not (i + 1 < n and data[i + 1] == quote)):
                 i += 2 if data[i] == quote else 1
             if i >= n:
@@ -82,7 +82,7 @@ def _quoted_line_ends(
 
 @_jit
 def _records(data: Bytes, line_ends: Offsets, comment: Bytes, starts: Offsets, ends: Offsets) -> int:
-    """Drop blank lines and comments and the carriage return before a line end; return the records left."""
+    """Drop blank lines, comments and carriage returns before line ends; return the number of records."""
     count, start = 0, 0
     for line in range(len(line_ends)):
         end = line_ends[line]
@@ -112,7 +112,7 @@ def _copy(data: Bytes, starts: Offsets, ends: Offsets, out: Bytes) -> int:
 def _copy_stripped(
     data: Bytes, starts: Offsets, ends: Offsets, quote: int, separator: int, out: Bytes
 ) -> int:
-    """Copy records without blanks around the fields (kept inside quotes)."""
+    """Copy records without blanks around the fields; blanks inside quotes stay."""
     position = 0
     for i in range(len(starts)):
         k, end = starts[i], ends[i]
@@ -141,19 +141,19 @@ def _copy_stripped(
 def find_records(
     data: Bytes, quote: int, separator: int, comment: Bytes, *, final: bool
 ) -> tuple[Offsets, Offsets, int, int, int]:
-    """Find the complete records in a block of bytes that begins with a line, see `blocks`.
+    """Find the complete records in a block of bytes that starts at a line, see `blocks`.
 
-    `final`: the data ends here, so the last line needs no line end.
+    `final`: the data ends here, so the last line may lack a line end.
 
     Returns:
-        (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, `RIGHT` or
-        what is wrong with the quotes behind these records).
+        (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, state of the
+        quotes after these records).
     """
     quoted = RIGHT
     if quote >= 0 and (data == quote).any():
-        found = np.empty(int(np.count_nonzero(data == _LINE)), np.int64)
-        count, quoted = _quoted_line_ends(data, quote, separator, comment, found)
-        line_ends = found[:count]
+        newlines = np.empty(int(np.count_nonzero(data == _LINE)), np.int64)
+        count, quoted = _quoted_line_ends(data, quote, separator, comment, newlines)
+        line_ends = newlines[:count]
     else:
         line_ends = np.flatnonzero(data == _LINE)
     if final and not quoted and len(data) and (not len(line_ends) or line_ends[-1] != len(data) - 1):
@@ -165,7 +165,7 @@ def find_records(
 
 
 def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, int] | None) -> Any:
-    """Return the records of a block one after another, each with a line end, as a buffer.
+    """Return the records of a block as a buffer, each followed by a line end.
 
     `strip`: (quote byte or -1, separator byte) to drop blanks around fields, or None.
     """
@@ -181,9 +181,9 @@ def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, 
 class Block:
     """Consecutive records of a file, at least one.
 
-    They stand in `data`, uint8[n], from `starts` to `ends`, int64[records], without their line ends. `lines`
-    also counts blank lines and comments; `inner` counts lines that end inside a quoted value. `offset` is
-    the place of `data` in the (decompressed) file, `row` the index of the first record there.
+    They span `data`, uint8[n], from `starts` to `ends`, int64[records], without their line ends. `lines` also
+    counts blank lines and comments; `inner` counts lines that end inside a quoted value. `offset` is the
+    position of `data` in the (decompressed) file, `row` the index of its first record.
     """
 
     data: Bytes
@@ -197,22 +197,22 @@ class Block:
 
 _MAX_RECORD = 1 << 26
 NO_QUOTES = (
-    "if quotes mean nothing in this file: data.quote: null in a recipe, satrap init --quote '', "
-    "CsvOptions(quote=None) in Python"
+    "if quotes have no special meaning in this file: data.quote: null in a recipe, "
+    "satrap init --quote '', CsvOptions(quote=None) in Python"
 )
-"""What to do about text whose quotes are none."""
+"""Advice for text in which quotes are ordinary characters."""
 
 
 def blocks(
     stream: TextStream, quote: int, separator: int, comment: Bytes, *, row: int, size: int
 ) -> Iterator[Block]:
-    """Yield the records of a stream in blocks of about `size` bytes; blocks without records are left out.
+    """Yield the records of a stream in blocks of about `size` bytes; blocks without records are skipped.
 
-    The stream stands at the start of a line, before the record number `row`. `quote` is a byte, or -1 for
-    none. Lines that start with `comment`, if it is not empty, are skipped. Raises `DataError` for a quote
-    that never closes, or that closes in another line and before other text, or a row of more than 64 MiB.
+    The stream stands at the start of a line, before record number `row`. `quote` is a byte, or -1 for none.
+    Lines that start with a non-empty `comment` are skipped. Raises `DataError` for a quote that never
+    closes, a quote that closes on a later line before other text, and a row of more than 64 MiB.
     """
-    # Where a block ends depends only on where it starts, so a resumed scan cuts the same blocks.
+    # The end of a block depends only on its start, so a resumed scan yields the same blocks.
     ahead, want, final, offset = b"", size, False, stream.offset
     while not final:
         ahead += stream.read(max(0, want - len(ahead)))
@@ -229,15 +229,15 @@ def blocks(
         want = size if consumed else 2 * want
         if quoted == MISPLACED:
             raise DataError(
-                "a quote opens, and closes in another line, before other text",
+                "a quote opens, closes on a later line, and other text follows",
                 where=f"{stream.file.name}, row {row + 1}",
-                why="the lines between would be one value, and their rows lost",
+                why="the lines between would become one value, and their rows would be lost",
                 fix=NO_QUOTES,
             )
         if (final and quoted) or want > 2 * _MAX_RECORD:
             raise DataError(
                 "a quote opens and never closes" if quoted else "a row is longer than 64 MiB",
                 where=f"{stream.file.name}, row {row + 1}",
-                why="the rest of the file would be one value",
+                why="the rest of the file would become one value",
                 fix=f"close the quote, or {NO_QUOTES}",
             )

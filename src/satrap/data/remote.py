@@ -1,4 +1,4 @@
-"""A data set that a loader process reads for this worker."""
+"""Client of a data loader: a data set that the loader process reads for this worker."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema
 
 REMEMBERED = 64
-"""Number of latest batches whose place in the files is remembered."""
+"""Number of recent batches whose position in the files is remembered."""
 
 GOODBYE_SECONDS = 2.0
-"""Longest wait at the end of a pass; a loader forgets clients that it hears no more of."""
+"""Longest wait at the end of an epoch; a loader drops clients that stay silent."""
 
 
 class RemoteData:
-    """A worker's share of the data, read and batched by a loader: the same batches as from a `Dataset`.
+    """A worker's shard of the data, read and batched by a loader: the same batches as from a `Dataset`.
 
-    A position is the same as the `Dataset` gives, so either can continue a pass of the other. At most `AHEAD`
-    batches are on their way, and as many are ready in the loader. If the loader restarts at the same address,
-    the pass continues after the last batch. If it does not answer within its deadline, the pass ends with an
-    `ExchangeError` that gives its name.
+    Positions are interchangeable with a `Dataset`'s, so one can resume an epoch of the other. At most `AHEAD`
+    batches are in flight, and up to `AHEAD` more are ready in the loader. If the loader restarts at the same
+    address, reading resumes after the last batch. If it does not respond within its deadline, iteration ends
+    with an `ExchangeError` that names the loader.
 
-    The loader is at `address`, HOST:PORT; `part` is "train", "validation" or "test". The schema is measured.
-    Batches have `batch_size` samples, by default as many as the loader's recipe says.
+    The loader is at `address`, HOST:PORT; `part` is "train", "validation" or "test". The schema must be
+    measured. Batches have `batch_size` samples; the default is the batch size in the loader's recipe.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class RemoteData:
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
 
     def with_options(self, **changes: int) -> RemoteData:
-        """Return the same rows with another `worker`, `workers` or `batch_size`."""
+        """Return the same data with another `worker`, `workers` or `batch_size`."""
         other = copy(self)
         other._asked, other._places = {**self._asked, **changes}, deque(maxlen=REMEMBERED)
         other.batch_size = changes.get("batch_size", self.batch_size)
         return other
 
     def exists(self) -> bool:
-        """Whether the recipe of the loader has such rows."""
+        """Return whether the loader's recipe defines this part of the data."""
         return "missing" not in self._about()
 
     def num_rows(self) -> int | None:
-        """Return this worker's rows of one pass, or None if only reading would tell."""
+        """Return this worker's rows per epoch, or None if they are unknown before reading."""
         return self._about().get("rows")
 
     def fingerprint(self) -> list[dict[str, Any]]:
-        """Return what tells whether the rows are still the same, see `Dataset.fingerprint`."""
+        """Return the fingerprints that show whether the rows have changed, see `Dataset.fingerprint`."""
         while True:
             try:
                 with self._connected() as client:
@@ -98,7 +98,7 @@ class RemoteData:
         try:
             yield client
         finally:
-            # The other workers wait for this one's next step, and give it up after the same deadline.
+            # Other workers wait for this worker's next step, and give up after the same deadline.
             client.close(min(GOODBYE_SECONDS, self._deadline / 2))
 
     def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
@@ -106,13 +106,13 @@ class RemoteData:
         return _answered(part)
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
-        """Return the share of a pass before a batch's position; None unless it is a recent batch."""
+        """Return the fraction of the epoch before a batch's position; None unless the batch is recent."""
         return next((share for place, share in list(self._places) if place is position), None)
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
-        """Yield the batches of one pass, or the ones after `position`; see `Dataset.batches`.
+        """Yield the batches of one epoch, or the batches after `position`; see `Dataset.batches`.
 
-        Raises `DataError` and `ConfigError` as it does, and `ExchangeError` if the loader is lost.
+        Raises the same `DataError` and `ConfigError`, and `ExchangeError` if the loader is lost.
         """
         while True:
             try:
@@ -122,19 +122,19 @@ class RemoteData:
                         yield batch
                 return
             except ForgottenError:
-                continue  # the loader has restarted: continue after the last batch it gave
+                continue  # the loader has restarted: resume after the last batch
 
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
         with self._connected() as client:
             self._open(client, epoch=epoch, position=position)
-            asked = deque(client.ask(Kind.NEXT) for _ in range(AHEAD))
-            while (batch := self._take(asked.popleft())) is not True:
-                asked.append(client.ask(Kind.NEXT))
+            pending = deque(client.ask(Kind.NEXT) for _ in range(AHEAD))
+            while (batch := self._take(pending.popleft())) is not True:
+                pending.append(client.ask(Kind.NEXT))
                 if isinstance(batch, Batch):
                     yield batch
 
     def _take(self, answer: Future[Sequence[Buffer]]) -> Batch | bool:
-        """Return a batch, True at the end, or False if it is not ready yet.
+        """Return a batch, True at the end, or False if no batch is ready yet.
 
         The arrays are views of the message and keep it alive.
         """
@@ -148,7 +148,7 @@ class RemoteData:
 
 
 def _answered(part: Buffer) -> dict[str, Any]:
-    """Return the text of an answer; raise the error that it carries."""
+    """Return the text of a response, or raise the error it carries."""
     text = unpack_text(part)
     if "error" in text:
         raise error_of(text["error"])

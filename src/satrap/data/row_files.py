@@ -1,6 +1,6 @@
-"""Files with rows of a table: Parquet, NumPy or safetensors; unsuitable ones are refused before reading.
+"""Files with embedding rows: Parquet, NumPy or safetensors; unsuitable files are rejected before reading.
 
-In checks, `before` is the number of rows of the file before those given.
+In checks, `before` is the number of earlier rows in the file.
 """
 
 import subprocess
@@ -28,9 +28,9 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.uint64]
 
 READ_ROWS = 16384
-"""Rows of a Parquet file decoded at once."""
+"""Rows decoded at once from a Parquet file."""
 ID_BYTES = 4096
-"""Largest average size in bytes of an id of a Parquet file."""
+"""Largest average size in bytes of an id in a Parquet file."""
 _LOOK = """
 import sys
 from pyarrow.parquet import read_metadata
@@ -43,10 +43,10 @@ for group in map(found.row_group, range(found.num_row_groups)):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the rows of a table must look like.
+    """Requirements on the rows of a table.
 
-    `states` maps the numbers of weights that a row may have to the number of state values it then has; None:
-    state in the file is left out.
+    `states` maps each allowed number of weights per row to the number of state values of such a row; None:
+    ignore the state in the file.
     """
 
     table: str
@@ -65,7 +65,7 @@ class FileRows(NamedTuple):
 def read_rows(
     path: Path, wanted: Wanted, *, tensor: str | None = None, raw: bool | None = False
 ) -> Iterator[FileRows]:
-    """Yield the rows of a file, some at a time.
+    """Yield the rows of a file in pieces.
 
     - Parquet with columns id, weights and optionally state.
     - NumPy's .npz with the arrays id and weights, [n] and [n, dim].
@@ -73,14 +73,14 @@ def read_rows(
       numbers are hashed like integers in the data.
 
     Args:
-        path: of the file; its ending tells the format, Parquet if it is another one.
-        wanted: what the rows must look like.
-        tensor: name of a matrix of a safetensors file.
-        raw: ids of a Parquet file are values as in the data, to be hashed; None: unless `satrap checkpoint
-            export` wrote it. Those of .npz always are.
+        path: the file; its suffix selects the format, and any other suffix means Parquet.
+        wanted: requirements on the rows.
+        tensor: name of a matrix in a safetensors file.
+        raw: whether ids in a Parquet file are data values to be hashed; None: yes, unless
+            `satrap checkpoint export` wrote the file. Ids in .npz files are always hashed.
 
     Raises:
-        DataError: the file cannot be read or does not fit; at the end, an id occurs twice.
+        DataError: the file is unreadable or does not fit; after the last piece, an id occurs twice.
     """
     if not path.exists():
         raise DataError(
@@ -104,7 +104,7 @@ def read_rows(
 
 
 def is_export(path: Path) -> bool:
-    """Return whether `satrap checkpoint export` wrote a file, one of which `read_rows` has yielded rows."""
+    """Return whether `satrap checkpoint export` wrote a file that `read_rows` has read successfully."""
     if path.suffix in (".safetensors", ".npz"):
         return False
     with _reading(path):
@@ -123,7 +123,7 @@ def _check_distinct(ids: Ids, path: Path, before: int = 0) -> None:
     if len(equal):
         first, second = (before + int(row) + 1 for row in order[equal[0] : equal[0] + 2])
         raise DataError(
-            "an id occurs twice", where=f"{path}, rows {first} and {second}", fix="keep one row of each"
+            "an id occurs twice", where=f"{path}, rows {first} and {second}", fix="keep one row per id"
         )
 
 
@@ -142,19 +142,19 @@ def _read_arrays(path: Path, wanted: Wanted) -> FileRows:
         raise DataError(
             f"id is {ids.dtype}{list(ids.shape)} and weights {weights.dtype}{list(weights.shape)}",
             where=str(path),
-            fix="give n ids, and as weights an array of floating point numbers [n, dim]",
+            fix="give id as [n] and weights as floating point numbers [n, dim]",
         )
     _check_width(weights.shape[1], wanted, path)
     with np.errstate(over="ignore"):  # as in Parquet files
-        found = np.ascontiguousarray(weights, np.float32)
-    _check_values(found, path)
-    return FileRows(hash_ids(ids, wanted.salt), found)
+        weights32 = np.ascontiguousarray(weights, np.float32)
+    _check_values(weights32, path)
+    return FileRows(hash_ids(ids, wanted.salt), weights32)
 
 
 def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
     """Return (ids, weights) of a safetensors matrix such as the weight of an `nn.Embedding`.
 
-    Row n gets the id of n. The default is the only matrix in the file.
+    Row n gets the id of integer n. By default the file must have exactly one matrix.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -162,16 +162,18 @@ def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple
             names = [tensor] if tensor else [name for name, shape in shapes.items() if len(shape) == 2]
             if len(names) != 1:
                 raise DataError(
-                    f"the file holds {len(names)} matrices", where=str(path), fix="name one: --tensor NAME"
-                )
-            found = file.get_slice(names[0])
-            if len(found.get_shape()) != 2 or "F" not in found.get_dtype():
-                raise DataError(
-                    f"{names[0]!r} is no matrix of floating point numbers",
+                    f"the file holds {len(names)} matrices",
                     where=str(path),
-                    fix="name another",
+                    fix="select one with --tensor NAME",
                 )
-            _check_width(found.get_shape()[1], wanted, path)
+            matrix = file.get_slice(names[0])
+            if len(matrix.get_shape()) != 2 or "F" not in matrix.get_dtype():
+                raise DataError(
+                    f"{names[0]!r} is not a matrix of floating point numbers",
+                    where=str(path),
+                    fix="select another tensor",
+                )
+            _check_width(matrix.get_shape()[1], wanted, path)
             weights: Floats = file.get_tensor(names[0]).to(torch.float32).contiguous().numpy()
     except (OSError, SafetensorError) as error:
         raise DataError(f"the file cannot be read: {error}", where=str(path)) from error
@@ -182,7 +184,7 @@ def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple
 def _read_parquet(path: Path, wanted: Wanted, raw: bool | None) -> Iterator[FileRows]:
     """Yield the rows of a Parquet file; see `read_rows`.
 
-    If the file does not fit, no more rows than it declares are decoded.
+    Even for a file that does not fit, at most the declared number of rows is decoded.
     """
     with _reading(path):
         _try_metadata(path)
@@ -202,15 +204,15 @@ def _read_parquet(path: Path, wanted: Wanted, raw: bool | None) -> Iterator[File
 
 
 def _try_metadata(path: Path) -> None:
-    """Raise a `ValueError` for damaged metadata at which pyarrow would end this process.
+    """Raise a `ValueError` for damaged metadata that would make pyarrow end this process.
 
-    It does not catch its own C++ exceptions when it looks at a column chunk, so another process looks first.
-    Whatever that one can report, reading will.
+    pyarrow does not catch its own C++ exceptions while reading column chunk metadata, so a subprocess reads
+    it first. Errors that the subprocess can report are left to the actual reading.
     """
     done = subprocess.run([sys.executable, "-c", _LOOK, str(path)], capture_output=True, text=True)
     if done.returncode < 0:
-        said = [line.partition("what():")[2] for line in done.stderr.splitlines() if "what():" in line]
-        raise ValueError(" ".join(["its metadata is damaged:", *(text.strip() for text in said)]))
+        reasons = [line.partition("what():")[2] for line in done.stderr.splitlines() if "what():" in line]
+        raise ValueError(" ".join(["the metadata is damaged:", *(text.strip() for text in reasons)]))
 
 
 @contextmanager
@@ -226,9 +228,9 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: bool) -> bool:
-    """Raise unless the columns have the right types, and as many values as the rows need.
+    """Raise unless the columns have the right types and the required number of values.
 
-    Return whether the file has state that is wanted.
+    Return whether the file has state to be read.
     """
     kinds = {field.name: field.type for field in file.schema_arrow}
     rows, values, id_bytes = file.metadata.num_rows, dict.fromkeys(kinds, 0), 0
@@ -246,9 +248,9 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
         wrong.append("id")
     if wrong:
         raise DataError(
-            f"column {wrong[0]} has values of another kind: {kinds[wrong[0]]}",
+            f"column {wrong[0]} has the wrong type: {kinds[wrong[0]]}",
             where=str(path),
-            fix="id is to be a whole number (with --raw also text), weights and state lists of float",
+            fix="give id as a whole number (with --raw also text), weights and state as lists of floats",
         )
     if not rows:
         raise DataError("the file has no rows", where=str(path))
@@ -259,7 +261,7 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
     numbers = wanted.states[width]
     if "state" in needed and numbers is not None and values["state"] != rows * numbers:
         raise DataError(
-            f"the rows have {values['state'] / rows:g} values of state, the optimizer has {numbers}",
+            f"the rows have {values['state'] / rows:g} state values, but the optimizer needs {numbers}",
             where=str(path),
         )
     return "state" in needed
@@ -274,9 +276,9 @@ def _check_width(width: int, wanted: Wanted, path: Path) -> None:
     if width not in wanted.states:
         has = " or ".join(map(str, sorted(wanted.states)))
         raise DataError(
-            f"the rows have {width} weights, table {wanted.table!r} has {has}",
+            f"the rows have {width} weights, but table {wanted.table!r} has {has}",
             where=str(path),
-            fix="give the features of the table the dim of the rows",
+            fix="set the dim of the table's features to the width of the rows",
         )
 
 
@@ -290,7 +292,7 @@ def _floats(column: pa.Array) -> Floats:
     lengths = pc.min_max(pc.list_value_length(column)).as_py()
     if column.null_count or lengths["min"] != lengths["max"]:
         raise ValueError("the rows do not all have the same number of values")
-    with np.errstate(over="ignore"):  # values that do not fit become infinite, and are then refused
+    with np.errstate(over="ignore"):  # overflowing values become infinite, and are then rejected
         flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return np.ascontiguousarray(flat.reshape(len(column), lengths["min"]))
 
@@ -299,8 +301,8 @@ def _check_values(values: Floats, path: Path, before: int = 0) -> None:
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         raise DataError(
-            "a value is missing, not a number or infinite",
+            "a value is missing, NaN or infinite",
             where=f"{path}, row {before + int(np.argmin(finite)) + 1}",
-            why="the row would poison every batch that it is in",
+            why="the row would make the outputs of every batch with this id invalid",
             fix="remove such rows",
         )

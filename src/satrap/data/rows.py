@@ -1,4 +1,4 @@
-"""Slicing, joining and reordering the rows of batches; `Rows`, a stream of rows that knows its place."""
+"""Slicing, concatenating and reordering of batch rows; `Rows`, a stream of rows that tracks its position."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def slice_jagged(jagged: Jagged, start: int, stop: int) -> Jagged:
 
 
 def concat_jagged(parts: Sequence[Jagged]) -> Jagged:
-    """Return the samples of all parts one after another; all have offsets or weights, or none has."""
+    """Return the concatenated samples of all parts; offsets and weights exist in all parts or in none."""
     values = np.concatenate([part.values for part in parts])
     if parts[0].offsets is None:
         return Jagged(values)
     counts = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    given = [part.weights for part in parts if part.weights is not None]
-    weights = np.concatenate(given) if given else None
+    weight_parts = [part.weights for part in parts if part.weights is not None]
+    weights = np.concatenate(weight_parts) if weight_parts else None
     return Jagged(values, np.append(0, np.cumsum(np.concatenate(counts))), weights)
 
 
@@ -73,7 +73,7 @@ def _rebuilt(
 
 
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
-    """Return rows start..stop as views; the batch itself if that is all of it."""
+    """Return rows start..stop as views, or the batch itself if they are all of its rows."""
     if start == 0 and stop == batch.size:
         return batch
     return _rebuilt(
@@ -92,7 +92,7 @@ def take_rows(batch: Batch, indices: Indices) -> Batch:
 
 
 def concat_rows(parts: Sequence[Batch]) -> Batch:
-    """Return the rows of all parts (at least one, of the same schema) one after another."""
+    """Return the concatenated rows of all parts (at least one, of the same schema)."""
     if len(parts) == 1:
         return parts[0]
     return _rebuilt(sum(part.size for part in parts), parts, concat_jagged, np.concatenate)
@@ -100,9 +100,9 @@ def concat_rows(parts: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place between two rows of a pass: `skip` rows after the piece at `cursor` (None: the pass) starts.
+    """A position between two rows of an epoch: `skip` rows after the piece at `cursor` (None: the first).
 
-    The shuffle buffer number `buffer` (from 0) starts there, and `batch` of its batches were yielded already.
+    Shuffle buffer number `buffer` (from 0) starts there, and `batch` of its batches have been yielded.
     """
 
     cursor: Cursor | None = None
@@ -112,7 +112,7 @@ class Mark:
 
 
 class Rows:
-    """Pieces of a pass, each (rows, cursor), as one run of rows. It begins at `start`, in the first piece."""
+    """The pieces (rows, cursor) of an epoch as one stream of rows, from `start` in the first piece."""
 
     def __init__(self, pieces: Iterator[tuple[Batch, Cursor]], start: Mark) -> None:
         self._pieces, self._skip = pieces, start.skip
@@ -125,10 +125,10 @@ class Rows:
         return Mark(*self._held[0][1:]) if self._held else self._last
 
     def fill(self, count: int) -> None:
-        """Read ahead until at least `count` rows are held, or the pass ends."""
+        """Read ahead until at least `count` rows are buffered, or the epoch ends."""
         held = sum(batch.size - done for batch, _, done in self._held)
-        while held < count and (found := next(self._pieces, None)) is not None:
-            batch, cursor = found
+        while held < count and (piece := next(self._pieces, None)) is not None:
+            batch, cursor = piece
             done = min(self._skip, batch.size)
             self._skip -= done
             if done < batch.size:
@@ -136,7 +136,7 @@ class Rows:
                 held += batch.size - done
 
     def take(self, count: int) -> Batch | None:
-        """Return the next `count` rows, fewer at the end of the pass, or None when there are none left."""
+        """Return the next `count` rows, fewer at the end of the epoch, or None after the last row."""
         self.fill(count)
         parts: list[Batch] = []
         while self._held and count:

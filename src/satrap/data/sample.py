@@ -1,4 +1,4 @@
-"""A random sample of the rows of a stream."""
+"""A random sample of a stream's rows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from satrap.data.rows import concat_rows, take_rows
 
 
 class Sample:
-    """A uniform sample, without replacement, of up to `size` rows of the batches given to `add`.
+    """A uniform sample, without replacement, of up to `size` rows of the batches passed to `add`.
 
-    Each row gets a random key, and those with the smallest keys stay. At most about 3 * `size` rows and two
-    batches are in memory.
+    Each row gets a random key, and the rows with the smallest keys stay. About 3 * `size` rows and two
+    batches are in memory at most.
 
     Args:
         size: rows to keep, > 0.
@@ -27,13 +27,13 @@ class Sample:
         self._limit = 1.0
 
     def add(self, batch: Batch) -> None:
-        """Look at the rows of a batch; keeps copies."""
+        """Sample the rows of a batch; keeps copies."""
         self.seen += batch.size
         keys = self._random.random(batch.size)
-        kept = np.flatnonzero(keys < self._limit)
-        if len(kept):
-            self._keys.append(keys[kept])
-            self._parts.append(take_rows(batch, kept))
+        indices = np.flatnonzero(keys < self._limit)
+        if len(indices):
+            self._keys.append(keys[indices])
+            self._parts.append(take_rows(batch, indices))
         if sum(map(len, self._keys)) > 2 * self.size:
             self._shrink()
 

@@ -1,4 +1,4 @@
-"""The bytes of a text file: decompressed and as UTF-8, with one clear error for what cannot be read."""
+"""Text files as decompressed UTF-8 bytes, with one clear error for unreadable text."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from satrap.data.files import File, reading
 from satrap.errors import DataError
 
 NAME_ENCODING = (
-    "give the file's encoding, such as cp1252 or utf-16: data.encoding in a recipe, "
+    "set the file's encoding, such as cp1252 or utf-16: data.encoding in a recipe, "
     "satrap init --encoding, CsvOptions(encoding=...) in Python"
 )
-"""What to do about text in an unknown encoding."""
+"""Advice for text in an unknown encoding."""
 
 _STEP = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 
 class TextStream:
-    """Reads a file forward, as UTF-8. Use as a context manager.
+    """Forward reader of a file, as UTF-8. Use as a context manager.
 
-    A name that ends in .gz, or gzip's first two bytes, means gzip. Raises `DataError` for an unreadable file,
+    A name that ends in .gz, or the gzip magic bytes, means gzip. Raises `DataError` for an unreadable file,
     broken gzip, or text that is not in the encoding.
     """
 
@@ -35,9 +35,9 @@ class TextStream:
             self._handle.seek(0)
         if magic and magic != _GZIP and file.name.endswith(".gz"):
             raise DataError(
-                "its name ends in .gz, but it is not compressed with gzip",
+                "the name of the file ends in .gz, but the file is not compressed with gzip",
                 where=file.name,
-                fix="give it a name without .gz, or copy or download it again",
+                fix="rename the file without .gz, or copy or download it again",
             )
         self.compressed = magic == _GZIP or file.name.endswith(".gz")
         self._bytes: Any = gzip.GzipFile(fileobj=self._handle) if self.compressed else self._handle
@@ -57,7 +57,7 @@ class TextStream:
 
     @property
     def seekable(self) -> bool:
-        """Whether the text can be read from its middle without reading what is before."""
+        """Whether the text can be read from the middle without reading it from the start."""
         return not self.compressed and self._decoder is None
 
     def read(self, size: int) -> bytes:
@@ -72,7 +72,7 @@ class TextStream:
         return data
 
     def skip_to(self, offset: int) -> None:
-        """Go forward to a byte offset (of the decompressed UTF-8 text)."""
+        """Skip forward to a byte offset (of the decompressed UTF-8 text)."""
         if self.seekable:
             with reading(self.file.name):
                 self._bytes.seek(offset)
@@ -86,7 +86,7 @@ class TextStream:
             data: bytes = self._bytes.read(size)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(
-                f"the gzip file is damaged or cut short: {error}",
+                f"the gzip file is damaged or truncated: {error}",
                 where=self.file.name,
                 why="rows after the damage would be lost",
                 fix="copy or download the file again",
@@ -95,15 +95,15 @@ class TextStream:
             raise DataError(f"cannot read the file: {error}", where=self.file.name) from error
         if self._decoder is None:
             return data
-        held = len(self._decoder.getstate()[0])  # bytes of a character that was read only in part
+        held = len(self._decoder.getstate()[0])  # bytes of a partially read character
         try:
             text = self._decoder.decode(data, final=not data).encode()
         except UnicodeError as error:
             place = error.start if isinstance(error, UnicodeDecodeError) else 0
             raise DataError(
-                f"the text is not in the encoding {self._encoding}: {getattr(error, 'reason', error)}",
+                f"the text is not valid {self._encoding}: {getattr(error, 'reason', error)}",
                 where=f"{self.file.name}, byte {self._encoded - held + place + 1:,}",
-                why="its characters cannot be known",
+                why="the text cannot be decoded",
                 fix=NAME_ENCODING,
             ) from error
         self._encoded += len(data)

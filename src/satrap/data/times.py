@@ -1,4 +1,4 @@
-"""Times as numbers: seconds since 1970, their hour, weekday and day, and the rows of a range of times."""
+"""Times as numbers: seconds since 1970, hour, weekday and day, and selection of rows by time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT = (
     r" *(?:(?P<utc>Z|UTC)|(?P<sign>[-+])(?P<zone_hour>\d{2}):?(?P<zone_minute>\d{2})?)?$"
 )
 _UNITS = (1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (np.inf, 1e9)
-"""Numbers below the first have so many units in a second: seconds, milli-, micro- or nanoseconds."""
+"""(limit, units per second): a number below the limit is in seconds, milli-, micro- or nanoseconds."""
 
 
 def to_seconds(array: pa.Array, missing: pa.Array | None = None) -> Doubles:
@@ -34,21 +34,21 @@ def to_seconds(array: pa.Array, missing: pa.Array | None = None) -> Doubles:
 
     Times may be Arrow timestamps or dates, texts such as `2024-01-31`, `2024/1/31 8:05` and
     `2024-01-31T08:05:30.5+02:00`, or numbers since 1970: seconds below 1e11, milliseconds below 1e14,
-    microseconds below 1e17, else nanoseconds. A time with a zone is turned to UTC, others are taken as they
-    are written. Empty text and the texts in `missing` are missing. Raises `pyarrow.ArrowInvalid` for a text
-    that is no time.
+    microseconds below 1e17, else nanoseconds. A time with a zone is converted to UTC, other times are used as
+    written. Empty text and the texts in `missing` are missing. Raises `pyarrow.ArrowInvalid` for a text that
+    is not a time.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
         zone = array.type.tz if pa.types.is_timestamp(array.type) else None
         micros = pc.cast(pc.cast(array, pa.timestamp("us", zone), safe=False), pa.int64())
-        found: Doubles = pc.cast(micros, pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6
-        return found
+        stamps: Doubles = pc.cast(micros, pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6
+        return stamps
     if not is_text(array.type):
         return _of_numbers(to_floats(array, missing))
     array = pc.utf8_trim_whitespace(array.cast(pa.string()))
-    with suppress(pa.ArrowInvalid):  # the most frequent form, ten times as fast
+    with suppress(pa.ArrowInvalid):  # the most frequent format, ten times as fast
         nothing = pc.equal(array, "") if missing is None else pc.is_in(array, missing)
         return to_seconds(pc.cast(pc.if_else(nothing, None, array), pa.timestamp("us")))
     parts = pc.extract_regex(array, _TEXT)
@@ -81,7 +81,7 @@ def _of_parts(parts: pa.Array) -> Doubles:
     right = (month >= 1) & (month <= 12) & (day >= 1) & (day <= last)
     right &= (number("hour") < 24) & (number("minute") < 60) & (number("second") < 61)
     if not right.all():
-        raise pa.ArrowInvalid("there is no such time")
+        raise pa.ArrowInvalid("the time does not exist")
     days = first.astype("M8[D]").astype(np.int64) + day - 1
     seconds = days * DAY + number("hour") * 3600 + number("minute") * 60 + number("second")
     zone = number("zone_hour") * 3600 + number("zone_minute") * 60
@@ -94,7 +94,7 @@ PARTS: dict[TimePart, Callable[[Doubles], Doubles]] = {
     "weekday": lambda seconds: (np.floor(seconds / DAY) + 3) % 7,
     "age": lambda seconds: seconds / DAY,
 }
-"""What a feature may take of a time: the hour 0 to 23, the weekday 0 (Monday) to 6, or days since 1970."""
+"""Parts of a time for features: hour 0 to 23, weekday 0 (Monday) to 6, or age as days since 1970."""
 
 
 @checked()
@@ -110,7 +110,7 @@ class TimeRange:
         stop: as `start`, later; None: the last rows.
 
     Raises:
-        ConfigError: a bound that is no time, or a range without any time.
+        ConfigError: a bound that is not a time, or an empty range.
     """
 
     column: str
@@ -123,15 +123,15 @@ class TimeRange:
         if not low < high:
             raise ConfigError(
                 f"no time is at or after {self.start} and before {self.stop}",
-                fix="give the times in their order: validation rows are before test rows",
+                fix="give the times in ascending order: validation rows come before test rows",
             )
         object.__setattr__(self, "bounds", (low, high))
 
     def keeps(self, seconds: Doubles) -> npt.NDArray[np.bool_]:
         """Return bool[n], True for the rows to keep."""
         low, high = self.bounds
-        found: npt.NDArray[np.bool_] = (seconds >= low) & (seconds < high)
-        return found | np.isnan(seconds) if self.start is None else found
+        inside: npt.NDArray[np.bool_] = (seconds >= low) & (seconds < high)
+        return inside | np.isnan(seconds) if self.start is None else inside
 
 
 def _bound(value: Any, otherwise: float) -> float:
@@ -142,5 +142,5 @@ def _bound(value: Any, otherwise: float) -> float:
     except pa.ArrowInvalid:
         seconds = np.nan
     if np.isnan(seconds):
-        raise ConfigError(f"{value!r} is no time", fix="write it as 2024-01-31, or 2024-01-31 08:05:30")
+        raise ConfigError(f"{value!r} is not a time", fix="write it as 2024-01-31 or 2024-01-31 08:05:30")
     return float(seconds)

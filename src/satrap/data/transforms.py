@@ -19,7 +19,7 @@ _PLAIN: dict[str, Callable[[Doubles], Doubles]] = {
     "sqrt": lambda values: np.sqrt(np.maximum(values, 0.0)),
 }
 _MEASURED = {"standardize": ("mean", "std"), "minmax": ("min", "max")}
-"""Steps with statistics of the training rows, and their names."""
+"""Steps that use statistics of the training rows -> names of the statistics."""
 
 
 MOST_QUANTILES = 10_000
@@ -34,7 +34,7 @@ def steps_of(feature: Numeric) -> list[Transform]:
 
 
 def unmeasured(feature: Numeric) -> int | None:
-    """Return the index of the first step whose statistics have not been measured, or None."""
+    """Return the index of the first step without measured statistics, or None."""
     for i, step in enumerate(steps_of(feature)):
         name, arguments = _parts(step, "")
         if (name in _MEASURED and arguments is None) or (name == "quantiles" and _is_number(arguments)):
@@ -43,7 +43,7 @@ def unmeasured(feature: Numeric) -> int | None:
 
 
 def measures(feature: Numeric, known: Numeric) -> bool:
-    """Return whether the steps of `known` are those of a feature, with the statistics that it lacks."""
+    """Return whether `known` has the same steps as a feature, plus the statistics that the feature lacks."""
     if unmeasured(feature) is None or unmeasured(known) is not None:
         return False
     steps, others = steps_of(feature), steps_of(known)
@@ -53,16 +53,16 @@ def measures(feature: Numeric, known: Numeric) -> bool:
 
 
 def _fills(step: Transform, other: Transform) -> bool:
-    (name, arguments), (same, found) = _parts(step, ""), _parts(other, "")
+    (name, arguments), (same, other_arguments) = _parts(step, ""), _parts(other, "")
     if name == "quantiles":
-        return name == same and _is_number(arguments) and len(found) == arguments
+        return name == same and _is_number(arguments) and len(other_arguments) == arguments
     return name == same and name in _MEASURED and arguments is None
 
 
 def compile_steps(feature: Numeric, name: str, count: int | None = None) -> Callable[[Doubles], Doubles]:
-    """Return one function float64[n] -> float64[n] that applies the first `count` steps (default: all).
+    """Return one function float64[n] -> float64[n] that applies the first `count` steps (default all).
 
-    Raises `ConfigError` for an unknown step, impossible arguments, or a step without its statistics.
+    Raises `ConfigError` for an unknown step, invalid arguments, or a step without statistics.
     """
     functions = [_compile(step, f"feature {name!r}") for step in steps_of(feature)[:count]]
 
@@ -123,9 +123,9 @@ def _is_number(arguments: Any) -> bool:
 
 
 def _ranks(arguments: Any, where: str) -> Callable[[Doubles], Doubles]:
-    """Return the function from a number to its rank, 0 to 1, among quantiles of the training rows.
+    """Return a function that maps numbers to their ranks, 0 to 1, among quantiles of the training rows.
 
-    Of equal quantiles it takes the middle, as scikit-learn's `QuantileTransformer` does.
+    For equal quantiles it uses their middle, like scikit-learn's `QuantileTransformer`.
     """
     if _is_number(arguments):
         raise _not_measured("quantiles", "values", where)
@@ -135,7 +135,7 @@ def _ranks(arguments: Any, where: str) -> Callable[[Doubles], Doubles]:
         values = np.empty(0)
     if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (np.diff(values) < 0).any():
         raise ConfigError(
-            f"{where}: quantiles needs their number, 2 to {MOST_QUANTILES}, or ascending values, "
+            f"{where}: quantiles needs a count from 2 to {MOST_QUANTILES}, or ascending values, "
             f"got {arguments!r}"
         )
     ranks = np.linspace(0, 1, len(values))
@@ -151,7 +151,7 @@ def _not_measured(name: str, lacks: str, where: str) -> ConfigError:
     return ConfigError(
         f"{where}: {name} has no {lacks} yet",
         why="training and prediction must use the same statistics",
-        fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
+        fix="call satrap.data.measure(schema, dataset) and use the returned schema",
     )
 
 
@@ -171,14 +171,14 @@ def _statistics(name: str, arguments: Any, where: str) -> tuple[float, float]:
 
 
 def needs_sample(feature: Numeric, index: int) -> bool:
-    """Return whether step number `index` of a feature is measured by a sample of the numbers."""
+    """Return whether step `index` of a feature is measured from a sample of its numbers."""
     return _parts(steps_of(feature)[index], "")[0] == "quantiles"
 
 
 def measured_step(feature: Numeric, index: int, statistics: Mapping[str, Any]) -> Numeric:
-    """Return a feature with the statistics of its step number `index` filled in, by their names.
+    """Return a feature with the `statistics` of its step `index` filled in, keyed by name.
 
-    Where it `needs_sample`, that is "sample", float64[n].
+    For a step that `needs_sample`, the key is "sample", float64[n].
     """
     steps = steps_of(feature)
     name, arguments = _parts(steps[index], "")

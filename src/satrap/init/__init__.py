@@ -1,4 +1,4 @@
-"""`satrap init`: from data to a recipe that says why."""
+"""`satrap init`: makes a recipe from data and explains each choice."""
 
 from satrap.init.recipe import Request, make_recipe
 

@@ -1,4 +1,4 @@
-"""Decides what a column is: an id, a category, a number, several values, a vector, a time, or of no use."""
+"""Classification of columns: category, number, list of values, vector, time, or unused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from satrap.schema import MAX_DIM
 
 Kind = Literal["category", "number", "values", "vector", "time", "unused"]
 _ROWS_EACH = 20
-"""Rows per value of a number from which its values may teach something as ids."""
+"""Least rows per unique number for which its values are also useful as ids."""
 _SEPARATORS = "|", ";", "^", ",", " "
 _STAMP = (
     r"^\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{4}( \d{1,2}:\d{2}.*)?$"
@@ -30,11 +30,11 @@ _TEXTS = pa.array(MISSING)
 
 @dataclass(slots=True)
 class Decision:
-    """What a column is and why.
+    """The kind of a column and the reason.
 
-    Of a number, `numbers` is float64[n], the sample without missing values; `also_id`: it may be an id as
-    well. Of several values, `separator` splits a text; None for lists. `alone` is the AUC of the label by
-    this column alone.
+    For a number, `numbers` is float64[n], the sample without missing values; `also_id` suggests using it as
+    an id as well. For a list of values, `separator` splits its text; None for Arrow lists. `alone` is the AUC
+    of predicting the label from this column alone.
     """
 
     kind: Kind
@@ -49,11 +49,11 @@ _TIME_WORDS = set(words("time timestamp date datetime ts day created updated at 
 
 
 def decide(column: Column, sample: pa.Array) -> Decision:
-    """Return what a column is, from the facts about all its rows and a sample of its values."""
+    """Return the kind of a column, from facts about all its rows and a sample of its values."""
     if column.unusable:
         return Decision("unused", column.unusable)
     if column.values == 0:
-        return Decision("unused", "it has no values")
+        return Decision("unused", "no values")
     if column.distinct.count == 1 and column.missing == 0:
         return Decision("unused", "constant")
     if column.is_list:
@@ -62,8 +62,8 @@ def decide(column: Column, sample: pa.Array) -> Decision:
     if is_text(sample.type):
         try:
             sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
-        except pa.ArrowInvalid:  # bytes of one length are ids, but beside text they would be text
-            return Decision("unused", "bytes that are no UTF-8 text")
+        except pa.ArrowInvalid:  # bytes of one length are ids, but mixed with text they would be text
+            return Decision("unused", "bytes that are not UTF-8 text")
         sample = sample.filter(pc.invert(pc.is_in(sample, _TEXTS)))
     if _is_time(column, sample):
         return Decision("time", "a time")
@@ -71,7 +71,7 @@ def decide(column: Column, sample: pa.Array) -> Decision:
         odd = pa.array(sorted(column.odd), pa.string())
         return _of_numbers(column, to_floats(sample, odd if column.odd else None))
     if column.infinite:
-        return Decision("unused", "it has infinite values")
+        return Decision("unused", "infinite values")
     return _of_texts(column, sample)
 
 
@@ -82,10 +82,10 @@ def _unique(column: Column) -> bool:
 def _of_lists(column: Column) -> Decision:
     if column.fractions or column.infinite:
         if column.infinite or column.texts:
-            return Decision("unused", "lists of measurements, some of which are no finite numbers")
+            return Decision("unused", "lists of measurements with non-finite numbers")
         if column.shortest < column.longest or column.longest > MAX_DIM:
             sizes = f"{column.shortest} to {column.longest} numbers"
-            return Decision("unused", f"lists of {sizes}: a vector has one length, at most {MAX_DIM}")
+            return Decision("unused", f"lists of {sizes}: a vector needs a fixed length of at most {MAX_DIM}")
         return Decision("vector", f"lists of {column.longest} numbers")
     per_row = column.values / max(1, column.rows - column.missing)
     return Decision("values", f"lists, {per_row:.1f} values each")
@@ -108,9 +108,9 @@ def _is_time(column: Column, sample: pa.Array) -> bool:
 def _of_numbers(column: Column, values: Any) -> Decision:
     distinct, whole = column.distinct.count, column.fractions == 0
     if whole and _is_day(column, values):
-        return Decision("unused", "days as numbers: written as 2024-01-31 they are times")
+        return Decision("unused", "days as numbers: write them as 2024-01-31 to use them as times")
     if whole and column.ascending and column.rows > 2:
-        return Decision("unused", "it only counts the rows")
+        return Decision("unused", "a row number")
     if distinct == 2:
         return Decision("category", "binary")
     named = meaning(column.name)
@@ -126,7 +126,7 @@ def _of_numbers(column: Column, values: Any) -> Decision:
 
 
 def _is_day(column: Column, values: Any) -> bool:
-    """Tell whether whole numbers, float64[n], are days such as 20240131."""
+    """Return whether whole numbers, float64[n], are days such as 20240131."""
     if not _TIME_WORDS & set(words(column.name)) or not 1900_01_01 <= column.low <= column.high <= 2100_12_31:
         return False
     numbers = values[~np.isnan(values)].astype(np.int64)
@@ -138,29 +138,28 @@ def _of_texts(column: Column, sample: pa.Array) -> Decision:
     if not is_text(sample.type):  # times of day, decimals and the like
         return Decision("category", "a category")
     if pc.all(pc.match_substring_regex(sample, _DATE_IN_WORDS)).as_py():
-        return Decision("unused", "dates in words: written as 2024-01-31 they are times")
+        return Decision("unused", "dates in words: write them as 2024-01-31 to use them as times")
     if column.distinct.count > 20 and pc.all(pc.match_substring_regex(sample, _MONEY)).as_py():
-        return Decision(
-            "category", f"a category; a number if {sample[0].as_py()!r} were written without its sign"
-        )
+        why = f"a category; remove the sign in {sample[0].as_py()!r} to use it as a number"
+        return Decision("category", why)
     separator = _separator(sample)
     if pc.all(pc.match_substring_regex(sample, r"^\s*(\{.*\}|\[.*\])\s*$")).as_py():
-        return Decision("unused", "JSON: turn what matters into columns")
+        return Decision("unused", "JSON: extract the relevant fields into columns")
     if separator is not None:
-        return Decision("values", f"several values between {separator!r}", separator=separator)
+        return Decision("values", f"several values, separated by {separator!r}", separator=separator)
     length = float(pc.mean(pc.utf8_length(sample)).as_py() or 0)
     spaces = float(pc.mean(pc.count_substring(sample, " ")).as_py() or 0)
     if _unique(column):
         return Decision("unused", "a different text in almost every row")
     if (spaces >= 5 or length > 100) and column.distinct.count > 0.3 * column.values:
-        return Decision("unused", "free text: no input yet")
+        return Decision("unused", "free text: not supported yet")
     if column.texts <= min(MOST_TEXTS, 0.5 * column.values):
         return Decision("category", "numbers and text mixed")
     return Decision("category", "a category")
 
 
 def _separator(sample: pa.Array) -> str | None:
-    """Return the separator of texts that hold several values, which are used again in other combinations."""
+    """Return the separator of texts with several values; such values recur in different combinations."""
     whole = sample.take(pa.array(np.arange(min(len(sample), 20_000))))
     distinct = len(pc.unique(whole))
     if distinct < 8:

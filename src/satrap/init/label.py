@@ -1,4 +1,4 @@
-"""Decides what the label is: 0 and 1, and which values count as 1, a number, or one of several classes."""
+"""Choice of the label's kind: binary (and the values that mean 1), a number, or one of several classes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _YES = set(words("true yes y t positive pos good click clicked buy bought like l
 _RATINGS = set(words("rating ratings rate rates star stars score scores grade grades"))
 _MOST_RATINGS = 25
 _MOST_CODES = 12
-"""A label of so many whole numbers or fewer may be one of several classes, of more it is a number."""
+"""Most unique whole numbers of a multiclass label; a label with more is a number."""
 _FAR = 20
-"""Deviations from the mean from which on a few rows decide what the squared error learns."""
+"""Distance from the mean, in deviations, at which a few rows dominate the squared error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The label: its keys in the recipe besides name, why, and of a binary label the share of 1s."""
+    """The label: its recipe keys except name, the reason, and the share of 1s of a binary label."""
 
     column: str
     keys: dict[str, Any]
@@ -38,14 +38,14 @@ class Target:
     @property
     def kind(self) -> Kind:
         """Kind of the label."""
-        found: Kind = self.keys.get("kind", "binary")
-        return found
+        kind: Kind = self.keys.get("kind", "binary")
+        return kind
 
     def questions(self, values: Any) -> list[Any]:
-        """Return what a copy of the label would tell, each float64[n] of 0 and 1, of values in an array.
+        """Return the targets, each float64[n] of 0 and 1, that a copy of the label would predict.
 
-        Of a binary label it is the label itself, of a number whether it is above three quantiles, of classes
-        whether it is one of the three most frequent.
+        For a binary label it is the label itself; for a number, whether it is above three quantiles each; for
+        classes, whether the row has each of the three most frequent classes.
         """
         if self.kind == "multiclass":
             _, codes, counts = np.unique(hash_ids(values), return_inverse=True, return_counts=True)
@@ -66,25 +66,25 @@ def choose_label(
     positive: Sequence[str] = (),
     threshold: float | None = None,
 ) -> Target:
-    """Return the target, as asked for by `kind`, `positive` or `threshold`, else by its values.
+    """Return the target, as requested by `kind`, `positive` or `threshold`, else inferred from the values.
 
     Raises `DataError` for a label that is missing in rows, constant, or has too many values, `ConfigError`
-    for a request that does not fit it.
+    for a request that does not fit the label.
     """
     column, counts = profile.columns[name], _merged(profile.label)
     wrong = column.unusable or ("its values are lists" if column.is_list else "")
     if wrong:
         raise DataError(
-            f"the label {name!r} cannot be learned: {wrong}", fix="another column: --label COLUMN"
+            f"the label {name!r} cannot be learned: {wrong}", fix="choose another column: --label COLUMN"
         )
     if column.missing:
         raise DataError(
             f"the label {name!r} is missing in {column.missing:,} of {column.rows:,} rows",
-            why="nothing can be learned from such a row",
-            fix="remove these rows, or fill the label in",
+            why="a row without a label cannot be learned from",
+            fix="remove these rows, or fill in the label",
         )
     if kind not in (None, "binary") and (positive or threshold is not None):
-        raise ConfigError(f"--positive and --threshold are for two values, not for --kind {kind}")
+        raise ConfigError(f"--positive and --threshold need --kind binary, not {kind}")
     if threshold is not None:
         return _by_threshold(column, name, counts, threshold)
     if positive:
@@ -92,8 +92,8 @@ def choose_label(
     if len(counts) == 1:
         raise DataError(
             f"the label {name!r} has the same value in all rows: {next(iter(counts))}",
-            why="there is nothing to tell apart",
-            fix="give data with several values, or the right column: --label COLUMN",
+            why="a constant label leaves nothing to learn",
+            fix="give data in which the label varies, or choose another column: --label COLUMN",
         )
     if kind is None:
         kind = _kind_of(column, name, counts)
@@ -117,7 +117,7 @@ def _kind_of(column: Column, name: str, counts: Counter[str]) -> Kind:
 
 
 def _merged(counts: Counter[str]) -> Counter[str]:
-    """Add up the counts of texts that mean the same, such as 1 and 1.0."""
+    """Merge the counts of texts with the same meaning, such as 1 and 1.0."""
     merged: dict[int, tuple[str, int]] = {}
     for value, count in counts.items():
         key = int(hash_ids([value])[0])
@@ -135,8 +135,8 @@ def _of_two(name: str, counts: Counter[str]) -> Target:
     rows = sum(counts.values())
     numbers = {value: _number(value) for value in counts}
     if set(numbers.values()) == {0.0, 1.0}:
-        one = next(value for value, number in numbers.items() if number == 1)
-        return Target(name, {}, "0 and 1", counts[one] / rows)
+        positive = next(value for value, number in numbers.items() if number == 1)
+        return Target(name, {}, "0 and 1", counts[positive] / rows)
     yes = [value for value in counts if value.lower() in _YES]
     if len(yes) == 1:
         chosen, reason = yes[0], "by its name"
@@ -149,7 +149,7 @@ def _of_two(name: str, counts: Counter[str]) -> Target:
 
 
 def _ratings(column: Column, counts: Counter[str], name: str) -> bool:
-    """Tell whether a label is one of a few numbers, and has the name of a rating."""
+    """Return whether a label has few unique numbers and the name of a rating."""
     few = column.numbers and column.texts == 0 and 4 <= len(counts) <= _MOST_RATINGS
     return few and -10 <= column.low <= column.high <= 100 and bool(_RATINGS & set(words(name)))
 
@@ -158,22 +158,22 @@ def _of_ratings(column: Column, name: str, counts: Counter[str]) -> Target:
     values = sorted(_number(text) or 0.0 for text in counts)
     if not counts or not _measured(column):
         raise ConfigError(
-            f"the label {name!r} has more than two values: --kind binary needs to know which are 1",
-            fix="--threshold NUMBER (numbers from there on) or --positive VALUE",
+            f"the label {name!r} has more than two values, and --kind binary needs the values for 1",
+            fix="add --threshold NUMBER (this and larger numbers mean 1) or --positive VALUE",
         )
     rows = sum(counts.values())
     shares = {v: sum(n for text, n in counts.items() if (_number(text) or 0.0) >= v) / rows for v in values}
     best = min(values[1:], key=lambda value: abs(shares[value] - 0.5))
-    why = f"{len(values)} values, {values[0]:g} to {values[-1]:g}: a rating? --threshold asks otherwise"
+    why = f"{len(values)} values, {values[0]:g} to {values[-1]:g}, probably a rating; see --threshold"
     return Target(name, {"threshold": best}, why, shares[best])
 
 
 def _of_numbers(column: Column, name: str, values: Any) -> Target:
-    """Return a label that is a number; `values`, float64[n], are a sample of it."""
+    """Return the target for a numeric label; `values`, float64[n], are a sample of it."""
     if values is None:
         raise DataError(
-            f"the label {name!r} is no number: {', '.join(sorted(column.odd)[:3]) or 'infinite values'}",
-            fix="--kind multiclass, or correct these values",
+            f"the label {name!r} is not a number: {', '.join(sorted(column.odd)[:3]) or 'infinite values'}",
+            fix="use --kind multiclass, or correct these values",
         )
     keys: dict[str, Any] = {"kind": "regression"}
     whole, mean, deviation = column.fractions == 0, values.mean(), values.std()
@@ -182,7 +182,7 @@ def _of_numbers(column: Column, name: str, values: Any) -> Target:
     if whole and column.low == 0 and column.high <= 1000 and skew > 1:
         return Target(name, keys | {"loss": "poisson"}, "whole numbers from 0 with a long tail: a count")
     if far > _FAR:
-        why = f"the farthest number is {far:.0f} deviations from the mean, and would count too much squared"
+        why = f"the farthest number is {far:.0f} deviations from the mean, too far for squared errors"
         return Target(name, keys | {"loss": "huber"}, why)
     why = f"numbers, {column.low:g} to {column.high:g}; squared errors learn their mean"
     return Target(name, keys | {"loss": "squared"}, why)
@@ -192,9 +192,9 @@ def _of_classes(column: Column, name: str, counts: Counter[str]) -> Target:
     if not counts or 2 * len(counts) > column.rows:
         many = f"{len(counts)} values" if counts else f"more than {LABEL_VALUES} values"
         raise DataError(
-            f"the label {name!r} has {many} in {column.rows:,} rows, and they are no numbers",
-            why="a class is learned from its rows",
-            fix="--positive VALUE (this value is 1, all others are 0), or another column: --label COLUMN",
+            f"the label {name!r} has {many} in {column.rows:,} rows, and the values are not numbers",
+            why="a class needs several rows to learn from",
+            fix="use --positive VALUE (it means 1, other values 0), or choose another column: --label COLUMN",
         )
     often, count = max(counts.items(), key=lambda pair: pair[1])
     why = f"{len(counts)} classes, {often!r} has {count / column.rows:.3g} of the rows"
@@ -215,16 +215,19 @@ def _by_threshold(column: Column, name: str, counts: Counter[str], threshold: fl
     if (counts and share in (0.0, 1.0)) or not column.low < threshold <= column.high:
         raise ConfigError(
             f"--threshold {threshold:g} gives all rows the same label",
-            why=f"{name!r} is between {column.low:g} and {column.high:g}",
-            fix="give a number in between",
+            why=f"{name!r} ranges from {column.low:g} to {column.high:g}",
+            fix="give a number in this range",
         )
-    return Target(name, {"threshold": threshold}, "as asked for", share)
+    return Target(name, {"threshold": threshold}, "as requested", share)
 
 
 def _by_values(name: str, counts: Counter[str], positive: Sequence[str]) -> Target:
     ids = set(hash_ids(list(positive)).tolist())
-    found = sum(n for value, n in counts.items() if int(hash_ids([value])[0]) in ids)
-    if counts and not found:
+    positives = sum(n for value, n in counts.items() if int(hash_ids([value])[0]) in ids)
+    if counts and not positives:
         shown = ", ".join(sorted(counts)[:5])
-        raise ConfigError(f"--positive: {positive[0]!r} is no value of {name!r}", fix=f"values: {shown}")
-    return Target(name, {"positive": list(positive)}, "as asked for", found / max(1, sum(counts.values())))
+        what = f"--positive: {positive[0]!r} is not a value of {name!r}"
+        raise ConfigError(what, fix=f"use one of the values, such as {shown}")
+    return Target(
+        name, {"positive": list(positive)}, "as requested", positives / max(1, sum(counts.values()))
+    )

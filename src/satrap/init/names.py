@@ -1,4 +1,4 @@
-"""What the name of a column says about its values."""
+"""Hints from the name of a column about its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS |= set(words("uid iid sku isbn asin zip zipcode postcode postal"))
 _CLASSES = set(words("type category subcategory genre brand city country region language currency channel"))
 _CLASSES |= set(words("gender sex segment cluster status platform browser os"))
 _COUNTS = set(words("n num nb no nr number count total sum avg mean median min max unique distinct"))
-"""The first word of names of amounts: `n_ids`, `no_of_items`."""
+"""First words of names of amounts: `n_ids`, `no_of_items`."""
 _MEASURES = set(
     words("age price cost amount cents usd eur gbp micros revenue income spend spent budget sales")
 )
@@ -42,30 +42,30 @@ _MEASURES |= set(
 )
 _MEASURES |= set(words("days weeks months years tenure recency frequency rank bytes"))
 _SPAN = re.compile(r"\d+(d|h|w|m|y|days?|hours?|weeks?|months?|years?)(?![a-z])", re.IGNORECASE)
-"""Such as 7d: what happened in so many days."""
+"""A time span such as 7d, for amounts per period."""
 _OF = set(words("of per by in for"))
 
 
 def meaning(name: str) -> Literal["id", "class", "amount"] | None:
-    """Return whether whole numbers of this name stand for things, or for classes of things, or are amounts.
+    """Return whether whole numbers of this name identify things, classes of things, or are amounts.
 
-    None if the name does not say.
+    None if the name gives no hint.
 
-    The last word tells most, of `price_per_sku` the one before `per`. A word for a thing makes an id only
-    alone or beside a word such as id or key: `user_orders` is an amount.
+    The last word decides, or in `price_per_sku` the word before `per`. A word for a thing means an id only if
+    it is alone or next to a word such as id or key: `user_orders` is an amount.
     """
-    found = [word for word in words(name) if not word.isdigit()]
-    if len(found) > 1 and found[0] in _COUNTS:
+    parts = [word for word in words(name) if not word.isdigit()]
+    if len(parts) > 1 and parts[0] in _COUNTS:
         return "amount"
-    end = next((i for i, word in enumerate(found) if i and word in _OF), len(found))
-    if end and found[end - 1] in _KEYS | _CLASSES:
-        return "id" if found[end - 1] in _KEYS else "class"
-    if _MEASURES & set(found) or _SPAN.search(name):
+    end = next((i for i, word in enumerate(parts) if i and word in _OF), len(parts))
+    if end and parts[end - 1] in _KEYS | _CLASSES:
+        return "id" if parts[end - 1] in _KEYS else "class"
+    if _MEASURES & set(parts) or _SPAN.search(name):
         return "amount"
-    return "id" if found and (_KEYS & set(found[:end]) or set(found) <= _THINGS) else None
+    return "id" if parts and (_KEYS & set(parts[:end]) or set(parts) <= _THINGS) else None
 
 
 def names_user(name: str) -> bool:
-    """Tell whether a name is that of ids of users."""
+    """Return whether a name means user ids."""
     rest = {word for word in words(name) if not word.isdigit()} - _IDS
     return bool(rest) and rest <= _USER_IDS

@@ -1,4 +1,4 @@
-"""Opens files and finds out how their text is written."""
+"""Opening of data files, with detection of the CSV format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from satrap.errors import ConfigError
 
 _SEPARATORS = ",;\t|", " "
 _LIST = r"^\s*[^,\s]+(,[^,]*){2,}$"
-"""Three values or more between commas."""
+"""Three or more values separated by commas."""
 
 
 def open_data(
@@ -33,19 +33,18 @@ def open_data(
     names: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> tuple[Source, CsvOptions, str]:
-    """Return an open source, how its CSV files are written, and its format.
+    """Return an open source, the format of its CSV files, and its file format.
 
-    Of CSV files it finds out what separates columns, whether a comment comes first, whether values have
-    blanks around them, and how numbers are written; with `names` of columns there is no header, which
-    would tell of the first two. It reads no columns to `drop`. Raises `ConfigError` for files of no known
-    format.
+    For CSV files it detects the column separator, a leading comment, blanks around values, and the number
+    format. With `names` of columns there is no header, so the separator and comment are not detected. Columns
+    to `drop` are not read. Raises `ConfigError` for files of an unknown format.
     """
     try:
         kind = kind or guess_format(find_files(list(sources))[0].name)
     except ConfigError as error:
-        raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
+        raise ConfigError(error.what, fix="use --format csv, tsv, parquet or arrow") from error
     if names and kind not in ("csv", "tsv"):
-        raise ConfigError(f"--names is for CSV and TSV files, not for {kind}", fix="leave --names out")
+        raise ConfigError(f"--names is for CSV and TSV files, not for {kind}", fix="remove --names")
     csv = CsvOptions(separator=separator, encoding=encoding, quote=quote, columns=tuple(names) or None)
 
     def opened(**options: Any) -> Source:
@@ -68,36 +67,36 @@ def open_data(
         first = _first(source, drop)
     if (
         first
-        and (found := numerals_of(first, fractions=kind == "tsv" or csv.separator not in (None, ",")))
+        and (numerals := numerals_of(first, fractions=kind == "tsv" or csv.separator not in (None, ",")))
         != Numerals()
     ):
-        source = opened(decimal=found.decimal, thousands=found.thousands)
+        source = opened(decimal=numerals.decimal, thousands=numerals.thousands)
     return source, csv, kind
 
 
 def _separator(header: str) -> str | None:
-    """Return the most frequent separator in a header, a blank only if there is no other."""
+    """Return the most frequent separator in a header, a blank only if there is no other separator."""
     best = (max(marks, key=header.count) for marks in _SEPARATORS)
     return next((mark for mark in best if mark in header), None)
 
 
 def _first(source: Source, drop: Sequence[str]) -> pa.Table | None:
-    """Return the first rows, without columns to drop and those of which there are two."""
+    """Return the first rows, without columns to drop and duplicate column names."""
     names = [name for name, count in Counter(source.names).items() if count == 1 and name not in drop]
     piece = next(iter(source.scan(Scan(ids=names, numbers=()), None)), None)
     return piece.table if piece else None
 
 
 def numerals_of(table: pa.Table, *, fractions: bool) -> Numerals:
-    """Return how numbers in columns of text are written: plainly unless all values of a column say otherwise.
+    """Return the format of numbers in text columns: plain unless all values of a column have another format.
 
     Args:
         table: some rows.
-        fractions: a comma may be before a fraction. It is not in a file whose columns are between commas,
+        fractions: whether a comma may be the decimal mark. It may not in a file with commas between columns,
             where `1,2` in quotes is a list.
     """
     english, german = Numerals(".", ","), Numerals(",", ".")
-    found, lists = Numerals(), False
+    numerals, lists = Numerals(), False
     for name in table.column_names:
         values = pc.utf8_trim_whitespace(table.column(name).combine_chunks())
         values = values.filter(pc.invert(pc.is_in(values, pa.array(MISSING))))
@@ -106,12 +105,12 @@ def numerals_of(table: pa.Table, *, fractions: bool) -> Numerals:
             continue
         if fractions and _all(commas, german.pattern) and _all(values, german.pattern):
             dots = pc.any(pc.match_substring(commas, ".")).as_py()
-            found = german if dots or found == german else Numerals(",")
+            numerals = german if dots or numerals == german else Numerals(",")
         elif _all(values, english.pattern):
-            found = english if found == Numerals() else found
+            numerals = english if numerals == Numerals() else numerals
         elif pc.any(pc.match_substring_regex(commas, _LIST)).as_py():
             lists = True
-    return Numerals() if lists and found != Numerals() else found
+    return Numerals() if lists and numerals != Numerals() else numerals
 
 
 def _all(values: pa.Array, pattern: str) -> bool:

@@ -1,4 +1,4 @@
-"""What one pass over the data tells of each column."""
+"""Statistics of each column from reading the data once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SAMPLE_ROWS, SAMPLE_CELLS = 100_000, 20_000_000
 """Most rows and most values of the sample."""
 
 LABEL_VALUES = 1000
-"""Values of the label that are counted one by one."""
+"""Most unique values of the label that are counted one by one."""
 
 MOST_TEXTS, MOST_ODD = 1000, 5
-"""Values that are no numbers: if more than the second differ, they are counted up to the first."""
+"""Non-numeric values are counted up to the first limit if they have more different texts than the second."""
 
 _MANY = 64
-"""Different values from which a column with one or two texts holds numbers, however often these occur."""
+"""Unique values above which a column with one or two texts is numeric, however frequent the texts are."""
 
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 
@@ -38,11 +38,10 @@ _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 class Column:
     """Facts about a column, over all rows read.
 
-    Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers,
-    `shortest` and `longest` of the lengths of lists that are not empty.
-    `texts` counts values that are no numbers, if they are of more than `MOST_ODD` kinds until they are more
-    than `MOST_TEXTS`; `odd` are the first of them. `unusable` says why values are no input, from the first
-    such value on.
+    Counts are of rows, for a list column also of its values. `low` and `high` bound the finite numbers,
+    `shortest` and `longest` the lengths of non-empty lists. `texts` counts values that are not numbers; with
+    more than `MOST_ODD` different texts, counting stops above `MOST_TEXTS`. `odd` has the first such texts.
+    `unusable` is the reason why the values cannot be a feature, set at the first such value.
     """
 
     name: str
@@ -69,21 +68,21 @@ class Column:
 
     @property
     def missing_share(self) -> float:
-        """Share of rows without a value."""
+        """Fraction of rows without a value."""
         return self.missing / max(1, self.rows)
 
     @property
     def numbers(self) -> bool:
-        """Whether every value is a finite number, but for texts that may stand for "missing".
+        """Whether every value is a finite number, except for texts that may stand for "missing".
 
-        These are one or two among many numbers, or some in few rows.
+        The exception is one or two different texts among many numbers, or a few texts in few rows.
         """
         few = len(self.odd) <= MOST_ODD and self.texts <= self.values / 20
-        one = len(self.odd) <= 2 and self.texts <= self.values / 2 and self.distinct.count > _MANY
-        return (few or one) and self.infinite == 0 and self.low <= self.high
+        many = len(self.odd) <= 2 and self.texts <= self.values / 2 and self.distinct.count > _MANY
+        return (few or many) and self.infinite == 0 and self.low <= self.high
 
     def add(self, array: pa.Array, missing: Missing) -> None:
-        """Take the next rows into account."""
+        """Add the next rows."""
         array = flat(array)
         self.type = array.type if self.type is None or pa.types.is_null(self.type) else self.type
         self.rows += len(array)
@@ -92,8 +91,8 @@ class Column:
                 self._add(array, missing)
             except DataError as error:
                 self.unusable = error.what
-            except pa.ArrowInvalid:  # pyarrow's word for bytes that are no text
-                self.unusable = "bytes that are no UTF-8 text"
+            except pa.ArrowInvalid:  # bytes that are not text
+                self.unusable = "bytes that are not UTF-8 text"
 
     def _add(self, array: pa.Array, missing: Missing) -> None:
         null = pa.types.is_null(array.type)
@@ -112,7 +111,7 @@ class Column:
             self.missing += len(array)
             return
         if pa.types.is_nested(array.type):
-            raise DataError("its values are structures, which are no input")
+            raise DataError("its values are structs, which cannot be features")
         ids = hash_ids(array, 0, missing.ids)
         there = ids != MISSING_ID
         count = int(np.count_nonzero(there))
@@ -128,7 +127,7 @@ class Column:
             return
         try:
             values = to_floats(array, missing.texts)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # pyarrow's word for no such conversion
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # no conversion to numbers
             if not is_text(array.type):
                 self.texts += len(array)
                 self.odd.update(map(str, range(MOST_ODD + 1)))
@@ -143,7 +142,7 @@ class Column:
             self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
 
     def _numbers_of(self, text: pa.Array, missing: Missing) -> Any:
-        """Return the numbers among texts, and count the others."""
+        """Return the numbers among texts, and count the other texts."""
         text = text.drop_null()
         right = pc.or_(pc.match_substring_regex(text, _NUMBER), pc.is_in(text, missing.texts))
         wrong = text.filter(pc.invert(right))
@@ -155,9 +154,9 @@ class Column:
 
 @dataclass(slots=True)
 class Profile:
-    """The columns by name, a sample of the rows, and the values of the label with their counts.
+    """The columns by name, a sample of the rows, and the label's values with their counts.
 
-    `complete`: all rows were read. `label` is empty if there are more than `LABEL_VALUES` values.
+    `complete`: all rows were read. `label` is empty if the label has more than `LABEL_VALUES` unique values.
     """
 
     columns: dict[str, Column]
@@ -176,13 +175,13 @@ def profile(
     missing: tuple[str, ...] = MISSING,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    """Read all rows of a source but for columns to `drop`, or the first `most`, once, in bounded memory.
+    """Read all rows of a source, or the first `most`, once and in bounded memory, without columns to `drop`.
 
     `progress` is called with the number of rows read so far. Raises `DataError` for data without rows.
     """
     names = [name for name in source.names if name not in drop]
     columns = {name: Column(name) for name in names}
-    known = Missing(missing, 0)
+    missing_values = Missing(missing, 0)
     sample = RowSample(max(1000, min(SAMPLE_ROWS, SAMPLE_CELLS // max(1, len(names)))))
     counts: Counter[str] = Counter()
     many, rows, complete = False, 0, True
@@ -191,7 +190,7 @@ def profile(
         if most is not None and rows + table.num_rows > most:
             table, complete = table.slice(0, most - rows), False
         for name in names:
-            columns[name].add(as_array(table.column(name)), known)
+            columns[name].add(as_array(table.column(name)), missing_values)
         sample.add(table)
         if not many:
             counts.update(_counted(as_array(table.column(label))))
@@ -206,7 +205,7 @@ def profile(
 
 
 def flat(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary, and views of text and bytes as these."""
+    """Return an array with dictionaries and views converted to plain values."""
     return without_views(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
 
 
@@ -215,7 +214,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _counted(array: pa.Array) -> dict[str, int]:
-    """Return how often each value occurs, as text; missing values are left out."""
+    """Return text of value -> number of occurrences, without missing values."""
     array = flat(array)
     if pa.types.is_nested(array.type):
         return {}

@@ -1,4 +1,4 @@
-"""Distinct counts and a sample of rows, in memory that does not grow with the data."""
+"""Unique counts and a sample of rows, in constant memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ORDER = 0x5EED
 
 
 class Distinct:
-    """Counts distinct 64-bit hashes: exactly up to `bound`, from then on with an error of `1 / sqrt(bound)`.
+    """Counts unique 64-bit hashes: exactly up to `bound`, then with a relative error of `1 / sqrt(bound)`.
 
-    It keeps the `bound` smallest hashes. Hashes are spread evenly, so the largest of these tells how dense
-    they are: the KMV sketch, Bar-Yossef et al., "Counting Distinct Elements in a Data Stream", RANDOM 2002,
+    It keeps the `bound` smallest hashes. Hashes are spread evenly, so the largest kept hash gives their
+    density: the KMV sketch, Bar-Yossef et al., "Counting Distinct Elements in a Data Stream", RANDOM 2002,
     with the unbiased estimate of Beyer et al., SIGMOD 2007. The order of the values does not matter.
 
     Args:
@@ -38,9 +38,9 @@ class Distinct:
             hashes = hashes[hashes < self._kept[-1]]
         if not len(hashes):
             return
-        kept = np.union1d(self._kept, hashes)
-        self._full = self._full or len(kept) > self.bound
-        self._kept = kept[: self.bound]
+        smallest = np.union1d(self._kept, hashes)
+        self._full = self._full or len(smallest) > self.bound
+        self._kept = smallest[: self.bound]
 
     @property
     def exact(self) -> bool:
@@ -49,17 +49,17 @@ class Distinct:
 
     @property
     def count(self) -> int:
-        """How many different hashes there were, or an estimate of it."""
+        """Number of unique hashes, or an estimate of it."""
         if self.exact:
             return len(self._kept)
         return round((self.bound - 1) / ((float(self._kept[-1]) + 1) / _SPACE))
 
 
 class RowSample:
-    """Keeps up to `most` rows of a stream of tables; which ones depends only on their numbers.
+    """Keeps up to `most` rows of a stream of tables; the choice depends only on row numbers.
 
-    Row i is kept if a hash of i is small enough. When there are too many rows, the limit is halved, so each
-    row of the stream has the same chance.
+    Row i is kept if a hash of i is small enough. If there are too many rows, the limit is halved, so all rows
+    have the same chance.
 
     Args:
         most: rows kept, at least 1.
@@ -79,21 +79,21 @@ class RowSample:
         self._keep(table, hashes)
         while sum(map(len, self._hashes)) > self.most:
             self._limit //= np.uint64(2)
-            parts, kept = self._parts, self._hashes
+            parts, hashes_by_part = self._parts, self._hashes
             self._parts, self._hashes = [], []
-            for part, of_part in zip(parts, kept, strict=True):
+            for part, of_part in zip(parts, hashes_by_part, strict=True):
                 self._keep(part, of_part)
 
     def _keep(self, table: pa.Table, hashes: Hashes) -> None:
         small = hashes <= self._limit
         if not small.all():
             table, hashes = taken(table, np.flatnonzero(small)), hashes[small]
-        if len(hashes) or not self._parts:  # without any rows, there are still columns
+        if len(hashes) or not self._parts:  # keep the columns even without rows
             self._parts.append(table)
             self._hashes.append(hashes)
 
     def table(self) -> pa.Table:
-        """Return the kept rows, in their order; a column whose parts do not go together is null."""
+        """Return the kept rows in order; a column whose parts have no common type is null."""
         columns: dict[str, pa.ChunkedArray] = {}
         for name in self._parts[0].column_names:
             try:

@@ -1,4 +1,4 @@
-"""What a column of times is good for: a split of the data, and features."""
+"""Uses of a column of times: a split of the data, and features."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from satrap.init.profile import flat
 from satrap.init.write import scalar
 
 _UNREADABLE = pa.ArrowInvalid, pa.ArrowNotImplementedError
-"""pyarrow's words for no such conversion."""
+"""Errors of pyarrow for values that are not times."""
 
 _YEAR_10000 = 253_402_300_800
 
 
 def proposals(column: str, sample: pa.Array, odd: Collection[str] = ()) -> list[str]:
-    """Return features of a column of times, as lines of a recipe; none if its times cannot be read.
+    """Return possible features of a column of times, as lines of a recipe; none if its times are unreadable.
 
     The texts in `odd` are missing times.
     """
     seconds = _seconds(sample, odd)
-    found = {}
+    features = {}
     if np.any(PARTS["hour"](seconds) > 0):
-        found[f"{column}_hour"] = {"dim": 4, "column": column, "time": "hour"}
+        features[f"{column}_hour"] = {"dim": 4, "column": column, "time": "hour"}
     if len(seconds):
-        found[f"{column}_weekday"] = {"dim": 4, "column": column, "time": "weekday"}
+        features[f"{column}_weekday"] = {"dim": 4, "column": column, "time": "weekday"}
         days = {"numeric": True, "column": column, "time": "age", "transform": "standardize"}
-        found[f"{column}_age"] = days
-    return [f"{scalar(name)}: {scalar(keys)}" for name, keys in found.items()]
+        features[f"{column}_age"] = days
+    return [f"{scalar(name)}: {scalar(keys)}" for name, keys in features.items()]
 
 
 def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
@@ -49,10 +49,10 @@ def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
 def split_by_time(
     column: str, sample: pa.Array, parts: Sequence[str], odd: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """Return `data.split` by a column of times, of which `sample` has some; each part gets a tenth of it.
+    """Return `data.split` by a column of times, given a sample; each part gets a tenth of the rows.
 
-    `parts` are in the order of time; the rows before them are for training. The texts in `odd` are missing
-    times. None if the column holds other things, or no more different times, in seconds, than parts.
+    `parts` are in order of time; rows before them are training rows. The texts in `odd` are missing times.
+    None if the column has other values, or no more different times, in seconds, than parts.
     """
     seconds = np.sort(np.floor(_seconds(sample, odd)))
     times = np.unique(seconds)
@@ -71,9 +71,9 @@ def _written(seconds: float) -> str:
 
 
 def not_times(source: Source, column: str, rows: int) -> tuple[int, int, str]:
-    """Return how many texts of a column are no times, of how many, and where the first of them is.
+    """Return (texts in a column that are not times, all texts, location of the first that is not a time).
 
-    The first `rows` rows count.
+    Only the first `rows` rows count.
     """
     wrong, count, first = 0, 0, ""
     for piece in source.scan(Scan(ids=[column], numbers=()), None):
@@ -82,10 +82,10 @@ def not_times(source: Source, column: str, rows: int) -> tuple[int, int, str]:
         if not is_text(array.type):
             continue
         count += len(array) - array.null_count
-        found = pc.is_in(array, _unreadable(pc.unique(array).drop_null()))
-        wrong += pc.sum(found).as_py() or 0
+        unreadable = pc.is_in(array, _unreadable(pc.unique(array).drop_null()))
+        wrong += pc.sum(unreadable).as_py() or 0
         if wrong and not first:
-            row = pc.index(found, True).as_py()
+            row = pc.index(unreadable, True).as_py()
             first = f"{piece.origin.at(row, column)}: {str(array[row].as_py())[:60]!r}"
         if not rows:
             break
@@ -93,7 +93,7 @@ def not_times(source: Source, column: str, rows: int) -> tuple[int, int, str]:
 
 
 def _unreadable(texts: pa.Array) -> pa.Array:
-    """Return the texts that are no times, found by halving."""
+    """Return the texts that are not times, found by bisection."""
     try:
         to_seconds(texts, pa.array(MISSING))
     except _UNREADABLE:

@@ -1,4 +1,4 @@
-"""Writes a recipe with a comment beside each choice."""
+"""Formatting of a recipe with a comment next to each choice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def comment(text: str) -> str:
 
 
 def section(name: str, lines: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-    """Yield a section: its keys with values and, where there is one, a comment."""
+    """Yield the lines of a section: keys, values and optional comments."""
     yield f"{name}:"
     written = {key: f"  {scalar(key)}: {scalar(value)}" for key, (value, _) in lines.items()}
     width = min(44, max(map(len, written.values()), default=0))

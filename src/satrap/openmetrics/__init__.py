@@ -1,6 +1,6 @@
-"""Metrics of each process for monitoring systems, in the OpenMetrics format.
+"""Metrics of each process for monitoring systems, in OpenMetrics format.
 
-`METRICS` lists all names with meaning and unit; `Endpoint` serves the current values over HTTP.
+`METRICS` lists all metrics with name, help and unit; `Endpoint` serves the current values over HTTP.
 """
 
 from satrap.openmetrics.endpoint import Endpoint

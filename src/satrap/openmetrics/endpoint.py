@@ -1,4 +1,4 @@
-"""An HTTP endpoint for monitoring systems; it reads values only when a request comes."""
+"""An HTTP endpoint for monitoring systems, which reads values only on request."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from satrap.openmetrics.names import METRICS, Metric
 from satrap.rpc.transport.poller import READ, WRITE, Poller
 
 Values = Mapping[str, Any]
-"""Name of a metric -> its value, or label value -> value: a number; of a summary (count, sum); of a histogram
-{observed: how often}."""
+"""Name of a metric -> its value, or label value -> value: a number; for a summary (count, sum); for a
+histogram {observed value: count}."""
 
 
 CONNECTIONS = 32
-"""Most connections at a time; for one more, the oldest is closed."""
+"""Most concurrent connections; another connection closes the oldest."""
 
 REQUEST_BYTES, REQUEST_SECONDS = 8192, 3.0
-"""Largest size of a request, and longest time for it to arrive."""
+"""Maximum size of a request, and maximum time for its arrival."""
 
 ELSEWHERE = ("192.0.2.1", 9)
-"""An address that is nobody's, RFC 5737."""
+"""An unassigned address, RFC 5737."""
 
 _TICK = 0.25
-"""Seconds between looks at connections that take too long."""
+"""Seconds between checks for connections that take too long."""
 
 
 class _Caller:
-    """A connection whose socket does not block."""
+    """A connection with a non-blocking socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket, self.until = sock, monotonic() + REQUEST_SECONDS
@@ -48,21 +48,22 @@ class _Caller:
 class Endpoint:
     """Serves the metrics of one role at http://HOST:PORT/metrics, in a thread that ends with the process.
 
-    A client can read counters and speeds, but no ids, rows, keys or file names. `CONNECTIONS`,
-    `REQUEST_BYTES` and `REQUEST_SECONDS` limit what clients cost: one thread serves them all and reads the
-    values once for all that wait. The format is OpenMetrics for clients that ask for it, else Prometheus'
-    older text format.
+    Clients can read counters and speeds, but no ids, rows, keys or file names. `CONNECTIONS`, `REQUEST_BYTES`
+    and `REQUEST_SECONDS` limit the cost of clients: one thread serves them all and reads the values once for
+    all waiting requests. The format is OpenMetrics for clients that accept it, else Prometheus' older text
+    format.
 
     ```python
     with Endpoint("127.0.0.1", 0, lambda: shard_values(server.service.statistics())) as endpoint:
         print(endpoint.address)
     ```
 
-    Port 0 takes a free one; `address` is HOST:PORT. `reached` is the same for other machines: with an address
-    of this machine in place of 0.0.0.0 or "::". The thread calls `values` for each answer. If it raises, the
-    answer is status 500 with the type of the error. Raises `ConfigError` if the address cannot be used.
+    Port 0 selects a free port; `address` is HOST:PORT. `reached` is the same for other machines: with an
+    address of this machine instead of 0.0.0.0 or "::". The thread calls `values` for each response; if it
+    raises, the response is status 500 with the type of the error. Raises `ConfigError` if the address is
+    unusable.
 
-    A GET of /ready is answered by status 200, or by 503 while `busy` returns a reason; default: never.
+    A GET of /ready returns status 200, or 503 while `busy` returns a reason; default: always 200.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Endpoint:
         self._thread.join()
 
     def _run(self) -> None:
-        """Answer each connection once, and never wait for one of them."""
+        """Answer each connection once, without blocking on any."""
         while not self._stopping:
             for caller, _ in self._poller.wait(_TICK):
                 if caller is None:
@@ -123,8 +124,8 @@ class Endpoint:
             try:
                 sock, _ = self._socket.accept()
             except OSError as error:
-                # No descriptors are left. The system says so even if nobody waits, so that after one was
-                # accepted, only the next round tells.
+                # No descriptors are left. The system reports this even without waiting connections, so after
+                # an accepted one, only the next round is conclusive.
                 if error.errno not in (errno.EAGAIN, errno.ECONNABORTED) and not number:
                     self._end_oldest()
                     sleep(_TICK / 10)
@@ -135,7 +136,7 @@ class Endpoint:
             self._go_on(_Caller(sock))
 
     def _go_on(self, caller: _Caller) -> None:
-        """Receive or send without waiting."""
+        """Receive or send without blocking."""
         self._open[caller] = None
         try:
             if caller.answer:
@@ -149,7 +150,7 @@ class Endpoint:
                 caller.head += data
                 if b"\r\n\r\n" in caller.head or not data or len(caller.head) > REQUEST_BYTES:
                     self._asking.append(caller)
-                    del self._open[caller]  # it is answered in this round, and makes room for nobody
+                    del self._open[caller]  # answered in this round, so it must not be closed as the oldest
                     return
         except BlockingIOError:
             pass
@@ -159,7 +160,7 @@ class Endpoint:
         self._poller.watch(caller.socket, WRITE if caller.answer else READ, caller)
 
     def _answer(self) -> None:
-        """Answer all complete requests with the same metrics: the values are read once for each format."""
+        """Answer all complete requests with the same metrics; the values are read once per format."""
         encoded: dict[str, bytes] = {}
 
         def content(accept: str) -> tuple[bytes, str]:
@@ -190,14 +191,14 @@ def _joined(host: str, port: int) -> str:
 
 
 def _here(host: str) -> str:
-    """Return the address of this machine on the way to others, if a host stands for all of its addresses."""
+    """Return the host, or this machine's outgoing address if the host means all addresses."""
     if host not in ("0.0.0.0", "::"):
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         try:
             way.connect(ELSEWHERE)  # sends nothing
         except OSError:
-            return "127.0.0.1"  # there is no network
+            return "127.0.0.1"  # no network
         return str(way.getsockname()[0])
 
 
@@ -216,10 +217,10 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]], busy: Callable[[], str]) -> bytes:
-    """Answer a GET of /metrics, / or /ready, and anything else, or half a head, with an error.
+    """Answer a GET of /metrics, / or /ready; answer an error to any other or incomplete request.
 
-    `content` is given the accepted types, and returns what to serve and its type; `busy` returns why the
-    process is not ready.
+    `content` receives the accepted types, and returns the body and its type; `busy` returns the reason why
+    the process is not ready.
     """
     request, _, rest = head.partition(b"\r\n")
     words = request.split(b" ")
@@ -237,20 +238,20 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]], busy: Call
         try:
             accept = str(message_from_bytes(rest)["accept"] or "")
             (body, kind), status = content(accept), "200 OK"
-        except Exception as error:  # noqa: BLE001 -- the client gets it, the others are served
+        except Exception as error:  # noqa: BLE001 -- only this client fails
             body, status = type(error).__name__.encode(), "500 Internal Server Error"
     start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return start.encode() + b"Connection: close\r\n\r\n" + body
 
 
 class _Values(Collector):
-    """Turns values into metric families when the registry asks."""
+    """Converts values to metric families on request of the registry."""
 
     def __init__(self, values: Callable[[], Values]) -> None:
         self._values = values
 
     def describe(self) -> Iterator[core.Metric]:
-        """Return nothing: otherwise, the registry would read values when it is made."""
+        """Return nothing, so that the registry does not read values at construction."""
         return iter(())
 
     def collect(self) -> Iterator[core.Metric]:
@@ -284,8 +285,8 @@ def _family(metric: Metric, value: Any) -> core.Metric:
             family.add_metric(labels, _buckets(metric.bounds, inner), total)
         else:
             family.add_metric(labels, inner)
-    found: core.Metric = family
-    return found
+    samples: core.Metric = family
+    return samples
 
 
 def _buckets(bounds: tuple[float, ...], counts: Mapping[float, int]) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Turns the counters of a role into the values of its metrics."""
+"""Conversion of a role's counters to metric values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = dict[str, Any]
 
 
 def worker_values(rank: int, progress: Progress, traffic: Traffic) -> Values:
-    """Return the metrics of a worker from the traffic of its exchange and how far it is."""
+    """Return the metrics of a worker, from its exchange's traffic and its progress."""
     plain = {
         "satrap_worker_steps": progress.step,
         "satrap_worker_refused_steps": progress.refused,
@@ -118,10 +118,10 @@ def metrics_of(
     address: str | None,
     report: Report = lambda _: None,
 ) -> Endpoint | None:
-    """Return the endpoint of a server's metrics at HOST:PORT, or None; a line on standard output names it.
+    """Return the metrics endpoint of a server at HOST:PORT, or None; prints its address on standard output.
 
-    `report` is called with `MetricsServed`. The server is ready unless it recovers. If the address cannot be
-    used, it stops the server and raises `ConfigError`.
+    `report` is called with `MetricsServed`. The server is ready unless it recovers. If the address is
+    unusable, the server is stopped and `ConfigError` raised.
     """
     if address is None:
         return None

@@ -1,7 +1,7 @@
-"""Where tables should live among workers that hold them together, and what a step then costs.
+"""Placement of embedding tables among workers, and the cost of a step with it.
 
-`workload.measure` counts what batches ask of tables. `place` chooses a placement for each table on a
-`Topology`; `Costs` says what any placements cost. `measure` measures the speeds of this machine.
+`workload.measure` counts the ids that batches look up. `place` chooses a placement for each table on a
+`Topology`; `Costs` computes the cost of any placements. `measure` measures the speed of this machine.
 """
 
 from satrap.plan.cost import Cost, Costs

@@ -1,4 +1,4 @@
-"""What a step costs if tables are placed in a given way: bytes, rows, memory, seconds."""
+"""Cost of a step for given placements: bytes, rows, memory, seconds."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What each worker has to do in a step. All arrays are float64[workers].
+    """Cost of a step for each worker. All arrays are float64[workers].
 
     Args:
-        owners: table -> the worker that holds it, for tables that are placed table_wise.
-        sent: bytes that leave a worker.
-        received: bytes that reach it.
-        rows: rows that it holds.
+        owners: table -> the worker that holds it, for table_wise tables.
+        sent: bytes sent by a worker.
+        received: bytes received by a worker.
+        rows: rows held by a worker.
         memory: bytes of these rows and their index.
-        seconds: of a step's exchange, by the slowest worker. The network's own time is not part of it.
+        seconds: time of a step's exchange at the slowest worker, without the network's computation.
     """
 
     owners: Mapping[str, int]
@@ -47,42 +47,43 @@ class Cost:
 
     @property
     def most_memory(self) -> float:
-        """Bytes of rows at the worker that holds most."""
+        """Bytes of rows at the worker with the most bytes."""
         return float(self.memory.max())
 
 
 class Costs:
-    """Computes what placements cost.
+    """Computes the cost of placements.
 
-    Bytes of a step, for W workers and a table with u distinct ids in a batch; f and b are the bytes of one of
-    its rows and gradients on their way. What a worker sends itself does not count.
+    Bytes of a step, for W workers and a table with u unique ids in a batch; f and b are the bytes of one of
+    its rows and gradients on the wire. Bytes that a worker sends to itself do not count.
 
-    - row_wise: each worker sends (W-1)/W u (8 + b) to the holders, and as holder (W-1)/W u f. Rows are
+    - row_wise: each worker sends (W-1)/W u (8 + b) to the holders, and as a holder (W-1)/W u f. Rows are
       spread by hash, so these are averages.
-    - table_wise: all but the holder send u (8 + b); the holder sends (W-1) u f.
-    - table_wise with `pooled`, for tables whose holder can pool all features, where that sends less, see
-      `satrap.embedding.pooled.sends_less`: all others send 8 u + n b and the bytes that say how to pool, the
-      holder sends (W-1) n f, where n is batch size * features.
+    - table_wise: all workers except the holder send u (8 + b); the holder sends (W-1) u f.
+    - table_wise with `pooled`, for tables whose holder can pool all features, where pooling sends less, see
+      `satrap.embedding.pooled.sends_less`: the other workers send 8 u + n b and the bytes that describe the
+      pooling, the holder sends (W-1) n f, where n is batch size * features.
     - replicated: each worker sends (W-1) u (8 + b).
 
-    Lookups and updates are those of the distinct ids of all workers: a W-th at each for row_wise, all at the
-    holder for table_wise, all at each for replicated. Ids, rows and gradients travel one after the other, so
-    a worker is busy for its lookups and updates and, for each of the three, for the larger of what it sends
-    and receives. The busiest worker's time and the latency of all messages make the step.
+    Lookups and updates concern the unique ids of all workers: 1/W of them at each worker for row_wise, all
+    at the holder for table_wise, all at each worker for replicated. Ids, rows and gradients are exchanged one
+    after the other, so a worker is busy for its lookups and updates and, in each of the three exchanges, for
+    the larger of its sent and received bytes. A step takes the busiest worker's time plus the latency of all
+    messages.
 
     Args:
-        workload: the tables, and what is asked of them.
+        workload: the tables and their load.
         topology: the workers.
-        pooled: the holder of a table may pool, default False; it may in `sync` without `clip_norm`.
+        pooled: whether the holder of a table may pool, as in `sync` without `clip_norm`; default False.
     """
 
     def __init__(self, workload: Workload, topology: Topology, *, pooled: bool = False) -> None:
         self.workload, self.topology, self.pooled = workload, topology, pooled
 
     def of(self, placements: Mapping[str, str]) -> Cost:
-        """Return the cost of placements, one of `PLACEMENTS` for each table.
+        """Return the cost of placements, table -> one of `PLACEMENTS`.
 
-        Tables that one worker holds are dealt: the one that takes longest first, to who has least to do.
+        Each table_wise table goes to the least loaded worker, the most expensive table first.
         """
         shares = {name: self._shares[name, placement] for name, placement in placements.items()}
         whole = [name for name, placement in placements.items() if placement == "table_wise"]
@@ -107,13 +108,13 @@ class Costs:
         return self.of({table.name: placement for table in self.workload.tables})
 
     def _busy(self, each: Floats) -> Floats:
-        """Return the seconds a worker is busy, for each row of numbers."""
+        """Return the busy seconds of a worker, for each row of numbers."""
         largest = np.maximum(each[..., _SENT], each[..., _RECEIVED]).sum(-1)
         return np.asarray(each[..., _COMPUTE] + largest / self.topology.bandwidth)
 
     @cached_property
     def _shares(self) -> dict[tuple[str, str], tuple[Floats, Floats]]:
-        """What a table costs (its holder, any other worker), by table and placement."""
+        """(table, placement) -> cost of the table (at its holder, at any other worker)."""
         return {
             (table.name, placement): self._share(table, placement)
             for table in self.workload.tables
@@ -143,17 +144,17 @@ class Costs:
         return holder, others
 
     def _bytes(self, table: TableLoad, placement: str) -> tuple[float, float, float]:
-        """Return the bytes of ids, rows and gradients between one worker and a holder of the whole table."""
+        """Return the bytes of ids, rows and gradients between one worker and the holder of a whole table."""
         load, ids, count = self.workload, table.distinct * ID_BYTES, table.distinct
         forward, backward = (row_bytes(code, table.dim) for code in (load.forward, load.backward))
         if placement == "table_wise" and self.pooled and table.pooled_features:
             vectors = load.batch_size * table.pooled_features
-            beside = bag_bytes(table.ids, vectors + table.pooled_features)
-            if sends_less(table.distinct, vectors, forward + backward, beside):
-                ids, count = ids + beside, vectors
+            pooling_bytes = bag_bytes(table.ids, vectors + table.pooled_features)
+            if sends_less(table.distinct, vectors, forward + backward, pooling_bytes):
+                ids, count = ids + pooling_bytes, vectors
         return ids, count * forward, count * backward
 
     def _held(self, table: TableLoad, rows: int, merged: float) -> tuple[float, float, float]:
-        """Return rows, their bytes, and the seconds for `merged` distinct ids of a step."""
+        """Return rows, their bytes, and the seconds for `merged` unique ids of a step."""
         seconds = self.topology.rates_of(table.dim).seconds(merged, merged)
         return rows, rows * table.row_bytes, seconds

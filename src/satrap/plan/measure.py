@@ -1,4 +1,4 @@
-"""Measures how fast this machine looks rows up, updates them, and passes bytes between processes."""
+"""Measurement of this machine's speed: lookups, updates, and all-to-alls between processes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from satrap.schema import Table
 from satrap.store import StoreConfig
 
 SMALL, LARGE = 8, 1 << 20
-"""Bytes for each rank in the two all-to-alls that are timed."""
+"""Bytes per rank in the two timed all-to-alls."""
 ROWS = 32768
-"""Rows of a timed lookup and update."""
+"""Rows in a timed lookup and update."""
 REPEATS = 9
 START_SECONDS = 120.0
 _c10d: Any = dist
-"""Parts of `torch.distributed` that its type annotations leave out."""
+"""Parts of `torch.distributed` that lack type annotations."""
 
 
 def rates(tables: Iterable[Table]) -> dict[int, Rates]:
     """Return rows/s of this process by dim, each measured with the first table of that dim.
 
-    All rows are touched in every turn, so of narrow ones many are in the processor's caches.
+    Every repetition touches all rows, so many narrow rows are in the CPU caches.
 
     Args:
         tables: each with an optimizer.
     """
-    found: dict[int, Rates] = {}
+    rates_by_dim: dict[int, Rates] = {}
     for table in tables:
-        if table.dim not in found:
-            found[table.dim] = _rates(table)
-    return found
+        if table.dim not in rates_by_dim:
+            rates_by_dim[table.dim] = _rates(table)
+    return rates_by_dim
 
 
 def _rates(table: Table) -> Rates:
@@ -58,7 +58,7 @@ def _rates(table: Table) -> Rates:
 
 
 def network(workers: int) -> tuple[float, float]:
-    """Return (bytes/s, seconds of a nearly empty all-to-all) between processes of this machine.
+    """Return (bytes/s, seconds of an almost empty all-to-all) between processes of this machine.
 
     Args:
         workers: processes to start, >= 2; each sends through loopback as `CollectiveExchange` does.
@@ -68,7 +68,7 @@ def network(workers: int) -> tuple[float, float]:
     """
     wait = timedelta(seconds=START_SECONDS)
     store = _c10d.TCPStore("127.0.0.1", 0, None, True, wait, wait_for_workers=False)
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads halfway
+    spawn = multiprocessing.get_context("spawn")  # a fork would break PyTorch's threads
     with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
         address = f"127.0.0.1:{store.port}"
         ranks = [pool.submit(probe, address, rank, workers) for rank in range(workers)]
@@ -76,26 +76,26 @@ def network(workers: int) -> tuple[float, float]:
             small, large = np.max([rank.result() for rank in ranks], axis=0)
         except BrokenProcessPool as error:
             raise ExchangeError(
-                "a process that measures the network has ended", fix="try again, or give the speeds"
+                "a process that measures the network has ended", fix="try again, or set the speeds"
             ) from error
-    # On a busy machine the small one may have taken longer; of the large one, bytes take a quarter at least.
+    # On a busy machine the small one may take longer; assume bytes take at least 1/4 of the large one.
     return (workers - 1) * (LARGE - SMALL) / max(large - small, large / 4), small
 
 
 def probe(store: str, rank: int, size: int) -> tuple[float, float]:
-    """Return the seconds of a small and a large all-to-all; one of the processes that `network` starts."""
+    """Return the seconds of a small and a large all-to-all, in one of the processes of `network`."""
     with closing(ConnectedWorkers(store, rank, size)):
         ranks = TorchRanks()
 
         def send(count: int) -> Callable[[], object]:
-            given = np.zeros(count * size, np.uint8)
-            return lambda: ranks.all_to_all(given, [count] * size, [count] * size)
+            payload = np.zeros(count * size, np.uint8)
+            return lambda: ranks.all_to_all(payload, [count] * size, [count] * size)
 
         return _seconds(send(SMALL)), _seconds(send(LARGE))
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Return the median time of some work, after one turn that warms up."""
+    """Return the median time of some work, after one warm-up."""
     times = []
     for _ in range(1 + REPEATS):
         start = time.perf_counter()

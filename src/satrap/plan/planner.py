@@ -1,4 +1,4 @@
-"""Chooses a placement for each table."""
+"""Choice of a placement for each table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from satrap.plan.workload import Workload
 from satrap.words import size
 
 EXHAUSTIVE = 3**5
-"""Most combinations of placements that are all tried; beyond it, tables are changed one at a time."""
+"""Most combinations of placements for exhaustive search; beyond it, tables are changed one at a time."""
 
 Placements = dict[str, str]
 
@@ -24,38 +24,38 @@ Placements = dict[str, str]
 def place(
     workload: Workload, topology: Topology, *, pooled: bool = False, fixed: Mapping[str, str] | None = None
 ) -> Plan:
-    """Return the placements that make a step fastest, among those that fit in memory.
+    """Return the placements with the fastest step among those that fit in memory.
 
-    With few tables all combinations are tried. With more, the search starts from each placement for all
-    tables alike and changes one table at a time for as long as that helps. Either way the result is never
-    slower than one placement for all tables, if that fits. Equal arguments give equal plans; of equally fast
-    ones, the first in the order of `PLACEMENTS` is taken.
+    With few tables all combinations are tried. With more, a search starts from each uniform placement and
+    changes one table at a time while that helps. Either way the result is never slower than a uniform
+    placement that fits. Equal arguments give equal plans; ties go to the first in the order of `PLACEMENTS`.
+
 
     Args:
-        workload: what is asked of the tables.
+        workload: the tables and their load.
         topology: the workers.
         pooled: see `Costs`, default False.
-        fixed: tables whose placement is not to be chosen, default none.
+        fixed: table -> placement that must not change, default none.
 
     Raises:
-        ConfigError: the rows do not fit, even if all that may be are spread over all workers.
+        ConfigError: the rows do not fit, even if all tables that are not fixed are spread over all workers.
     """
     costs, names = Costs(workload, topology, pooled=pooled), [table.name for table in workload.tables]
-    own = {name: fixed[name] for name in names if fixed and name in fixed}
-    free = [name for name in names if name not in own]
+    pinned = {name: fixed[name] for name in names if fixed and name in fixed}
+    free = [name for name in names if name not in pinned]
     spread = dict.fromkeys(names, PLACEMENTS[0])
     if not topology.evicts:
         if not _fits(costs.of(spread), topology):
             raise no_room(workload, topology)
-        if not _fits(costs.of(spread | own), topology):
-            raise _no_room_as_placed(costs.of(spread | own), topology, own)
+        if not _fits(costs.of(spread | pinned), topology):
+            raise _no_room_as_placed(costs.of(spread | pinned), topology, pinned)
     if topology.workers == 1 or topology.bounded_by:
         return _plan(costs, spread)
     if len(PLACEMENTS) ** len(free) <= EXHAUSTIVE:
         choices = product(*[[(n, p) for p in PLACEMENTS] for n in free])
-        candidates: Iterable[Placements] = (spread | own | dict(choice) for choice in choices)
+        candidates: Iterable[Placements] = (spread | pinned | dict(choice) for choice in choices)
     else:
-        starts = (dict.fromkeys(names, placement) | own for placement in PLACEMENTS)
+        starts = (dict.fromkeys(names, placement) | pinned for placement in PLACEMENTS)
         candidates = (_improved(costs, start, free) for start in starts)
     return _plan(costs, _fastest(costs, candidates))
 
@@ -65,12 +65,14 @@ def _fits(cost: Cost, topology: Topology) -> bool:
 
 
 def _fastest(costs: Costs, candidates: Iterable[Placements]) -> Placements:
-    fitting = ((costs.of(one), one) for one in candidates)
-    return min((c.seconds, i, one) for i, (c, one) in enumerate(fitting) if _fits(c, costs.topology))[2]
+    fitting = ((costs.of(candidate), candidate) for candidate in candidates)
+    return min(
+        (c.seconds, i, candidate) for i, (c, candidate) in enumerate(fitting) if _fits(c, costs.topology)
+    )[2]
 
 
 def _improved(costs: Costs, placements: Placements, free: Iterable[str]) -> Placements:
-    """Change one free table at a time until no change helps. What does not fit is first made smaller."""
+    """Change one free table at a time until no change helps; missing memory counts before time."""
     best = _rank(costs, placements)
     while True:
         before = best
@@ -83,7 +85,7 @@ def _improved(costs: Costs, placements: Placements, free: Iterable[str]) -> Plac
 
 
 def _rank(costs: Costs, placements: Placements) -> tuple[float, float]:
-    """Return (bytes that are missing, seconds): less is better."""
+    """Return (missing bytes, seconds): less is better."""
     cost = costs.of(placements)
     return max(0.0, cost.most_memory - costs.topology.memory), cost.seconds
 
@@ -99,7 +101,7 @@ def _plan(costs: Costs, placements: Placements) -> Plan:
         topology=topology,
         placements=placements,
         cost=costs.of(placements),
-        alone={name: one.of({name: placements[name]}) for name, one in single.items()},
+        alone={name: table_costs.of({name: placements[name]}) for name, table_costs in single.items()},
         uniform={placement: costs.uniform(placement) for placement in PLACEMENTS} if free else {},
         instead={
             name: {p: costs.of(placements | {name: p}) for p in PLACEMENTS if p != placements[name]}
@@ -109,7 +111,7 @@ def _plan(costs: Costs, placements: Placements) -> Plan:
 
 
 def no_room(workload: Workload, topology: Topology) -> ConfigError:
-    """Return the error for rows that do not fit even if they are spread over all workers."""
+    """Return the error for rows that do not fit even if all tables are spread over all workers."""
     workers, memory = topology.workers, topology.memory
     needed, total = _spread_bytes(workload, workers), _spread_bytes(workload, 1)
     largest = max(workload.tables, key=lambda table: table.rows * table.row_bytes)
@@ -123,21 +125,21 @@ def no_room(workload: Workload, topology: Topology) -> ConfigError:
     if _spread_bytes(replace(workload, tables=tuple(half)), workers) <= memory:
         ways.append("embedding.dtype bfloat16")
     return ConfigError(
-        f"the rows need {size(needed)} at each worker, which has {size(memory)}: "
-        f"{size(needed - memory)} are missing",
+        f"the rows need {size(needed)} at each worker, which has {size(memory)}: {size(needed - memory)} too "
+        "little",
         where=f"{workers} worker{'s' if workers > 1 else ''}; memory: {topology.memory_from}; largest table "
         f"{largest.name!r} with {largest.rows:,} rows",
-        why="without replicas, and spread evenly, they need least; a row that does not fit ends the run",
+        why="evenly spread rows without replicas need the least memory; a row that does not fit ends the run",
         fix=f"use {', or '.join([*ways, 'more memory'])}; or set embedding.eviction",
     )
 
 
 def _no_room_as_placed(cost: Cost, topology: Topology, fixed: Placements) -> ConfigError:
     return ConfigError(
-        f"the rows need {size(cost.most_memory)} at one worker, which has {size(topology.memory)}",
+        f"the rows need {size(cost.most_memory)} at one worker, but it has {size(topology.memory)}",
         where=f"with {', '.join(f'{name}: {placement}' for name, placement in fixed.items())}",
-        why="all other tables are spread over the workers already; a row that does not fit ends the run",
-        fix="let the planner place these tables, too",
+        why="all other tables are already spread over the workers; a row that does not fit ends the run",
+        fix="let the planner also place these tables",
     )
 
 

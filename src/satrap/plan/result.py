@@ -1,4 +1,4 @@
-"""A plan: the placement of every table, what it costs, and what others would cost."""
+"""A plan: the placement of every table, its cost, and the cost of alternatives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Plan:
     """The placements chosen for a workload; made by `place`.
 
     Args:
-        workload: what is asked of the tables.
+        workload: the tables and their load.
         topology: the workers.
         placements: table -> "row_wise", "table_wise" or "replicated".
-        cost: of a step.
-        alone: table -> what it costs as if there were no other.
-        uniform: the cost if all tables had this placement; empty if there is nothing to choose.
-        instead: table -> other placement -> the cost if only this table had it; empty likewise.
+        cost: cost of a step.
+        alone: table -> cost of this table alone.
+        uniform: placement -> cost if all tables had it; empty if there is no choice.
+        instead: table -> other placement -> cost if only this table had it; empty if there is no choice.
     """
 
     workload: Workload
@@ -83,11 +83,11 @@ class Plan:
         }
 
     def report(self) -> str:
-        """Return the plan as text of some lines, for a terminal."""
+        """Return the plan as text for a terminal."""
         load, t = self.workload, self.topology
         head = ["table", "placement", "dim", "rows", "ids/step", "KiB/step", "memory", "instead"]
         body = [head, *map(self._line, load.tables)]
-        if t.workers == 1:  # it sends nothing, and there is nothing instead
+        if t.workers == 1:  # no traffic and no alternatives
             body = [[cells[i] for i in (0, 2, 3, 4, 6)] for cells in body]
         lines = [
             f"{_count(len(load.tables), 'table')}, {_count(t.workers, 'worker')}; counted over "
@@ -97,15 +97,16 @@ class Plan:
             "",
         ]
         if t.workers == 1:
-            lines.append(f"one worker holds all rows: there is nothing to place; {self._needs()}")
+            lines.append(f"one worker holds all rows, so there is no choice; {self._needs()}")
         elif t.bounded_by:
-            lines.append(f"with embedding.{t.bounded_by}, tables can only be row_wise; {self._needs()}")
+            lines.append(f"with embedding.{t.bounded_by}, tables must be row_wise; {self._needs()}")
         else:
             lines += self._comparison()
         return "\n".join([*lines, "", *self._notes()])
 
     def _needs(self) -> str:
-        return f"they need {size(self.cost.most_memory)} at a worker, which has {size(self.topology.memory)}"
+        needed, memory = self.cost.most_memory, self.topology.memory
+        return f"the rows need {size(needed)} at a worker, which has {size(memory)}"
 
     def _rates(self) -> str:
         rates = {table.dim: self.topology.rates_of(table.dim) for table in self.workload.tables}
@@ -115,20 +116,20 @@ class Plan:
         )
 
     def _line(self, table: TableLoad) -> list[str]:
-        own, cost = self.cost.owners.get(table.name), self.alone[table.name]
+        owner, cost = self.cost.owners.get(table.name), self.alone[table.name]
         return [
             table.name,
-            self.placements[table.name] + ("" if own is None else f" ({own})"),
+            self.placements[table.name] + ("" if owner is None else f" ({owner})"),
             str(table.dim),
             f"{'>= ' if table.rows_from == 'batches' else ''}{table.rows:,}",
             f"{table.distinct_all:,.0f}",
             _kib(cost),
             size(cost.most_memory),
-            ", ".join(f"{name} {self._change(one)}" for name, one in self._instead(table.name).items()),
+            ", ".join(f"{name} {self._change(other)}" for name, other in self._instead(table.name).items()),
         ]
 
     def _change(self, other: Cost) -> str:
-        """Return what another cost is beside that of the plan."""
+        """Return the difference of another cost to the plan's cost."""
         if other.most_memory > self.topology.memory:
             return "no room"
         return f"{1000 * (other.seconds - self.cost.seconds):+.2f} ms"
@@ -143,20 +144,18 @@ class Plan:
     def _notes(self) -> list[str]:
         t = self.topology
         notes = [
-            "ids/step: distinct ids of all workers together"
-            + ("; KiB/step: what the worker sends that sends most" if t.workers > 1 else ""),
-            f"memory: rows and index, of who holds most; each worker has {size(t.memory)}, {t.memory_from}",
+            "ids/step: unique ids of all workers"
+            + ("; KiB/step: sent by the worker that sends most" if t.workers > 1 else ""),
+            f"memory: rows and index at the fullest worker; workers have {size(t.memory)}, {t.memory_from}",
         ]
         if self.uniform:
             notes += [
-                "time of a step: lookups, updates and messages; instead: if only this table were placed so",
-                f"speeds, {t.speeds_from}: {t.bandwidth / 1e9:.2f} GB/s, {1e6 * t.latency:.0f} us a message; "
+                "time of a step: lookups, updates and messages; instead: change if only this table is moved",
+                f"speeds, {t.speeds_from}: {t.bandwidth / 1e9:.2f} GB/s, {1e6 * t.latency:.0f} us/message; "
                 f"million lookups, updates/s: {self._rates()}",
             ]
         if any(table.rows_from == "batches" for table in self.workload.tables):
-            notes.append(
-                "rows >=: those of these batches, a lower bound; --run DIR or --rows TABLE=N says more"
-            )
+            notes.append("rows >=: counted in these batches, a lower bound; use --run DIR or --rows TABLE=N")
         return [f"  {note}" for note in notes]
 
 
@@ -169,9 +168,9 @@ def _kib(cost: Cost) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines in which the cells of a column stand below each other: texts to the left, numbers right.
+    """Return lines with aligned columns: text to the left, numbers to the right.
 
-    Numbers are the columns but the first whose last cell begins with a digit or `>=`.
+    A column is numeric, except the first one, if its last cell begins with a digit or `>=`.
     """
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     left = [i == 0 or not cell.removeprefix(">= ")[:1].isdigit() for i, cell in enumerate(rows[-1])]

@@ -1,4 +1,4 @@
-"""The workers that tables are placed at: their memory, their speed, and what lies between them."""
+"""The workers that hold tables: their memory, their speed and their network."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass, field, fields
 from satrap.errors import ConfigError
 
 BANDWIDTH = 1.25e9
-"""Bytes/s assumed between workers: 10 Gbit/s Ethernet."""
+"""Assumed bytes/s between workers: 10 Gbit/s Ethernet."""
 LATENCY = 200e-6
-"""Seconds assumed for an all-to-all that carries nearly nothing: gloo over one switch."""
+"""Assumed seconds of an almost empty all-to-all: gloo over one switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast one worker handles rows of one width.
+    """Speed of one worker for rows of one width.
 
     Args:
-        lookups: rows/s that it finds and copies.
-        updates: rows/s that it takes an optimizer step for.
+        lookups: rows/s found and copied.
+        updates: rows/s updated by the optimizer.
     """
 
     lookups: float
     updates: float
 
     def seconds(self, looked_up: float, updated: float) -> float:
-        """Return the seconds that so many rows take."""
+        """Return the seconds for a number of lookups and updates."""
         return looked_up / self.lookups + updated / self.updates
 
 
 def assumed(dim: int) -> Rates:
-    """Return the rates assumed for rows of `dim` weights.
+    """Return the assumed rates for rows of `dim` weights.
 
-    Lines through what `benchmarks.store` of 2026-11-22 measured with row-wise Adagrad in float32 on one core
+    Linear fits to `benchmarks.store` of 2026-11-22, measured with row-wise Adagrad in float32 on one core
     of an AMD EPYC, at dims 16, 64 and 128: lookups, and updates of rows whose slots are known.
     """
     return Rates(lookups=1e9 / (10 + 0.3 * dim), updates=1e9 / (1 + 0.4 * dim))
@@ -41,21 +41,21 @@ def assumed(dim: int) -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Workers that are all alike, any two of them equally far apart.
+    """Identical workers, connected uniformly.
 
     Args:
-        workers: how many, >= 1.
+        workers: number of workers, >= 1.
         memory: bytes for rows and their index at each worker.
-        bandwidth: bytes/s that a worker sends, and at the same time receives; default 1.25e9.
-        latency: seconds of an all-to-all that carries nearly nothing, default 200e-6.
-        rates: dim -> rows/s; for a dim that is not there, `assumed`.
-        bounded_by: "eviction" or "admission" if all tables have one, and so must be row_wise; default none.
+        bandwidth: bytes/s that a worker sends and receives at the same time; default 1.25e9.
+        latency: seconds of an almost empty all-to-all, default 200e-6.
+        rates: dim -> rows/s; `assumed` for other dims.
+        bounded_by: "eviction" or "admission" if all tables have it, so they must be row_wise; default none.
             With eviction, rows that do not fit leave memory.
-        memory_from: where the memory comes from, in words.
-        speeds_from: where bandwidth, latency and rates come from, in words; default "assumed".
+        memory_from: source of the memory, as text.
+        speeds_from: source of bandwidth, latency and rates, as text; default "assumed".
 
     Raises:
-        ConfigError: a number that is not above 0.
+        ConfigError: a number is not above 0.
     """
 
     workers: int
@@ -73,11 +73,11 @@ class Topology:
             numbers |= {f"lookups of dim {dim}": rates.lookups, f"updates of dim {dim}": rates.updates}
         for name, value in numbers.items():
             if not value > 0:
-                raise ConfigError(f"{name} must be above 0, got {value:g}", where="what a plan is made for")
+                raise ConfigError(f"{name} must be above 0, got {value:g}", where="topology of the plan")
 
     @property
     def evicts(self) -> bool:
-        """Whether rows that do not fit leave memory, instead of ending the run."""
+        """Whether rows that do not fit are evicted, instead of ending the run."""
         return self.bounded_by == "eviction"
 
     def rates_of(self, dim: int) -> Rates:

@@ -1,4 +1,4 @@
-"""What the batches of a training ask of its tables, counted."""
+"""Load of embedding tables, counted in training batches."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from satrap.store.steps import plan as row_plan
 
 Ids = npt.NDArray[np.uint64]
 TIMES = {"hour": 24, "weekday": 7}
-"""Part of a time -> how many there are."""
+"""Part of a time -> number of its values."""
 BINARY = 2
-"""Different values up to which a table is taken for that of a yes or no, which never has more."""
+"""Most unique values of a table that is assumed to be a yes/no column and never to grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """One table, and what a step asks of it on average.
+    """One table and its average load per step.
 
     Args:
-        name: of the table.
+        name: name of the table.
         dim: weights per row.
         weight_bytes: bytes of a row's weights.
         state_bytes: bytes of a row's optimizer state.
         rows: number of rows.
-        ids: ids in the batch of one worker, duplicates included.
-        distinct: distinct ids in the batch of one worker.
-        distinct_all: distinct ids in the batches of all workers together.
+        ids: ids in the batch of one worker, including duplicates.
+        distinct: unique ids in the batch of one worker.
+        distinct_all: unique ids in the batches of all workers.
         pooled_features: features that use the table, if its holder can pool all of them; else 0, the default.
-        rows_from: "batches": `rows` is the number that the batches held, a lower bound; "run" or "given".
-        most: most rows there can ever be; None, the default: no limit is known.
+        rows_from: "batches": `rows` were counted in the batches, a lower bound; "run" or "given".
+        most: maximum number of rows; None, the default: unknown.
     """
 
     name: str
@@ -57,20 +57,20 @@ class TableLoad:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row with its place in the index."""
+        """Bytes of a row including its index entry."""
         return self.weight_bytes + self.state_bytes + PLAIN_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What all tables are asked for; made by `measure`.
+    """Load of all tables; made by `measure`.
 
     Args:
-        tables: by order of first use.
+        tables: in order of first use.
         batch_size: samples of one worker in a step.
-        steps: steps that the averages are over; each is a batch of every worker.
+        steps: number of averaged steps; each has one batch of every worker.
         forward: code of the number format of rows between workers, default FLOAT16.
-        backward: code of that of gradients, default BFLOAT16.
+        backward: code of the number format of gradients, default BFLOAT16.
     """
 
     tables: tuple[TableLoad, ...]
@@ -80,20 +80,22 @@ class Workload:
     backward: int = BFLOAT16
 
     def with_rows(self, rows: Mapping[str, int], origin: str) -> Workload:
-        """Return the same with other numbers of rows; `origin`: "run" or "given".
+        """Return the same workload with other numbers of rows; `origin`: "run" or "given".
 
         Raises:
-            ConfigError: there is no such table, or a number below 1.
+            ConfigError: an unknown table, or a number below 1.
         """
         names = [table.name for table in self.tables]
         for name, count in rows.items():
             if name not in names or count < 1:
-                what = f"there is no table {name!r}" if name not in names else f"table {name!r}: {count} rows"
-                raise ConfigError(what, where="numbers of rows", fix=f"tables: {', '.join(names)}")
-        known = (
+                unknown = name not in names
+                what = f"unknown table {name!r}" if unknown else f"table {name!r} cannot have {count} rows"
+                fix = f"give a number >= 1 for one of the tables {', '.join(names)}"
+                raise ConfigError(what, where="numbers of rows", fix=fix)
+        sized = (
             _sized(table, rows[table.name], origin) if table.name in rows else table for table in self.tables
         )
-        return replace(self, tables=tuple(known))
+        return replace(self, tables=tuple(sized))
 
 
 def _sized(table: TableLoad, rows: int, origin: str) -> TableLoad:
@@ -110,12 +112,13 @@ def measure(
     forward: int = FLOAT16,
     backward: int = BFLOAT16,
 ) -> Workload:
-    """Count what batches ask of tables.
+    """Count the load of tables in batches.
 
     Args:
-        schema: of the batches.
-        tables: those of the schema, each with an optimizer.
-        batches: `workers` in a row make a step. A shorter last batch is left out unless it is the only step.
+        schema: schema of the batches.
+        tables: the tables of the schema, each with an optimizer.
+        batches: every `workers` consecutive batches make a step. A shorter last batch is skipped unless it is
+            the only step.
         workers: number of workers.
         forward: see `Workload`, default FLOAT16.
         backward: see `Workload`, default BFLOAT16.
@@ -132,9 +135,9 @@ def measure(
             counter.add([t.requests[i].ids for t in tickets], sum(len(t.inverses[i]) for t in tickets))
     if not steps:
         raise DataError(
-            f"the training rows do not make a batch for each of {workers} workers",
-            why="a step takes one batch of every worker",
-            fix="use fewer workers, or a smaller data.batch_size",
+            f"the training rows give fewer than {workers} batches, one for each worker",
+            why="a step needs one batch from every worker",
+            fix="use fewer workers, or reduce data.batch_size",
         )
     loads = (c.load(t, schema, steps, workers) for c, t in zip(counters, tables, strict=True))
     return Workload(tuple(loads), size, steps, forward, backward)
@@ -156,12 +159,12 @@ def _users(schema: Schema, table: Table) -> list[Categorical]:
 
 
 def _pooled(users: Sequence[Categorical]) -> int:
-    """Return how many features a table could be pooled for at who holds it; 0 if one of them cannot be."""
+    """Return the number of features that the holder of their table can pool; 0 unless it can pool all."""
     return len(users) if all(feature.pooling in POOLS for feature in users) else 0
 
 
 def _most(users: Sequence[Categorical], seen: Ids) -> int | None:
-    """Return the most rows that the features of a table can ask for, None if any number."""
+    """Return the maximum number of rows for the features of a table, None if unlimited."""
     limits = [_values(feature) for feature in users]
     if None not in limits:
         return sum(limit + 1 for limit in limits if limit is not None)  # missing values share a row
@@ -170,14 +173,14 @@ def _most(users: Sequence[Categorical], seen: Ids) -> int | None:
 
 
 def _values(feature: Categorical) -> int | None:
-    """Return how many ids the values of a feature can have, None if any number; missing ones not counted."""
+    """Return the maximum number of ids of a feature without missing values, None if unlimited."""
     limits = [feature.buckets]
     if feature.boundaries is not None:
         limits.append(len(feature.boundaries) + 1)
     elif feature.time is not None:
         limits.append(TIMES[feature.time])
     if feature.vocabulary is not None:
-        limits.append(len(feature.vocabulary) + 1)  # all others share one
+        limits.append(len(feature.vocabulary) + 1)  # all other values share one id
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -189,7 +192,7 @@ class _Counter:
         self._seen = np.empty(0, np.uint64)
 
     def add(self, step: Sequence[Ids], ids: int) -> None:
-        """Count a step: the distinct ids of each worker, and the number of all ids."""
+        """Count a step: the unique ids of each worker, and the number of all ids."""
         together = np.unique(np.concatenate(step))
         self._ids += ids
         self._distinct += sum(map(len, step))
@@ -197,7 +200,7 @@ class _Counter:
         self._seen = np.union1d(self._seen, together)
 
     def load(self, table: Table, schema: Schema, steps: int, workers: int) -> TableLoad:
-        """Return the averages over what was counted."""
+        """Return the averages over the counted steps."""
         assert table.optimizer is not None
         users = _users(schema, table)
         row = row_plan(table.optimizer, table.dim, table.dtype)

@@ -1,4 +1,4 @@
-"""Raw files as Parquet files of ids and numbers that train faster, to the same result."""
+"""`satrap prepare`: converts raw files to Parquet files of ids and numbers that train faster."""
 
 from satrap.prepare.prepare import Prepared, Progress, prepare
 

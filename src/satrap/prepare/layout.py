@@ -1,4 +1,4 @@
-"""Which columns prepared files have, and how they are made of those of the raw files."""
+"""Columns of prepared files, and their conversion from the columns of raw files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from satrap.schema import Categorical, Feature, Numeric, Schema, Vector
 
 Kind = Literal["raw", "number", "id", "ids", "weights"]
 Use = tuple[Kind, Categorical | None]
-"""How a column is written; bags also by the feature that says what separates their values."""
+"""Format of a written column; for a bag also the feature that defines its separators."""
 
 _BOUNDED = {"clip": [-1.0, 1.0]}
-"""A transform after which no number is too large: the real one may need statistics."""
+"""A transform that bounds all numbers, used because the real transform may need statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column of prepared files, which has the name of that of the raw files.
+    """One column of prepared files, with the same name as the raw column.
 
     Args:
-        column: its name.
-        kind: "raw" (as it is), "number" (float64, if it was text), "id", "ids" (lists), "weights" (lists).
-        feature: name in `Layout.schema` of the feature that gives ids or weights, else "".
+        column: name.
+        kind: "raw" (unchanged), "number" (float64, if it was text), "id", "ids" (lists), "weights" (lists).
+        feature: name in `Layout.schema` of the feature that yields ids or weights, else "".
     """
 
     column: str
@@ -45,16 +45,16 @@ class Layout:
 
     Args:
         outputs: the columns, in order.
-        schema: what the raw files are read with. It refuses values that training would refuse.
+        schema: schema to read the raw files with. It rejects the same values as training.
     """
 
     outputs: tuple[Output, ...]
     schema: Schema
 
     def table(self, piece: Piece, encoder: Encoder, missing: pa.Array) -> pa.Table:
-        """Return the prepared columns of some rows; `missing` are the texts that mean missing."""
+        """Return the prepared columns of some rows; `missing` has the texts that mean missing."""
         batch = encoder(piece.table, piece.origin)
-        there = set(piece.table.column_names)  # only training rows have the column of a split by time
+        there = set(piece.table.column_names)  # only training rows have the column of a time split
         outputs = [output for output in self.outputs if output.column in there]
         arrays = [self._array(output, piece.table, batch, missing) for output in outputs]
         return pa.Table.from_arrays(arrays, [output.column for output in outputs])
@@ -79,13 +79,13 @@ def _of_ids(ids: Jagged, kind: Kind, feature: Categorical, salt: int) -> pa.Arra
     if kind == "weights":
         return pa.ListArray.from_arrays(offsets, weights)
     values = id_array(ids.values, salt)
-    if feature.weight_separator is not None:  # stays one column, so that the recipe stays as it is
+    if feature.weight_separator is not None:  # one column, so that the recipe need not change
         values = pa.StructArray.from_arrays([values, weights], ["id", "weight"])
     return pa.ListArray.from_arrays(offsets, values)
 
 
 class _Uses:
-    """How each column of the raw files is used."""
+    """Uses of each column of the raw files."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[Use]] = {}
@@ -96,32 +96,34 @@ class _Uses:
             uses.append((kind, bag))
 
     def plain(self) -> set[str]:
-        """Return the columns that stay as they are: those that are needed so, or in two forms.
+        """Return the columns to keep unchanged: those used in raw form or in two forms.
 
-        A bag and its weights stay so together, since missing values are left out of both.
+        A bag and its weights are kept unchanged together, because both omit missing values.
         """
-        found = {column for column, uses in self.of.items() if len(uses) > 1 or ("raw", None) in uses}
+        columns = {column for column, uses in self.of.items() if len(uses) > 1 or ("raw", None) in uses}
         bags = {bag for uses in self.of.values() for _, bag in uses if bag is not None and bag.weights}
-        beside = [{str(bag.column), str(bag.weights)} for bag in bags]
-        while some := [pair for pair in beside if pair & found and not pair <= found]:
-            found = found.union(*some)
-        return found
+        pairs = [{str(bag.column), str(bag.weights)} for bag in bags]
+        while some := [pair for pair in pairs if pair & columns and not pair <= columns]:
+            columns = columns.union(*some)
+        return columns
 
 
 def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
-    """Return the columns that a schema needs; those in `also` are kept as they are."""
+    """Return the columns that a schema needs; columns in `also` are kept unchanged."""
     uses = _Uses()
     for name, feature in schema.features.items():
         _add_feature(uses, feature, feature.column or name)
     _add_others(uses, schema, also)
-    bags = list(dict.fromkeys(bag for found in uses.of.values() for _, bag in found if bag is not None))
+    bags = list(
+        dict.fromkeys(bag for column_uses in uses.of.values() for _, bag in column_uses if bag is not None)
+    )
     names = {bag: f"ids {number} of {bag.column}" for number, bag in enumerate(bags)}
     features = _checks(schema) | {name: bag for bag, name in names.items()}
     outputs, plain = [], uses.plain()
-    for column, found in uses.of.items():
-        if ("id", None) in found:
+    for column, column_uses in uses.of.items():
+        if ("id", None) in column_uses:
             features[f"id of {column}"] = Categorical(dim=1, column=column)
-        kind, bag = ("raw", None) if column in plain else found[0]
+        kind, bag = ("raw", None) if column in plain else column_uses[0]
         source = names[bag] if bag is not None else f"id of {column}" if kind == "id" else ""
         outputs.append(Output(column, kind, source))
     reading = Schema(schema.labels, features, weight=schema.weight, group=schema.group, salt=schema.salt)
@@ -129,12 +131,12 @@ def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
 
 
 def _is_hashed(feature: Feature) -> TypeGuard[Categorical]:
-    """Tell whether the ids of a feature are those of the values themselves, not of intervals or times."""
+    """Return whether a feature's ids are hashes of its values, not of intervals or times."""
     return isinstance(feature, Categorical) and feature.boundaries is None and feature.time is None
 
 
 def _bag(feature: Categorical, column: str) -> Categorical:
-    """Return a feature with all values of a bag: what is done with the ids is left to training."""
+    """Return a feature with all values of a bag; training applies limits, buckets and pooling."""
     return replace(
         feature,
         dim=1,
@@ -169,7 +171,7 @@ def _add_feature(uses: _Uses, feature: Feature, column: str) -> None:
 
 
 def _add_others(uses: _Uses, schema: Schema, also: Sequence[str]) -> None:
-    """Add columns of labels, weight and group; a value whose id alone counts may be there as id already."""
+    """Add columns of labels, weight and group; columns used only by id may already be present as ids."""
     by_id = [schema.group] if schema.group else []
     for label in schema.labels:
         column = label.column or label.name
@@ -189,14 +191,14 @@ def _add_others(uses: _Uses, schema: Schema, also: Sequence[str]) -> None:
 
 
 def _checks(schema: Schema) -> dict[str, Feature]:
-    """Return features whose encoding refuses the numbers, times and vectors that training would refuse."""
-    found: dict[str, Feature] = {}
+    """Return features whose encoding rejects the same numbers, times and vectors as training."""
+    features: dict[str, Feature] = {}
     for name, feature in schema.features.items():
         column = feature.column or name
         if isinstance(feature, Numeric):
-            found[f"value of {name}"] = replace(feature, column=column, transform=_BOUNDED, missing=0.0)
+            features[f"value of {name}"] = replace(feature, column=column, transform=_BOUNDED, missing=0.0)
         elif isinstance(feature, Categorical) and not _is_hashed(feature):
-            found[f"value of {name}"] = replace(feature, column=column, max_values=None, keep="first")
+            features[f"value of {name}"] = replace(feature, column=column, max_values=None, keep="first")
         elif isinstance(feature, Vector):
-            found[f"value of {name}"] = replace(feature, column=column)
-    return found
+            features[f"value of {name}"] = replace(feature, column=column)
+    return features

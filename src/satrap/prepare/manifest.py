@@ -1,4 +1,4 @@
-"""What an output folder is made of and how far it is: `manifest.json`."""
+"""Inputs and progress of an output folder: `manifest.json`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from satrap.prepare.parts import TEMPORARY, Part
 
 MANIFEST = "manifest.json"
 VERSION = 1
-"""Of the layout of prepared folders; another one is not continued."""
+"""Version of the folder layout; folders of another version cannot be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a process sees of the files, to be compared on other machines; `mark` is a file in `folder`."""
+    """A process's view of the files, to compare on other machines; `mark` is a file in `folder`."""
 
     folder: Path
     mark: str
@@ -29,46 +29,46 @@ class View:
     inputs: Mapping[str, Any]
 
     def check(self, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        """Raise an error if the folder, or what is to be written or read, is not the same here.
+        """Raise an error if this node sees another folder, other inputs or other settings.
 
         Raises:
-            ConfigError: the folder, or something that decides the bytes, is another one.
-            DataError: an input is missing, or is another file.
+            ConfigError: the folder, or a setting that affects the output, differs.
+            DataError: an input is missing or differs.
         """
         if not (self.folder / self.mark).exists():
             raise ConfigError(
-                "the output folder is not the same there",
+                "the node sees another output folder",
                 where=str(self.folder),
-                why="parts are written there, and named here",
-                fix="put --output on storage that all nodes have at the same place",
+                why="nodes write parts, and the main process renames them",
+                fix="put --output on shared storage with the same path on all nodes",
             )
         for name in {**self.inputs, **inputs}:
             if self.inputs.get(name) != inputs.get(name):
                 raise DataError(
-                    "the input is another file there, by size or time of change"
+                    "the node sees another input file, by size or modification time"
                     if name in inputs and name in self.inputs
-                    else "the inputs are other files there",
+                    else "the node sees other input files",
                     where=name,
                     why="parts of different files would be mixed",
-                    fix="put the inputs on storage that all nodes have at the same place",
+                    fix="put the inputs on shared storage with the same path on all nodes",
                 )
         for key, value in self.settings.items():
             if settings.get(key) != value:
                 raise ConfigError(
-                    f"other files would be written there: {key} is {settings.get(key)}, and here {value}",
+                    f"the node would write other files: {key} is {settings.get(key)}, but {value} here",
                     fix="install the same versions on all nodes",
                 )
 
 
 @dataclass(slots=True)
 class Manifest:
-    """The state of an output folder; each change is on the disk when the method returns.
+    """State of an output folder; each change is on disk when the method returns.
 
     Args:
         folder: the output folder.
-        settings: all that decides what is written, but for the inputs; plain data.
-        inputs: name -> size and version of each file that is read.
-        parts: what is written.
+        settings: everything except the inputs that affects the output; plain data.
+        inputs: name -> size and version of each input file.
+        parts: written parts.
     """
 
     folder: Path
@@ -77,65 +77,65 @@ class Manifest:
     parts: list[Part] = field(default_factory=list)
 
     def open(self) -> None:
-        """Take up the folder where it was left, or begin it.
+        """Resume an existing folder, or start a new one.
 
         Raises:
             DataError: an input has changed.
-            ConfigError: the folder was made with other settings, or holds something else.
+            ConfigError: the folder was made with other settings, or has other content.
         """
         path = self.folder / MANIFEST
         self.tidy()
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise ConfigError(
-                    "the output folder holds something else",
+                    "the output folder is not empty, and satrap prepare did not write it",
                     where=str(self.folder),
                     fix="choose another --output",
                 )
             self._save()
             return
-        found = json.loads(path.read_text(encoding="utf-8"))
-        again = f"remove {self.folder} to begin again, or choose another --output"
-        self.check(found["inputs"], again)
-        for key in {**found["settings"], **self.settings}:
-            if found["settings"].get(key) != self.settings.get(key):
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        again = f"remove {self.folder} to start over, or choose another --output"
+        self.check(saved["inputs"], again)
+        for key in {**saved["settings"], **self.settings}:
+            if saved["settings"].get(key) != self.settings.get(key):
                 raise ConfigError(
-                    f"the output folder was begun with other settings: {key} differs",
+                    f"the output folder was started with other settings: {key} differs",
                     where=str(self.folder),
-                    why="its files would not fit together",
+                    why="files with different settings cannot be mixed",
                     fix=again,
                 )
-        self.parts = [Part(**part) for part in found["parts"]]
+        self.parts = [Part(**part) for part in saved["parts"]]
 
     def tidy(self) -> None:
-        """Remove the files of processes that have died, or were given up."""
-        for left in self.folder.glob(f"*{TEMPORARY}"):
-            left.unlink()
+        """Remove the temporary files of dead or abandoned processes."""
+        for temporary in self.folder.glob(f"*{TEMPORARY}"):
+            temporary.unlink()
 
     def view(self) -> View:
-        """Return what others must see, too; `tidy` ends it."""
+        """Return the view that other nodes must share; `tidy` invalidates it."""
         mark = f"view-{secrets.token_hex(8)}{TEMPORARY}"
         (self.folder / mark).touch()
         return View(self.folder.absolute(), mark, self.settings, self.inputs)
 
     def check(self, before: Mapping[str, Any], again: str) -> None:
-        """Raise `DataError` if the inputs are not those in `before`; `again` says what to do."""
+        """Raise `DataError` if the inputs differ from `before`; `again` is the advice in the error."""
         for name in {**before, **self.inputs}:
             if before.get(name) != self.inputs.get(name):
                 both = name in before and name in self.inputs
                 raise DataError(
-                    "the input has changed" if both else "the inputs are other files than before",
+                    "the input has changed" if both else "the input files are not the same as before",
                     where=name,
-                    why="parts of the old and of the new content would be mixed",
+                    why="parts of the old and the new content would be mixed",
                     fix=again,
                 )
 
     def done(self, key: str, file: int) -> dict[int, Part]:
-        """Return number -> part of what is written of an input file."""
+        """Return number -> written part of an input file."""
         return {part.number: part for part in self.parts if (part.key, part.file) == (key, file)}
 
     def add(self, temporary: Path, part: Part) -> None:
-        """Give a written part its name."""
+        """Rename a written part to its final name, and record it."""
         path = self.folder / part.name
         path.parent.mkdir(exist_ok=True)
         os.replace(temporary, path)

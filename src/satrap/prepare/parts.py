@@ -1,4 +1,4 @@
-"""Parts of the data: ranges of an input file that become one file each, the same however they are divided."""
+"""Parts of the data: ranges of an input file that become one file each, whatever the number of processes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from satrap.data.source import Cursor, FileSource
 from satrap.prepare.layout import Layout
 
 ROWS, GROUP_BYTES = 1 << 16, 32 << 20
-"""A row group ends when it has so many rows or bytes: what a process holds in memory."""
+"""Rows and bytes at which a row group ends; a process holds one row group in memory."""
 
 TEMPORARY = ".part"
-"""Ending of files that are being written."""
+"""Suffix of files that are being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Parts that one process writes one after another.
 
-    They are those of file number `file` of a key such as `train`, from part number `number` on. The rows are
-    those from `start` (None: the first) to before `stop` (None: the end of the file).
+    They belong to file number `file` of a key such as `train`, from part number `number` on. The rows run
+    from `start` (None: the first) to before `stop` (None: the end of the file).
     """
 
     key: str
@@ -43,7 +43,7 @@ class Run:
 class Part:
     """A written file: the rows of an input file from `start` to before `stop`.
 
-    It has `rows` rows, which take `read` bytes of the input, and `size` bytes.
+    It has `rows` rows and `size` bytes, and covers `read` bytes of the input.
     """
 
     key: str
@@ -57,24 +57,24 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Path in the output folder; names sort in the order of the rows."""
+        """Path in the output folder; names sort in row order."""
         return f"{self.key}/{self.file:05}-{self.number:05}.parquet"
 
 
 def runs(
     source: FileSource, key: str, file: int, done: Mapping[int, Part], limit: int, *, split: bool
 ) -> Iterator[Run]:
-    """Yield what is left to do of one input file.
+    """Yield the remaining runs of one input file.
 
-    A part ends at the first piece that begins `limit` bytes or more after its first, or at the end.
+    A part ends at the first piece that starts `limit` bytes or more after the part's start, or at the end.
 
     Args:
         source: the file.
         key: such as "train".
-        file: its number there.
-        done: number -> part that is written.
-        limit: bytes of a part.
-        split: make a run of each part, where parts can be found without reading the rows.
+        file: its number among the key's files.
+        done: number -> written part.
+        limit: size of a part in bytes.
+        split: make one run per part, if part boundaries can be found without reading the rows.
     """
     number: int = 0
     start: Cursor | None = None
@@ -106,15 +106,15 @@ def runs(
 
 
 def after(run: Run, part: Part) -> Run | None:
-    """Return what is left of a run after one of its parts; None: nothing."""
+    """Return the rest of a run after one of its parts; None if nothing remains."""
     return None if part.stop == run.stop else replace(run, number=part.number + 1, start=part.stop)
 
 
 class _Writer:
-    """Writes the tables of one part to a temporary file, in row groups that depend on the tables alone."""
+    """Writer of one part to a temporary file, in row groups that depend only on the tables."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        # Two processes may write the same part, or two machines: one of them may have been given up.
+        # Two processes or machines may write the same part, if one of them was presumed dead.
         self.path = folder / f"{name}.{secrets.token_hex(8)}{TEMPORARY}"
         self.rows = 0
         self._held: list[pa.Table] = []
@@ -137,7 +137,7 @@ class _Writer:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def end(self) -> int:
-        """Complete the file, and return its bytes once they are on the disk."""
+        """Complete the file and flush it to disk; return its size in bytes."""
         self._flush()
         self._writer.close()
         with self.path.open("rb") as file:
@@ -148,7 +148,7 @@ class _Writer:
 def write(
     dataset: Dataset, layout: Layout, run: Run, limit: int, folder: Path
 ) -> Iterator[tuple[Path, Part]]:
-    """Yield each part of a run once it is on the disk, in a temporary file that the caller renames."""
+    """Yield each part of a run once it is on disk, in a temporary file that the caller renames."""
     data = dataset.single(run.file)
     source, texts = data.source, Missing(data.settings.missing, data.schema.salt).texts
     assert isinstance(source, FileSource)

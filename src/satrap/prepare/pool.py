@@ -1,4 +1,4 @@
-"""Processes that write parts; they end with the process that started them, however that ends."""
+"""A pool of processes that write parts; they exit when their parent exits, for any reason."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Work = Callable[[Any], Iterator[Any]]
 
 
 def results(make: Callable[..., Work], arguments: Any, tasks: Iterator[Any], processes: int) -> Iterator[Any]:
-    """Yield what `make(*arguments)(task)` yields for each task, in the order it is ready.
+    """Yield the results of `make(*arguments)(task)` for each task, in order of completion.
 
     Args:
         make: called once in each process; importable, as in `multiprocessing`.
-        arguments: of `make`; can be pickled, as tasks and results.
-        tasks: read when a process is free.
-        processes: > 1; with 1 the work is done in this process.
+        arguments: arguments of `make`; picklable, like tasks and results.
+        tasks: consumed when a process is free.
+        processes: number of processes; with 1 the work is done in this process.
 
     Raises:
         DataError: a process was killed.
-        SatrapError: of the work.
+        SatrapError: the work failed.
     """
     if processes == 1:
         work = make(*arguments)
         for task in tasks:
             yield from work(task)
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads halfway
+    spawn = multiprocessing.get_context("spawn")  # a fork would break PyTorch's threads
     free: list[tuple[Any, Connection]] = []
     busy: dict[Connection, Any] = {}
     following = next(tasks, None)
@@ -68,28 +68,28 @@ def _start(spawn: Any, make: Callable[..., Work], arguments: Any) -> tuple[Any, 
 def _received(
     pipe: Connection, busy: dict[Connection, Any], free: list[tuple[Any, Connection]]
 ) -> Iterator[Any]:
-    """Yield the result that waits in a pipe, if it is one; note when a process has done its task."""
+    """Yield the result in a pipe, if any; mark the process as free after its last result."""
     try:
-        found = pipe.recv()
+        result = pipe.recv()
     except (EOFError, ConnectionResetError):
         process = busy[pipe]
         process.join()
         raise DataError(
-            f"a process that prepares data has ended with code {process.exitcode}",
+            f"a worker process of satrap prepare ended with code {process.exitcode}",
             why="the system may be out of memory",
-            fix="run the same command again, it goes on; with less --processes, if memory is short",
+            fix="run the same command again to resume; if memory is short, reduce --processes",
         ) from None
-    if isinstance(found, SatrapError | OSError):
-        raise found
-    if found is None:
+    if isinstance(result, SatrapError | OSError):
+        raise result
+    if result is None:
         free.append((busy.pop(pipe), pipe))
     else:
-        yield found
+        yield result
 
 
 def _serve(pipe: Connection, make: Callable[..., Work], arguments: Any) -> None:
-    """Do tasks from a pipe until it is closed; answer each with its results and then None."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, too, which ends this process
+    """Process tasks from a pipe until it closes; send each task's results, then None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError):
         try:

@@ -1,4 +1,4 @@
-"""`prepare`: from the raw files of a recipe to a folder of prepared files, as far as it is not done."""
+"""`prepare`: converts a recipe's raw files to a folder of prepared files, resuming earlier work."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from satrap.prepare.parts import Part, Run, after, runs, write
 from satrap.prepare.recipe import RECIPE, write_recipe
 
 PART_BYTES = 256 << 20
-"""Bytes of an input file that become one file, unless the number of files is given."""
+"""Bytes of an input file per output file, unless the number of files is given."""
 
 _READING = ("format", *CSV_KEYS, "join")
-"""Keys of data that decide what is read."""
+"""Keys of data that affect reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a folder of prepared files holds: path of its recipe, files, rows, bytes before and after."""
+    """Content of a prepared folder: path of its recipe, files, rows, bytes before and after."""
 
     recipe: Path
     files: int
@@ -45,7 +45,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the work is: rows written, bytes of the raw files read and in all; None: of compressed text."""
+    """Progress: rows written, bytes of raw files read, and their total; None for compressed text."""
 
     rows: int
     read: int
@@ -64,24 +64,25 @@ def prepare(
 ) -> Prepared:
     """Write the rows of a recipe's files to `folder` as Parquet files of ids and numbers, with a recipe.
 
-    Training by that recipe gives what the first one gives, to the bit where the order of rows is the same:
-    without shuffle. If the folder holds a part of the work, the rest is done; the bytes are the same.
+    Training with the new recipe gives the same results as the original, bit for bit if the order of rows is
+    the same, that is without shuffle. If the folder has partial output, only the rest is written; the bytes
+    are the same.
 
     Args:
-        recipe: with `data.train`, and `validation` and `test` if it has them.
-        folder: a new folder, or one that an earlier call was writing.
-        files: about how many files to write; default one for each 256 MiB of an input file.
-        processes: how many write parts at the same time, >= 1; default 1, on Ray the cluster's processors.
+        recipe: recipe with `data.train`, and optionally `validation` and `test`.
+        folder: a new folder, or the folder of an interrupted call.
+        files: approximate number of files to write; default one per 256 MiB of an input file.
+        processes: number of concurrent writers, >= 1; default 1, on Ray the cluster's CPUs.
         ray: address of a Ray cluster whose nodes write the parts, HOST:PORT or "auto"; default: this machine.
-            All nodes must see the same files, and the same `folder`.
-        progress: called for each file that is written.
-        notice: called with a line that the user should read.
+            All nodes must see the same files and the same `folder`.
+        progress: called for each written file.
+        notice: called with each line for the user.
 
     Raises:
-        DataError: data that training would refuse, with file and row; an input that has changed, or that a
+        DataError: data that training would reject, with file and row; an input that has changed, or that a
             node does not see.
-        ConfigError: a folder that holds something else, or that a node does not see; a Ray cluster that
-            cannot be reached, or has no room.
+        ConfigError: a folder with other content, or that a node does not see; a Ray cluster that is
+            unreachable or has no capacity.
     """
     folder = Path(folder)
     plan = _layout(recipe)
@@ -93,17 +94,17 @@ def prepare(
     with locked(folder, "satrap prepare"):
         manifest = Manifest(folder, _settings(recipe, plan, data, limit), inputs)
         manifest.open()
-        left = _left(data, manifest, limit, split=ray is not None or (processes or 1) > 1)
+        remaining = _left(data, manifest, limit, split=ray is not None or (processes or 1) > 1)
         if ray is None:
-            found = pool.results(worker, (recipe.source, limit, str(folder)), left, processes or 1)
+            written = pool.results(worker, (recipe.source, limit, str(folder)), remaining, processes or 1)
         else:
-            found = _on_ray(recipe, limit, manifest, left, ray, processes, notice)
-        for temporary, part in found:
+            written = _on_ray(recipe, limit, manifest, remaining, ray, processes, notice)
+        for temporary, part in written:
             manifest.add(temporary, part)
             progress(_progress(manifest.parts, None if packed else total))
         manifest.tidy()
         Manifest(folder, manifest.settings, _inputs(recipe, data)).check(
-            inputs, f"remove {folder} and prepare again, while nothing writes the inputs"
+            inputs, f"remove {folder} and run again while no program writes the inputs"
         )
         _check_rows(data, manifest.parts)
         write_recipe(folder, recipe)
@@ -138,7 +139,7 @@ def _progress(parts: list[Part], total: int | None) -> Progress:
 
 
 def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
-    """Return a function that writes the parts of a run, in a process of `results`."""
+    """Return a function that writes the parts of a run, for a process of `results`."""
     recipe = checked(source)
     plan = _layout(recipe)
     data = _open(recipe, plan)
@@ -146,7 +147,7 @@ def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[
 
 
 def node_worker(source: Source, limit: int, view: View) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
-    """Do as `worker` on a node; raise `DataError` or `ConfigError` unless that sees the same files."""
+    """Return the same as `worker`, on a node; raise `DataError` or `ConfigError` if it sees other files."""
     recipe = checked(source)
     plan = _layout(recipe)
     data = _open(recipe, plan)
@@ -160,8 +161,8 @@ def _layout(recipe: Recipe) -> Layout:
 
 
 def _open(recipe: Recipe, plan: Layout) -> dict[str, Dataset]:
-    found = {part: open_whole(recipe, plan.schema, part) for part in PARTS}
-    return {part: dataset for part, dataset in found.items() if dataset is not None}
+    datasets = {part: open_whole(recipe, plan.schema, part) for part in PARTS}
+    return {part: dataset for part, dataset in datasets.items() if dataset is not None}
 
 
 def _files(dataset: Dataset) -> FileSource:
@@ -185,7 +186,7 @@ def _facts(file: File, *, rows: bool) -> dict[str, Any]:
 
 
 def _settings(recipe: Recipe, plan: Layout, data: Mapping[str, Dataset], limit: int) -> dict[str, Any]:
-    """Return all that decides the bytes, but for the inputs, as JSON gives it back."""
+    """Return everything except the inputs that affects the output, as JSON data."""
     keys = recipe.sections.data.model_dump(mode="json", include=set(_READING))
     return {
         "version": VERSION,
@@ -205,7 +206,7 @@ def _plain(value: Any) -> Any:
 
 
 def _left(data: Mapping[str, Dataset], manifest: Manifest, limit: int, *, split: bool) -> Iterator[Run]:
-    """Yield what is left to do."""
+    """Yield the remaining runs."""
     for key, dataset in data.items():
         source = _files(dataset)
         for file in range(len(source.inputs)):

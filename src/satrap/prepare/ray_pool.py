@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster that write parts; they end with the process that started them."""
+"""A pool of workers on a Ray cluster that write parts; they exit with the process that started them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from satrap.prepare.pool import Work
 OPTION = "--ray"
 
 PLACE_SECONDS = 180.0
-"""Seconds for Ray to start a first worker: it may have to load satrap from slow storage."""
+"""Seconds for Ray to start the first worker, which may load satrap from slow storage."""
 
 DEATHS = 3
-"""Workers that may die of the same task."""
+"""Deaths of workers on the same task before the work fails."""
 
 _TICK = 1.0
 
 
 @dataclass(slots=True)
 class _Task:
-    """What is left of a task, and how many workers have died of it."""
+    """The rest of a task, and the number of workers that died while processing it."""
 
     left: Any
     deaths: int = 0
 
 
 class Writer:
-    """Does tasks on this node, one after another; a plain class, which Ray makes an actor.
+    """Processes tasks on this node, one after another; a plain class that Ray makes an actor.
 
-    What can be expected to go wrong is returned, with the name of the node: Ray would wrap what is raised.
+    Expected errors are returned with the name of the node, because Ray would wrap raised exceptions.
 
     Args:
-        make: called once, as in `satrap.prepare.pool.results`.
-        arguments: of `make`.
-        folder: where it works.
-        version: of satrap, where the results are awaited.
+        make: called once, see `satrap.prepare.pool.results`.
+        arguments: arguments of `make`.
+        folder: working folder.
+        version: satrap version of the main process.
         address: returns the address of this node.
     """
 
@@ -61,35 +61,35 @@ class Writer:
         self._results: Iterator[Any] = iter(())
 
     def begin(self) -> SatrapError | None:
-        """Make ready; return why that is impossible, if it is."""
+        """Initialize; return the error if that fails."""
         failure: SatrapError | None = self._named(self._begin)
         return failure
 
     def _begin(self) -> None:
         if satrap.__version__ != self._version:
             raise ConfigError(
-                f"the node has satrap {satrap.__version__}, and this is {self._version}",
-                why="they might write other files",
+                f"the node has satrap {satrap.__version__}, but this machine has {self._version}",
+                why="different versions might write different files",
                 fix="install the same version on all nodes",
             )
         if not Path(self._folder).is_dir():
             raise ConfigError(
                 "the node does not have the current folder",
                 where=self._folder,
-                why="paths of the recipe begin there",
-                fix="call satrap prepare from a folder that all nodes have at the same place",
+                why="relative paths in the recipe start in that folder",
+                fix="run satrap prepare in a folder that exists at the same path on all nodes",
             )
         os.chdir(self._folder)
         self._work = self._make(*self._arguments)
 
     def first(self, task: Any) -> Any:
-        """Begin a task; return as `next` does."""
+        """Start a task; return the same as `next`."""
         assert self._work is not None
         self._results = self._work(task)
         return self.next()
 
     def next(self) -> Any:
-        """Return the next result, None after the last, or what went wrong."""
+        """Return the next result, None after the last one, or the error."""
         return self._named(lambda: next(self._results, None))
 
     def _named(self, do: Callable[[], Any]) -> Any:
@@ -112,24 +112,24 @@ def results(
     workers: int | None,
     notice: Callable[[str], object],
 ) -> Iterator[Any]:
-    """Yield what `make(*arguments)(task)` yields for each task, in the order it is ready.
+    """Yield the results of `make(*arguments)(task)` for each task, in order of completion.
 
-    The work is done on the nodes of a Ray cluster, by actors with one CPU each. If one dies, another does
-    what is left of its task.
+    The work runs on the nodes of a Ray cluster, in actors with one CPU each. If an actor dies, another one
+    does the rest of its task.
 
     Args:
         make: called once in each actor; importable on all nodes.
-        arguments: of `make`; can be pickled, as tasks and results.
-        tasks: read when an actor is free.
-        after: returns what is left of a task after one of its results, None if that was the last.
-        address: of the cluster, HOST:PORT or "auto".
-        workers: how many tasks are done at a time; None: as many as the cluster has processors now.
-        notice: called with a line that the user should read.
+        arguments: arguments of `make`; picklable, like tasks and results.
+        tasks: consumed when an actor is free.
+        after: returns the rest of a task after one of its results, None after the last.
+        address: address of the cluster, HOST:PORT or "auto".
+        workers: number of concurrent tasks; None: the number of CPUs in the cluster now.
+        notice: called with each line for the user.
 
     Raises:
-        ConfigError: Ray is not installed, cannot be reached, or does not start a worker.
-        DataError: several workers have died of the same task.
-        SatrapError: of the work.
+        ConfigError: Ray is not installed, is unreachable, or does not start a worker.
+        DataError: several workers died on the same task.
+        SatrapError: the work failed.
     """
     ray = ray_module(OPTION)
     ours = not ray.is_initialized()
@@ -140,9 +140,9 @@ def results(
         count = workers or int(ray.cluster_resources().get("CPU", 0))
         if not count:
             raise ConfigError(
-                "the Ray cluster has no processors",
+                "the Ray cluster has no CPUs",
                 where=OPTION,
-                fix="add nodes; if it adds some by itself when asked, say how many: --processes P",
+                fix="add nodes; if the cluster scales automatically, set --processes P",
             )
         pool = _Pool(ray, (make, arguments, os.getcwd(), satrap.__version__), count, notice)
         yield from pool.results(tasks, after)
@@ -154,16 +154,16 @@ def results(
 
 
 class _Pool:
-    """Actors, and what each is doing."""
+    """Actors and their tasks."""
 
     def __init__(self, ray: Any, arguments: Any, count: int, notice: Callable[[str], object]) -> None:
         self._ray, self._arguments, self._count, self._notice = ray, arguments, count, notice
-        self._waiting: deque[_Task] = deque()  # for an actor
+        self._waiting: deque[_Task] = deque()  # tasks without an actor
         self._alive: set[Any] = set()
         self._free: list[Any] = []
-        self._starting: dict[Any, Any] = {}  # answer to come -> actor
+        self._starting: dict[Any, Any] = {}  # pending result -> actor
         self._busy: dict[Any, tuple[Any, _Task]] = {}
-        self._lost = 0  # actors that have died in a row before they were ready
+        self._lost = 0  # consecutive deaths of actors during start-up
         self._heard = time.monotonic()
 
     def results(self, tasks: Iterator[Any], after: Callable[[Any, Any], Any]) -> Iterator[Any]:
@@ -181,7 +181,7 @@ class _Pool:
             self._check_time(bool(ready))
 
     def _give(self) -> None:
-        """Give tasks to actors; start as many actors as tasks still wait for one."""
+        """Assign tasks to free actors; start one actor for each task that still waits."""
         while self._waiting and self._free:
             task, actor = self._waiting.popleft(), self._free.pop()
             self._busy[actor.first.remote(task.left)] = actor, task
@@ -196,14 +196,14 @@ class _Pool:
             self._starting[made.begin.remote()] = made
 
     def _received(self, answer: Any, after: Callable[[Any, Any], Any]) -> Iterator[Any]:
-        """Yield an actor's result, if it is one; note when an actor is free, or dead."""
+        """Yield an actor's result, if any; record that the actor is free or dead."""
         task: _Task | None = None
         if answer in self._starting:
             actor = self._starting.pop(answer)
         else:
             actor, task = self._busy.pop(answer)
         try:
-            found = self._ray.get(answer)
+            result = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
             raise _unstartable(error) if task is None else error from None
         except self._ray.exceptions.RayError as error:
@@ -211,21 +211,21 @@ class _Pool:
             self._ray.kill(actor)
             self._died(task, error)
             return
-        if isinstance(found, SatrapError):
-            raise found
+        if isinstance(result, SatrapError):
+            raise result
         self._lost = 0
-        if task is not None and found is not None:
-            task.left, task.deaths = after(task.left, found), 0
+        if task is not None and result is not None:
+            task.left, task.deaths = after(task.left, result), 0
             if task.left is not None:
                 self._busy[actor.next.remote()] = actor, task
-                yield found
+                yield result
                 return
         self._free.append(actor)
-        if found is not None:
-            yield found
+        if result is not None:
+            yield result
 
     def _died(self, task: _Task | None, error: Exception) -> None:
-        """Have what is left of a dead actor's task done again."""
+        """Reschedule the rest of a dead actor's task."""
         why = last_line(error)
         if task is None:
             self._lost += 1
@@ -235,16 +235,16 @@ class _Pool:
         task.deaths += 1
         if task.deaths >= DEATHS:
             raise DataError(
-                f"{task.deaths} workers on Ray have died while they wrote the same part",
+                f"{task.deaths} Ray workers died while writing the same part",
                 where=str(task.left),
                 why=why,
-                fix="look for a lack of memory on the nodes; the same command goes on",
+                fix="check the nodes for lack of memory, then run the same command to resume",
             ) from None
-        self._notice(f"a worker on Ray has died, and its part is written again: {why}")
+        self._notice(f"a Ray worker died, and its part is written again: {why}")
         self._waiting.appendleft(task)
 
     def _check_time(self, heard: bool) -> None:
-        """Raise `ConfigError` if no actor works, and none has become ready for long."""
+        """Raise `ConfigError` if no actor works and none has become ready for `PLACE_SECONDS`."""
         now = time.monotonic()
         if heard or self._busy:
             self._heard = now
@@ -252,10 +252,10 @@ class _Pool:
             have = self._ray.cluster_resources().get("CPU", 0)
             free = self._ray.available_resources().get("CPU", 0)
             raise ConfigError(
-                f"Ray has started no worker in {PLACE_SECONDS:g} s",
+                f"Ray did not start a worker in {PLACE_SECONDS:g} s",
                 where=OPTION,
-                why=f"the cluster has {have:g} CPU, of which {free:g} are free",
-                fix="wait until others have ended, or add nodes; the same command goes on",
+                why=f"the cluster has {have:g} CPUs, {free:g} of them free",
+                fix="wait for free CPUs or add nodes, then run the same command to resume",
             )
 
     def close(self) -> None:
@@ -268,5 +268,5 @@ def _unstartable(error: Exception) -> ConfigError:
         "Ray could not start a worker",
         where=OPTION,
         why=last_line(error),
-        fix="install satrap on all nodes, in the environment that ray start is called in",
+        fix="install satrap on all nodes, in the environment of ray start",
     )

@@ -15,11 +15,11 @@ RECIPE = "recipe.yaml"
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the recipe of prepared files to their folder: the same, but for where the rows come from.
+    """Write the recipe of prepared files to their folder: the original with other data files.
 
-    The comments stay, unless it says something in a way that cannot be edited, such as a value used in two
-    places by an alias. How text files are written stays, for raw files that the model is to score; joined
-    columns are in the prepared files.
+    Comments are kept, unless the recipe uses YAML that cannot be edited, such as an alias for a value used
+    twice. The format of text files is kept, for raw files that the model will score; prepared files include
+    the joined columns.
     """
     values = written(recipe, recipe)
     data = values["data"]
@@ -30,7 +30,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
             data[part] = f"{part}/*.parquet"
     about = values.get("about") or {}
     about.pop("md5", None)
-    head = f"# Written by satrap prepare from {recipe.source.file}; rows are in this folder.\n"
+    head = f"# Written by satrap prepare from {recipe.source.file}; the rows are in this folder.\n"
     target = folder / RECIPE
     draft = folder / f"{RECIPE}{TEMPORARY}"
     try:

@@ -1,4 +1,4 @@
-"""Records a run: `metrics.jsonl`, TensorBoard curves, experiment trackers. Offers `ProgressLine`, too."""
+"""Records of a run: `metrics.jsonl`, TensorBoard curves, experiment trackers; also `ProgressLine`."""
 
 from satrap.report.curves import Curves, curves_available
 from satrap.report.history import History

@@ -22,8 +22,8 @@ def curves_available() -> bool:
 class Curves(Observer):
     """Writes train, store and validation curves over steps for `tensorboard --logdir`.
 
-    Every `every` steps bring a point. When the disk is full, `notice` is called with a warning, and training
-    goes on without curves.
+    A point is written every `every` steps. If the disk is full, `notice` is called with a warning, and
+    training continues without curves.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Curves(Observer):
     def started(self, progress: Progress) -> None:
         """Open the event file."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tensorboard's own imports
+            warnings.simplefilter("ignore")  # from tensorboard's imports
             from torch.utils.tensorboard import SummaryWriter
         # A resumed run drops the points after its snapshot.
         purge = progress.step + 1 if progress.step else None
@@ -43,7 +43,7 @@ class Curves(Observer):
             self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def step(self, progress: Progress) -> None:
-        """Add a point to the training curves in every `every`-th step."""
+        """Add a point to the training curves every `every` steps."""
         if progress.step % self.every == 0:
             self._add("train", {"loss": progress.loss, **window(progress)}, progress)
             self._add("speed", {"samples_per_second": progress.samples_per_second}, progress)
@@ -54,7 +54,7 @@ class Curves(Observer):
         self._add("validation", quality(metrics), progress)
 
     def event_hour(self, hour: str, metrics: Mapping[str, float], progress: Progress) -> None:
-        """Add a point to the curves of the hours of events."""
+        """Add a point to the curves by event hour."""
         self._add("event_hour", quality(metrics), progress)
 
     def finished(self, result: Result) -> None:
@@ -62,7 +62,7 @@ class Curves(Observer):
         self.close()
 
     def close(self) -> None:
-        """Write what is buffered; safe to call twice."""
+        """Write buffered points; safe to call twice."""
         if self._writer is not None:
             with self._written():
                 self._writer.close()
@@ -76,9 +76,9 @@ class Curves(Observer):
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """If the curves cannot be written, end them instead of the run."""
+        """If the curves cannot be written, stop writing them but let the run continue."""
         try:
             yield
         except OSError as error:
             self._writer = None
-            self._notice(f"warning: the curves end here, they cannot be written: {error}")
+            self._notice(f"warning: TensorBoard curves end here, because they cannot be written: {error}")

@@ -15,7 +15,7 @@ from satrap.train.observer import Observer, Progress
 
 
 def finite(value: Any) -> Any:
-    """Return plain data with None for NaN and infinity, which JSON does not have."""
+    """Return plain data with None instead of NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
         return {str(key): finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -24,9 +24,9 @@ def finite(value: Any) -> Any:
 class History(Observer):
     """Appends to `metrics.jsonl`: lines with "event": "step", "validation" and "event_hour".
 
-    A line is written in one piece, so the file, which is created with the first line, can be read during the
-    run. Every `every` steps bring a line. When one cannot be written, `notice` is called with a warning, and
-    again only after one could; training goes on.
+    Each line is written at once, so the file, which is created with the first line, can be read during the
+    run. A line is written every `every` steps. If writing fails, `notice` is called with a warning, once
+    until writing succeeds again; training continues.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class History(Observer):
         self.validation: Mapping[str, float] = {}
 
     def step(self, progress: Progress) -> None:
-        """Write every `every`-th step."""
+        """Write a line every `every` steps."""
         self.steps = progress.step
         if progress.step % self.every == 0:
             self.write("step", asdict(progress))
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
-        """Write the metrics of a validation pass."""
+        """Write the metrics of a validation."""
         self.validation = metrics
         self.write("validation", {"step": progress.step, "epoch": progress.epoch, **metrics})
 
@@ -53,7 +53,7 @@ class History(Observer):
         self.write("event_hour", {"step": progress.step, "hour": hour, **metrics})
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Append one line, or nothing if the disk has no room for the whole line."""
+        """Append one line, or nothing if the disk lacks space for the whole line."""
         line = (json.dumps({"event": event, **finite(values)}) + "\n").encode()
         before = self.path.stat().st_size if self.path.exists() else 0
         try:
@@ -63,7 +63,9 @@ class History(Observer):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if not self._failing:
-                self._notice(f"warning: the history has gaps, it cannot be written: {error}")
+                self._notice(
+                    f"warning: the history of metrics has gaps, because it cannot be written: {error}"
+                )
             self._failing = True
         else:
             self._failing = False

@@ -1,4 +1,4 @@
-"""Observers that send a run to an experiment tracker; the tracker's package is not needed by satrap."""
+"""Observers that send a run to an experiment tracker; satrap does not need the tracker's package."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from satrap.words import quality
 class Tracker(Observer, ABC):
     """Base of the observers below: sends numbers by name and step.
 
-    Every `every` steps, default 20, it sends `train/loss`, `train/auc`, `samples_per_second` and `rows`; of
-    each evaluation `validation/auc` and the other metrics; at the end the totals. Numbers that are not finite
-    are left out.
+    Every `every` steps, default 20, it sends `train/loss`, `train/auc`, `samples_per_second` and `rows`; for
+    each evaluation `validation/auc` and the other metrics; at the end the totals. Non-finite numbers are
+    skipped.
     """
 
     def __init__(self, *, every: int = 20) -> None:
@@ -28,12 +28,12 @@ class Tracker(Observer, ABC):
         """Send some numbers of one step."""
 
     def step(self, progress: Progress) -> None:
-        """Send training figures in every `every`-th step."""
+        """Send training figures every `every` steps."""
         if progress.step % self.every == 0:
             names = ("samples_per_second", "rows")
-            known = window(progress)
-            own = {"train/loss": progress.loss, **{f"train/{name}": known[name] for name in known}}
-            self._send(own | {name: getattr(progress, name) for name in names}, progress.step)
+            training = window(progress)
+            figures = {"train/loss": progress.loss, **{f"train/{name}": training[name] for name in training}}
+            self._send(figures | {name: getattr(progress, name) for name in names}, progress.step)
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         """Send the metrics of an evaluation."""
@@ -61,7 +61,7 @@ class WandbTracker(Tracker):
     ```
 
     Args:
-        run: what `wandb.init` returned; its `log(values, step=...)` is called.
+        run: result of `wandb.init`; its `log(values, step=...)` is called.
         every: see `Tracker`.
     """
 
@@ -83,7 +83,7 @@ class MLflowTracker(Tracker):
     ```
 
     Args:
-        client: the module `mlflow`, or anything with its `log_metrics(values, step=...)`.
+        client: the module `mlflow`, or any object with `log_metrics(values, step=...)`.
         every: see `Tracker`.
     """
 

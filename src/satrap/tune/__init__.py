@@ -1,4 +1,4 @@
-"""`satrap tune`: trains variants of a recipe and keeps the best; needs Optuna."""
+"""`satrap tune`: trains variants of a recipe and keeps the best one; needs Optuna."""
 
 from satrap.train.progress_line import LiveLine
 from satrap.tune.search import BEST, Limits, tune

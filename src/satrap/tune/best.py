@@ -1,4 +1,4 @@
-"""The recipe of the best trial, as a file that keeps the comments of the recipe it came from."""
+"""The recipe file of the best trial, which keeps the comments of the original recipe."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from satrap.words import decimals, metric_name
 def write_best(
     file: Path, recipe: Recipe, space: Sequence[Dimension], best: Trial, before: Trial | None, metric: str
 ) -> None:
-    """Write the recipe of a trial; `satrap train` takes it from any folder.
+    """Write the recipe of a trial; `satrap train` accepts the file from any folder.
 
-    The comments of the recipe stay, unless it says something in a way that cannot be edited, such as a value
-    used in two places by an alias.
+    Comments are kept, unless the recipe uses YAML that cannot be edited, such as an alias for a value used
+    twice.
 
     Args:
-        file: where.
-        recipe: the one that the search began with.
-        space: what was varied.
+        file: path to write.
+        recipe: the original recipe of the search.
+        space: the dimensions of the search.
         best: the trial.
-        before: the trial of the recipe itself, if it has ended.
-        metric: of the validation rows.
+        before: the trial of the original recipe, if it has ended.
+        metric: the metric of the validation rows.
     """
-    wanted = chosen(recipe, space, best.choice)
+    best_recipe = chosen(recipe, space, best.choice)
     head = "".join(f"# {line}\n" for line in _head(recipe, space, best, before, metric))
     draft = file.with_suffix(".draft")
     try:
         old = Path(recipe.source.file).read_text(encoding="utf-8")
-        text = head + edited(old, written(recipe, wanted, changes_of(space, best.choice)))
+        text = head + edited(old, written(recipe, best_recipe, changes_of(space, best.choice)))
         write_whole(draft, text)
-        if load(draft).resolved() != wanted.resolved():
+        if load(draft).resolved() != best_recipe.resolved():
             raise ConfigError("an alias")
     except (ConfigError, OSError):
-        write_whole(draft, head + to_yaml(wanted.resolved()))
+        write_whole(draft, head + to_yaml(best_recipe.resolved()))
     draft.replace(file)
 
 
@@ -53,9 +53,9 @@ def _head(
     name = metric_name(metric)
     lines = [f"Written by satrap tune: trial {best.number}, validation {name} {figure(best)}."]
     if not best.recipe:
-        lines.append(f"{recipe.source.file} has {figure(before)}. What differs from it:")
-    for one in space:
-        if best.choice[one.key] != one.own:
-            new, old = (one.options[i].text for i in (best.choice[one.key], one.own))
-            lines.append(f"  {one.key}: {new}, was {old}")
+        lines.append(f"{recipe.source.file} has {figure(before)}. Changes:")
+    for dimension in space:
+        if best.choice[dimension.key] != dimension.own:
+            new, old = (dimension.options[i].text for i in (best.choice[dimension.key], dimension.own))
+            lines.append(f"  {dimension.key}: {new}, was {old}")
     return lines

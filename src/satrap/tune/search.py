@@ -1,4 +1,4 @@
-"""A search: trial after trial in a folder, until there were enough; it goes on where it was ended."""
+"""A search: a sequence of trials in a folder, which can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from satrap.tune.trial import OUT_OF_TIME, Setting, run
 from satrap.tune.words import heading, space_lines, trial_line
 
 STUDY, BEST, TRIALS, RECIPE = "study.db", "best.yaml", "trials", "recipe.yaml"
-"""What is in the folder of a search; the recipe is the one it began with."""
+"""Content of a search folder; the recipe is the original one."""
 
 FREE = ("tune", "about", "checkpoint")
-"""Sections that may change while a search goes on: trials stay comparable."""
+"""Sections that may change between calls of a search, because trials stay comparable."""
 
 UNDECIDED = (KILLED, INTERRUPTED, OUT_OF_TIME)
-"""Why trials ended of which nothing is known."""
+"""Reasons of ended trials that have no result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a search ends, counted over all calls; None: never.
+    """Limits of a search, counted over all calls; None: no limit.
 
     Args:
-        trials: number of trials, with those that failed.
-        seconds: time of all trials together.
+        trials: number of trials, including failed ones.
+        seconds: total time of all trials.
     """
 
     trials: int | None = None
@@ -61,22 +61,21 @@ def tune(
 ) -> Found:
     """Train variants of a recipe; `best.yaml` in the folder is always the best recipe so far.
 
-    The first trial is the recipe itself. Each is scored on the validation rows by the metric that the recipe
-    stops on, and given up after a pass at which it is worse than the median. Rows of the test are not read.
+    The first trial is the recipe itself. Each trial is scored on the validation rows by the recipe's metric
+    for early stopping, and pruned after an epoch in which it is below the median. Test rows are not read.
 
     Args:
-        recipe: what to vary; `tune` in it says what else to try.
-        output: folder of the search, default `runs/<recipe>-tune`. If it holds this search, it goes on.
-        limits: when to end; default never.
-        seed: of what is tried.
-        observers: of the training of each trial.
-        notice: called with each line of the table of trials, and with what the training of the recipe
-            itself has to say.
+        recipe: the recipe to vary; its `tune` section defines what else to try.
+        output: folder of the search, default `runs/<recipe>-tune`. An existing search there is resumed.
+        limits: when to stop; default never.
+        seed: seed of the proposals.
+        observers: observers of each trial's training.
+        notice: called with each line of the trial table and each notice from training the original recipe.
 
     Raises:
-        ConfigError, DataError: the recipe has no validation rows, nothing can be varied, the folder holds
-            something else or another search is at work there.
-        CheckpointError: the file of trials is damaged.
+        ConfigError, DataError: the recipe has no validation rows, the search space is empty, the folder has
+            other content, or another search is running there.
+        CheckpointError: the trial database is damaged.
     """
     space = space_of(recipe)
     _check_validation(recipe)
@@ -114,19 +113,19 @@ class _Search:
     notice: Callable[[str], None]
 
     def go(self, observers: Sequence[Observer]) -> bool:
-        """Run trials until the search ends; return whether the user has ended it."""
+        """Run trials until the search ends; return whether the user interrupted it."""
         best = None
         for trial in self.study.trials():
             best = self._tell(trial, best)
-        # A checkpoint would outlive its trial, and there is one place for those of all trials.
+        # A checkpoint would outlive its trial, and all trials would share one location.
         none: dict[KeyPath, Any] = {
             ("checkpoint", key): None for key in ("url", "every_steps", "delta_every_steps")
         }
         base, going = self.recipe.changed(none), True
         try:
             with signal_handlers({signal.SIGTERM: signal.default_int_handler}):
-                while going and (left := self._seconds_left()) > 0 and not self._enough():
-                    deadline = time.monotonic() + left
+                while going and (seconds_left := self._seconds_left()) > 0 and not self._enough():
+                    deadline = time.monotonic() + seconds_left
                     setting = Setting(self.folder / TRIALS, self.metric, deadline, observers, self.notice)
                     going = self._next(base, setting)
                     best = self._tell(self.study.trials()[-1], best)
@@ -140,14 +139,14 @@ class _Search:
         return self.limits.seconds - sum(trial.seconds for trial in self.study.trials())
 
     def _enough(self) -> bool:
-        """Return whether there were enough trials, or every combination was tried."""
+        """Return whether the trial limit is reached, or every combination was tried."""
         trials = self.study.trials()
-        tried = {tuple(sorted(one.choice.items())) for one in trials if one.why not in UNDECIDED}
+        tried = {tuple(sorted(trial.choice.items())) for trial in trials if trial.why not in UNDECIDED}
         most = math.inf if self.limits.trials is None else self.limits.trials
-        return len(trials) >= most or len(tried) >= math.prod(len(one.options) for one in self.space)
+        return len(trials) >= most or len(tried) >= math.prod(len(trial.options) for trial in self.space)
 
     def _next(self, base: Recipe, setting: Setting) -> bool:
-        """Run a trial; return False if the user wants the search to end."""
+        """Run a trial; return False if the user interrupts the search."""
         trial = self.study.ask()
         for other in self.study.trials():
             if other.choice == trial.choice and other.why not in UNDECIDED:
@@ -155,13 +154,13 @@ class _Search:
                 return True
         try:
             recipe = chosen(base, self.space, trial.choice)
-        except ConfigError as error:  # options that do not go together
+        except ConfigError as error:  # an unsupported combination of options
             trial.fail(error.what, 0.0)
             return True
         return run(recipe, trial, setting)
 
     def _tell(self, trial: Trial, before: Trial | None) -> Trial | None:
-        """Print the line of a trial, and write the recipe of the best one; return the best one."""
+        """Print the line of a trial and write the best recipe; return the best trial."""
         best = self.study.best(trial.number)
         improved = best is not None and best.number == trial.number
         self.notice(trial_line(trial, self.space, improved=improved))
@@ -175,35 +174,35 @@ def _check_validation(recipe: Recipe) -> None:
         raise ConfigError(
             "the recipe has no validation rows",
             where=recipe.source.where(("data",)),
-            why="trials are compared on rows that are neither trained nor kept for the test",
-            fix="give data.validation, or take some of data.train: data.split: {modulo: 10, validation: [9]}",
+            why="trials are compared on rows that are used neither for training nor for the test",
+            fix="set data.validation, or split data.train: data.split: {modulo: 10, validation: [9]}",
         )
 
 
 def _check_free(folder: Path) -> None:
-    """Raise `ConfigError` if the folder of a search holds a run."""
+    """Raise `ConfigError` if the folder contains a run."""
     if not (folder / STUDY).exists() and any((folder / name).exists() for name in OWN):
         raise ConfigError(
-            "the output folder holds a run, not a search", where=str(folder), fix="choose another --output"
+            "the output folder contains a run, not a search", where=str(folder), fix="choose another --output"
         )
 
 
 def _check_same(recipe: Recipe, space: Sequence[Dimension], study: Study, folder: Path) -> None:
-    """Keep what the search is about; raise `ConfigError` if it is about something else already."""
-    kept = folder / RECIPE
-    if not kept.exists():
-        write_whole(kept, to_yaml(recipe.resolved()))
+    """Save the recipe and space of the search; raise `ConfigError` if the folder has another search."""
+    saved = folder / RECIPE
+    if not saved.exists():
+        write_whole(saved, to_yaml(recipe.resolved()))
     before, now = (
         {dotted(path): value for path, value in leaves(r.resolved()) if path[0] not in FREE}
-        for r in (load(kept), recipe)
+        for r in (load(saved), recipe)
     )
-    tried = {one.key: [option.text for option in one.options] for one in space}
+    tried = {dimension.key: [option.text for option in dimension.options] for dimension in space}
     for a, b in ((before, now), (study.recall("space", tried), tried)):
         for key in {**a, **b}:
             if a.get(key) != b.get(key):
                 raise ConfigError(
-                    f"the folder holds a search of another recipe: {key} differs",
+                    f"the folder contains a search of another recipe: {key} differs",
                     where=str(folder),
-                    why="its trials cannot be compared with those of this one",
+                    why="trials of different recipes cannot be compared",
                     fix="choose another --output, or remove the folder",
                 )

@@ -1,4 +1,4 @@
-"""Optuna's part in a search: what to try next, when to give a trial up, what mattered; kept in SQLite."""
+"""Optuna in a search: next proposals, pruning of trials, importance of keys; stored in SQLite."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ except ImportError as error:
     raise ConfigError("satrap tune needs Optuna", why=str(error), fix="pip install 'satrap[tune]'") from error
 
 RANDOM_TRIALS = 5
-"""Whole trials before the sampler looks at results and before any is given up: what is usual is not known."""
+"""Complete trials before the sampler uses results and before trials are pruned."""
 
 MEDIAN_OF = 3
-"""Least number of trials with a figure at a pass for a median."""
+"""Least number of trials scored at an epoch for its median."""
 
 BEST_SHARE = 0.25
-"""What mattered is what distinguishes this share of the trials, the best ones."""
+"""Share of the trials, the best ones, that importance compares with the rest."""
 
 ENOUGH = 4
-"""Least number of trials that can tell what mattered."""
+"""Least number of trials for importance."""
 
 FREE_KEYS = 4
-"""Keys that a trial varies around the best one: with all at once, few trials are as good as a fair recipe."""
+"""Keys that a trial varies around the best one; if all keys vary, few trials match a fair recipe."""
 
 WIDE = 3
-"""One in so many trials varies all keys."""
+"""Every third trial varies all keys."""
 
 RECIPE_TRIES = 3
-"""How often the recipe itself is tried if its process is killed each time."""
+"""Attempts to run the original recipe if its process is killed each time."""
 
 KILLED, INTERRUPTED = "its process was killed", "interrupted"
 _SECONDS, _WHY, _RECIPE = "seconds", "why", "recipe"
@@ -59,14 +59,14 @@ class Trial:
     """A trial that has ended.
 
     Args:
-        number: from 1.
+        number: number, from 1.
         choice: key -> number of its option.
-        state: complete, pruned (given up after a pass) or failed.
-        value: of the validation metric; of a pruned one its best; None of a failed one.
-        passes: how often the validation rows were scored.
-        seconds: how long it took; of a killed one up to its last pass.
-        why: why it failed or was given up.
-        recipe: whether it is the recipe itself.
+        state: complete, pruned (stopped after an epoch) or failed.
+        value: validation metric; the best value of a pruned trial; None for a failed one.
+        passes: number of evaluations on the validation rows, one per epoch.
+        seconds: duration; for a killed trial up to its last evaluation.
+        why: reason for failure or pruning.
+        recipe: whether this is the original recipe.
     """
 
     number: int
@@ -81,17 +81,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search has found so far.
+    """Results of a search so far.
 
     Args:
-        folder: of the search.
-        metric: of the validation rows that decides.
-        space: what is varied.
-        trials: their number.
-        best: the best one that was not given up; None if there is none.
-        recipe: the trial of the recipe itself, if it has ended.
-        importance: key -> share of what distinguishes the best trials, `counted` of them.
-        interrupted: whether the user ended the search.
+        folder: folder of the search.
+        metric: validation metric that ranks trials.
+        space: the search space.
+        trials: number of trials.
+        best: the best complete trial; None if there is none.
+        recipe: the trial of the original recipe, if it has ended.
+        importance: key -> share in what distinguishes the best trials from all `counted` trials.
+        counted: number of trials with a value.
+        interrupted: whether the user interrupted the search.
     """
 
     folder: Path
@@ -106,7 +107,7 @@ class Found:
 
 
 class Open:
-    """A trial under way; one of `complete`, `give_up` and `fail` ends it."""
+    """A running trial; `complete`, `give_up` or `fail` ends it."""
 
     def __init__(self, study: optuna.Study, trial: optuna.Trial) -> None:
         self._study, self._trial = study, trial
@@ -116,23 +117,23 @@ class Open:
         self.recipe = bool(trial.user_attrs.get(_RECIPE))
 
     def scored(self, value: float, seconds: float) -> bool:
-        """Note the metric after a pass; return whether the trial is worse than the median of the others."""
+        """Record the metric after an epoch; return whether the trial is below the median of the others."""
         self._trial.report(value, self._passes)
         self._passes += 1
         self._trial.set_user_attr(_SECONDS, seconds)
         return not self.recipe and self._trial.should_prune()
 
     def complete(self, value: float, seconds: float) -> None:
-        """End it with its result."""
+        """End the trial with its result."""
         self._trial.set_user_attr(_SECONDS, seconds)
         self._study.tell(self._trial, value)
 
     def give_up(self, why: str, seconds: float) -> None:
-        """End it before its time."""
+        """Prune the trial."""
         self._end(TrialState.PRUNED, why, seconds)
 
     def repeat(self, other: Trial) -> None:
-        """End it with the result of another trial that was the same."""
+        """End the trial with the result of another trial with the same choice."""
         why = f"as trial {other.number}"
         if other.value is None or other.state == "failed":
             self.fail(why, 0.0)
@@ -144,7 +145,7 @@ class Open:
             self.complete(other.value, 0.0)
 
     def fail(self, why: str, seconds: float) -> None:
-        """End it without a result."""
+        """End the trial without a result."""
         self._end(TrialState.FAIL, why, seconds)
 
     def _end(self, state: TrialState, why: str, seconds: float) -> None:
@@ -154,13 +155,13 @@ class Open:
 
 
 class Study:
-    """The trials of a search, in a file; those that a killed process left under way count as failed.
+    """The trials of a search, in a file; trials left running by a killed process count as failed.
 
     Args:
-        file: SQLite database, made if it is not there.
-        space: what is varied; the same whenever the file is opened.
+        file: SQLite database, created if it does not exist.
+        space: the search space; must be the same whenever the file is opened.
         higher: whether a higher value is better.
-        seed: what is tried next depends on it and on the trials before, and on nothing else.
+        seed: seed of the proposals, which depend only on it and on earlier trials.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -169,18 +170,18 @@ class Study:
     def __init__(self, file: Path, space: Sequence[Dimension], *, higher: bool, seed: int = 1) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._file, self._seed, self._higher = file, seed, higher
-        self._distributions = {one.key: _distribution(one) for one in space}
-        self._own = {one.key: one.own for one in space}
+        self._distributions = {dimension.key: _distribution(dimension) for dimension in space}
+        self._own = {dimension.key: dimension.own for dimension in space}
         with self._reading():
-            if not file.exists():  # made whole or not at all
+            if not file.exists():  # created atomically
                 partial = file.with_suffix(".partial")
                 partial.unlink(missing_ok=True)
                 self._opened(partial)
                 self.close()
                 os.replace(partial, file)
             self._study = self._opened(file)
-            for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                self._study.tell(left.number, state=TrialState.FAIL)
+            for running in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                self._study.tell(running.number, state=TrialState.FAIL)
 
     def _opened(self, file: Path) -> optuna.Study:
         self._storage = RDBStorage(str(URL.create("sqlite", database=str(file.absolute()))))
@@ -201,7 +202,7 @@ class Study:
                 "the trials of the search cannot be read",
                 where=str(self._file),
                 why=str(error.__cause__ or error).splitlines()[0][:200],
-                fix="give another --output, or remove the file: the search then starts anew",
+                fix="choose another --output, or remove the file to start the search over",
             ) from error
 
     def close(self) -> None:
@@ -210,7 +211,7 @@ class Study:
         self._storage.engine.dispose()
 
     def recall(self, key: str, value: Any) -> Any:
-        """Return what is kept under a key; `value`, which is then kept, if there is nothing yet."""
+        """Return the stored value of a key; store and return `value` if there is none."""
         if key not in self._study.user_attrs:
             self._study.set_user_attr(key, value)
         return self._study.user_attrs[key]
@@ -218,7 +219,7 @@ class Study:
     def trials(self) -> list[Trial]:
         """Return the trials that have ended, in order."""
         ended = self._study.get_trials(deepcopy=False)
-        return [self._trial(one) for one in ended if one.state.is_finished()]
+        return [self._trial(trial) for trial in ended if trial.state.is_finished()]
 
     def _trial(self, one: FrozenTrial) -> Trial:
         states: dict[TrialState, State] = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}
@@ -239,26 +240,26 @@ class Study:
         )
 
     def best(self, most: float = math.inf) -> Trial | None:
-        """Return the best whole trial up to number `most`, of equal ones the first; None if there is none."""
-        whole = [one for one in self.trials() if one.state == "complete" and one.number <= most]
+        """Return the best complete trial up to number `most`, the first of equals; None if there is none."""
+        whole = [trial for trial in self.trials() if trial.state == "complete" and trial.number <= most]
         return min(whole, key=self._worse, default=None)
 
     def own(self) -> Trial | None:
-        """Return the trial of the recipe itself, the last one if it was killed before; None if none ended."""
-        return next((one for one in reversed(self.trials()) if one.recipe), None)
+        """Return the last ended trial of the original recipe; None if there is none."""
+        return next((trial for trial in reversed(self.trials()) if trial.recipe), None)
 
     def _worse(self, trial: Trial) -> float:
         assert trial.value is not None
         return -trial.value if self._higher else trial.value
 
     def ask(self) -> Open:
-        """Begin the next trial: the recipe itself until it has ended, then what the sampler proposes.
+        """Start the next trial: the original recipe until it has ended, then the sampler's proposals.
 
-        Most trials are like the best one so far but for a few keys.
+        Most trials vary only a few keys of the best trial so far.
         """
-        tried, number = [one for one in self.trials() if one.recipe], len(self._study.trials)
+        tried, number = [trial for trial in self.trials() if trial.recipe], len(self._study.trials)
         random = Random(f"{self._seed} {number}")
-        if all(one.why in (KILLED, INTERRUPTED) for one in tried) and len(tried) < RECIPE_TRIES:
+        if all(trial.why in (KILLED, INTERRUPTED) for trial in tried) and len(tried) < RECIPE_TRIES:
             self._study.enqueue_trial(self._own, user_attrs={_RECIPE: True})
         elif number % WIDE and len(self._own) > FREE_KEYS:
             best, free = self.best(), random.sample(sorted(self._own), FREE_KEYS)
@@ -268,12 +269,12 @@ class Study:
         return Open(self._study, self._study.ask(self._distributions))
 
     def importance(self) -> tuple[dict[str, float], int]:
-        """Return (key -> share of what distinguishes the best quarter of the trials, number of trials).
+        """Return (key -> share in what distinguishes the best quarter of the trials, number of trials).
 
-        Trials that were given up count with their best value. The shares add up to 1; without enough
-        different results there are none. PED-ANOVA: Watanabe et al., IJCAI 2023.
+        Pruned trials count with their best value. The shares add up to 1; they are empty without enough
+        different results. PED-ANOVA: Watanabe et al., IJCAI 2023.
         """
-        scored = [one for one in self.trials() if one.value is not None]
+        scored = [trial for trial in self.trials() if trial.value is not None]
         values = sorted(map(self._worse, scored))
         bound = values[math.ceil(BEST_SHARE * len(values)) - 1] if values else 0.0
         if len(values) < ENOUGH or bound == values[-1]:
@@ -282,9 +283,9 @@ class Study:
         copy.add_trials(
             [
                 create_trial(
-                    params=dict(one.choice), distributions=self._distributions, value=self._worse(one)
+                    params=dict(trial.choice), distributions=self._distributions, value=self._worse(trial)
                 )
-                for one in scored
+                for trial in scored
             ]
         )
         evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)

@@ -1,4 +1,4 @@
-"""One trial: trains a variant of the recipe, tells the study after each pass, and ends it when told to."""
+"""One trial: trains a variant of the recipe, reports each epoch to the study, and stops when pruned."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ OUT_OF_TIME = "out of time"
 
 
 class _GivenUpError(Exception):
-    """Ends the training of a trial from within."""
+    """Raised to end the training of a trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all trials of a search share.
+    """Settings shared by all trials of a search.
 
     Args:
-        folder: a run folder is made in it for each trial.
-        metric: of the validation rows that decides.
-        deadline: when trials other than the recipe must end, as `time.monotonic` counts.
-        observers: of the training.
-        notice: called with what the training of the recipe itself has to say.
+        folder: parent of the run folders of trials.
+        metric: validation metric that ranks trials.
+        deadline: `time.monotonic` at which trials other than the original recipe must end.
+        observers: observers of training.
+        notice: called with each notice from training the original recipe.
     """
 
     folder: Path
@@ -43,14 +43,14 @@ class Setting:
 
 
 class _Watch(Observer):
-    """Tells the study what each pass has reached, and gives up."""
+    """Reports each epoch's metric to the study, and stops pruned trials."""
 
     def __init__(self, trial: Open, setting: Setting) -> None:
         self._trial, self._setting, self._begun = trial, setting, time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Since the trial began."""
+        """Seconds since the trial started."""
         return time.monotonic() - self._begun
 
     def step(self, progress: Progress) -> None:
@@ -64,13 +64,13 @@ class _Watch(Observer):
 
 
 def run(recipe: Recipe, trial: Open, setting: Setting) -> bool:
-    """Train a recipe and end the trial; return False if the user wants the search to end.
+    """Train a recipe and end the trial; return False if the user interrupts the search.
 
-    Of the trial's run folder the recipe, metrics, history and curves stay.
+    The trial's run folder keeps its recipe, metrics, history and curves.
 
     Raises:
-        ConfigError, DataError, OwnCodeError: of the recipe itself. Other trials that fail are
-            noted as failed.
+        ConfigError, DataError, OwnCodeError: the original recipe fails. Failures of other trials are recorded
+            as results.
     """
     folder, watch = RunFolder(setting.folder / str(trial.number)), _Watch(trial, setting)
     shutil.rmtree(folder.path, ignore_errors=True)
@@ -95,12 +95,12 @@ def run(recipe: Recipe, trial: Open, setting: Setting) -> bool:
         if outcome.result.stopped == "stopped":
             trial.fail(INTERRUPTED, watch.seconds)
             return False
-        value = outcome.result.metrics.get(setting.metric, math.nan)  # no pass was better than none
+        value = outcome.result.metrics.get(setting.metric, math.nan)  # no epoch gave a finite value
         if math.isfinite(value):
             trial.complete(value, watch.seconds)
         else:
             trial.fail(f"validation {setting.metric} is {value}", watch.seconds)
     finally:
-        for left in (folder.checkpoints, folder.journals, folder.model):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in (folder.checkpoints, folder.journals, folder.model):
+            shutil.rmtree(leftover, ignore_errors=True)
     return True

@@ -19,7 +19,7 @@ def test_numbers_texts_and_truth_values_of_one_column_are_texts() -> None:
 
 
 def test_a_list_among_single_values_is_refused() -> None:
-    with pytest.raises(DataError, match="different kinds") as caught:
+    with pytest.raises(DataError, match="incompatible types") as caught:
         table_of([{"a": 1}, {"a": [1]}], ["a"], "topic x")
     assert caught.value.where == "topic x, column 'a'"
 

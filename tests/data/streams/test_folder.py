@@ -52,7 +52,7 @@ def test_a_file_that_comes_late_is_refused_or_read(tmp_path: Path) -> None:
     late = {f"a{number:02d}.parquet": 1000 + number for number in range(40)}
     for name, x in late.items():
         put(tmp_path, name, events(x, 1))
-    with pytest.raises(DataError, match=r"came late: a\d\d.parquet sorts before m\d\d.parquet"):
+    with pytest.raises(DataError, match=r"arrived late: a\d\d.parquet sorts before m\d\d.parquet"):
         list(islice(batches, 60))
 
 
@@ -62,7 +62,7 @@ def test_a_file_that_is_gone_is_named_with_the_offset(tmp_path: Path) -> None:
     first = next(stream.batches())
     assert first is not None
     (tmp_path / "0.parquet").unlink()
-    with pytest.raises(DataError, match=r"0.parquet is gone, of which .* rows after place .* were read"):
+    with pytest.raises(DataError, match=r"0.parquet is missing; .* of its rows after cursor .* were read"):
         next(stream.batches(0, first.position))
 
 

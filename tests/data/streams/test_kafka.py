@@ -89,7 +89,9 @@ def test_what_was_read_is_shown_to_the_brokers_if_a_group_is_named(
 def test_an_offset_that_is_not_there_is_named_with_those_that_are(brokers: Brokers) -> None:
     brokers.add("short", 0, messages(0, 5))
     stream = read_stream(KafkaLog(brokers.address, "short"), SCHEMA)
-    with pytest.raises(DataError, match=r"offset 1,000 is no longer there: the oldest is 0, .* new one 5"):
+    with pytest.raises(
+        DataError, match=r"offset 1,000 is no longer available: the oldest is 0, .* new one 5"
+    ):
         next(stream.batches(0, {"offsets": {"0": [1000, 1000]}}))
 
 
@@ -97,8 +99,8 @@ def test_an_offset_that_is_not_there_is_named_with_those_that_are(brokers: Broke
     ("value", "message"),
     [
         (b"{", "a message is not JSON"),
-        (b"[1]", "a message is no JSON object"),
-        ({"x": "two", "y": 1, "u": 1}, "is no number"),
+        (b"[1]", "a message is not a JSON object"),
+        ({"x": "two", "y": 1, "u": 1}, "is not a number"),
         ({"x": 1, "y": 1, "user": 1}, "column 'u' is missing"),
     ],
 )

@@ -169,7 +169,7 @@ def test_labels_are_forgotten_once_their_events_were_read(tmp_path: Path) -> Non
     ],
 )
 def test_labels_that_are_not_0_and_1_cannot_come_later(tmp_path: Path, label: Label) -> None:
-    with pytest.raises(ConfigError, match="label 'y' cannot come later"):
+    with pytest.raises(ConfigError, match="label 'y' cannot be delayed"):
         stream(tmp_path, schema=Schema([label], {"u": Categorical(dim=2)}))
 
 
@@ -186,5 +186,5 @@ def test_an_event_without_a_time_is_named(tmp_path: Path) -> None:
         list(stream(tmp_path).batches())
     assert str(caught.value.where).endswith("0.parquet, row 2, column 't'")
     put(tmp_path / "events", "0.parquet", {"x": [1], "u": [1], "r": ["a"], "t": ["noon"]})
-    with pytest.raises(DataError, match="is no time"):
+    with pytest.raises(DataError, match="is not a time"):
         list(stream(tmp_path).batches())

@@ -58,6 +58,6 @@ def test_a_table_never_has_more_rows_than_it_can(
 
 def test_tables_that_are_all_full_cannot_have_more_parameters() -> None:
     full = [load("a", rows=10, most=20), load("b", dim=8, rows=5, most=5), load("c", rows=0)]
-    with pytest.raises(ConfigError, match=r"to 121 parameters: together they have at most 120 parameters"):
+    with pytest.raises(ConfigError, match=r"to 121 parameters: together they have at most 120"):
         Demand.of(Workload(tuple(full), batch_size=10, steps=1), 121, 1.0, 1)
     assert Demand.of(Workload(tuple(full[:2]), batch_size=10, steps=1), 120, 1.0, 1).parameters == 120

@@ -41,7 +41,7 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     ("before", "after", "said"),
     [
         ("cores = 64", "", "'cores' is missing"),
-        ("cores = 64", "cores = 0", "'cores' is missing, unknown or impossible"),
+        ("cores = 64", "cores = 0", "'cores' is missing, unknown or invalid"),
         ("cores = 64", 'cores = "64"', "'cores'"),
         ("cores = 64", "cores = true", "'cores'"),
         ("price = 5", "price = nan", "'price'"),
@@ -51,9 +51,9 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
         ("price = 5", "price = 5\ngpus = -1", "'gpus'"),
         ("memory = 1024", "memory = 1_000_000_000", "'memory'"),
         ('[machines."ours/big"]', '[machines]\n"ours/big" = 3\n[other]', "'cores' is missing"),
-        ("[machines", "[machine", "the file has no machines"),
-        ('[machines."ours/big"]', "[machines]\n[other]", "the file has no machines"),
-        ('[machines."ours/big"]', "machines = 3\n[other]", "the file has no machines"),
+        ("[machines", "[machine", "the machines file is empty"),
+        ('[machines."ours/big"]', "[machines]\n[other]", "the machines file is empty"),
+        ('[machines."ours/big"]', "machines = 3\n[other]", "the machines file is empty"),
         ("role =", "role", "cannot be read"),
     ],
 )

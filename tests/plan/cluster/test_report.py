@@ -13,7 +13,7 @@ from tests.plan.loads import load
 TEXT = """\
 2.8e+12 parameters in 2 tables
 
-table   dim             rows  weights    state    index  together
+table   dim             rows  weights    state    index     total
 wide    8    300,000,000,000  4.4 TiB  1.1 TiB  6.5 TiB  12.0 TiB
 narrow  4    100,000,000,000  745 GiB  373 GiB  2.2 TiB   3.3 TiB
 all 2        400,000,000,000  5.1 TiB  1.5 TiB  8.7 TiB  15.3 TiB
@@ -24,17 +24,17 @@ a/big                  1,024      18  180
 
 planned: 2 x a/small + 1 x a/gpus, 24 $/h
 DOES NOT FIT: the rows take 15.3 TiB, 14.9 TiB more than 435 GiB
-what to do: 6.00 bytes a parameter must become 0.17 (embedding.dtype: bfloat16, row-wise state, \
-a larger dim), or use more hosts, or embedding.tier on their disks
+what to do: reduce 6.00 bytes per parameter to 0.17 (embedding.dtype: bfloat16, row-wise state, \
+a larger dim), use more hosts, or use embedding.tier on their disks
 
-samples/s at most, by
+most samples/s, limited by
 the network on the GPUs        1,250,000
 ids and rows in the workers   37,652,646
 processors of the shards      94,131,615
 network of the shards         97,656,250
 network of the workers       488,281,250
 
-a whole snapshot: 15.3 TiB, 70 min
+a full snapshot: 15.3 TiB, 70 min
 1e+12 samples: 222.2 h, 5,333 $
 
 """
@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_said_with_the_change_that_would_fit() -> None:
     assert not found.fits
     said = report(found)
     assert "DOES NOT FIT: the rows take 857 GiB, 422 GiB more than 435 GiB" in said
-    assert "5.75 bytes a parameter must become 2.92" in said
+    assert "reduce 5.75 bytes per parameter to 2.92" in said
     assert json.loads(json.dumps(found.to_dict()))["fits"] is False
 
 
@@ -81,4 +81,4 @@ def test_the_ten_largest_tables_are_shown() -> None:
 def test_tables_that_cannot_grow_are_named() -> None:
     tables = (load("user"), load("open", rows=2, most=3), load("hour", rows=24, most=25))
     said = report(plan_cluster(Demand.of(Workload(tables, 1000, 1), 1e9, 1.0, 1), CATALOG))
-    assert "cannot have more rows, by what their features say or hold: open (3), hour (25)" in said
+    assert "tables at their maximum number of rows: open (3), hour (25)" in said

@@ -13,15 +13,15 @@ def test_a_mesh_of_stages_and_what_does_not_fit() -> None:
     enough = max(need.peak for need in needs(net, stages))
     text = report(plan_dense(net, mesh=stages, devices=2, memory=enough))
     lines = text.splitlines()
-    assert lines[0] == "dense network, batches of 2,048 samples per share"
+    assert lines[0] == "dense network, batches of 2,048 samples per data shard"
     assert lines[2] == "mesh of the recipe: 1 data x 2 pipeline = 2 workers"
     assert [line.split()[0] for line in lines[4:6]] == ["0", "1"]
-    assert "stages idle for 11% of a step" in lines
+    assert "stages are idle for 11% of a step" in lines
     assert sum("needs " in line and " more" in line for line in lines) >= 3
     assert sum(line.endswith("PROPOSED") for line in lines) == 1
     assert "no mesh without stages fits" in lines
     nothing = report(plan_dense(net, mesh=Mesh(2), memory=1 << 20))
-    assert "DOES NOT FIT: no mesh here fits devices with 1.0 MiB" in nothing
+    assert "DOES NOT FIT: none of these meshes fits devices with 1.0 MiB" in nothing
     assert "what to do: use devices with" in nothing
 
 
@@ -58,15 +58,15 @@ def test_the_whole_text() -> None:
         ]
     )
     notes = ["", *(f"  {note}" for note in (*NOTES, UNKNOWN.format(flop="1.6 TFLOP")))]
-    start = ["dense network, batches of 2,048 samples per share", ""]
+    start = ["dense network, batches of 2,048 samples per data shard", ""]
     mesh = "mesh of the recipe: 1 data x 2 pipeline = 2 workers"
-    best = "proposed: 1 data x 2 pipeline = 2 workers, the one that fits and sends least for each sample"
+    best = "proposed: 1 data x 2 pipeline = 2 workers, which fits and sends fewest bytes per sample"
     plan = DensePlan(network(), 1 << 20, tuple(given), tried, given[1])
     assert report(plan).splitlines() == [
         *start,
         mesh,
         *first,
-        "stages idle for 11% of a step",
+        "stages are idle for 11% of a step",
         "",
         *second,
         "",
@@ -77,13 +77,13 @@ def test_the_whole_text() -> None:
     one = DensePlan(network(), 1 << 20, (given[0],), (), copies)
     said = report(one).splitlines()
     assert [line.split() for line in said[2:6]] == [mesh.split(), head, first[1].split(), []]
-    assert said[6].startswith("proposed: 2 data = 2 workers, the one that fits and sends least")
+    assert said[6].startswith("proposed: 2 data = 2 workers, which fits and sends fewest")
     assert "no mesh without stages" not in report(one)
     untried = DensePlan(network(), None, (given[0],))
     assert "DOES NOT FIT" not in report(untried)
     said = report(DensePlan(network(), 2047, (given[0],), change="more")).splitlines()
     assert said[-5:-4] == ["what to do: use more"]
-    assert said[-6] == "DOES NOT FIT: no mesh here fits devices with 2.0 KiB"
+    assert said[-6] == "DOES NOT FIT: none of these meshes fits devices with 2.0 KiB"
 
 
 def test_times_by_the_speed_of_devices() -> None:
@@ -92,7 +92,7 @@ def test_times_by_the_speed_of_devices() -> None:
     tried = (Tried(Mesh(2), given[0], "", 0.25), Tried(Mesh(1, 2), None, "no"))
     lines = report(DensePlan(network(), 1 << 20, tuple(given), tried, given[0], speed=speed)).splitlines()
     # 0.8 s of work, idle for a ninth of the step, and half a second for what is sent
-    assert "a step takes 1.4 s, by the speeds that are given" in lines
+    assert "a step takes 1.4 s at the given speeds" in lines
     assert [line.split() for line in lines if line.startswith("mesh ")][1][-3:] == [
         "idle",
         "step",
@@ -104,10 +104,7 @@ def test_times_by_the_speed_of_devices() -> None:
         "PROPOSED",
     ]
     assert " 250 ms " in next(line for line in lines if line.endswith("PROPOSED"))
-    assert (
-        "proposed: 1 data x 2 pipeline = 2 workers, the one that fits and trains most samples per second"
-        in lines
-    )
+    assert "proposed: 1 data x 2 pipeline = 2 workers, which fits and trains most samples per second" in lines
     assert "no mesh without stages fits" not in lines
     assert lines[-1] == "  " + KNOWN.format(flops="1 TFLOP", bandwidth="2.0 KiB")
     small = DensePlan(network(), None, (Need(Mesh(1, 2), {}, {}, 0, 1.25e9),))

@@ -56,5 +56,5 @@ def test_impossible_numbers_are_refused() -> None:
         with pytest.raises(ConfigError, match="must be above 0"):
             replace(deaths, **{name: value})
     for name in ("restart", "snapshot_every", "snapshot_pause"):
-        with pytest.raises(ConfigError, match="must not be below 0"):
+        with pytest.raises(ConfigError, match="must be >= 0"):
             replace(deaths, **{name: -0.5})

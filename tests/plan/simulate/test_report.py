@@ -89,15 +89,15 @@ def test_every_figure_is_in_the_text_and_in_the_plain_form(by_hand: Simulated) -
         "",
         *table,
         "",
-        "100 hours: 3 deaths; 50.0% of the time counts, 2.00 h repeated, 0.50 h down, 0.25 h in snapshots",
+        "100 hours: 3 deaths; 50.0% of the time is useful, 2.00 h repeated, 0.50 h down, 0.25 h in snapshots",
         "",
-        "  64 cores per host, a host each, 1.25 GB/s; 200 steps simulated, a fifth left out",
+        "  64 cores per host, a host each, 1.25 GB/s; 200 steps simulated, the first fifth ignored",
     ]
     unasked = replace(by_hand, outcomes={AS_ASKED: by_hand.outcomes["collective"]}, survived=None).report()
     assert unasked.splitlines()[0] == "collective, sync: 2 workers x 100 samples"
     assert unasked.splitlines()[4:6] == [
         "",
-        "  64 cores per host, all on one host; 200 steps simulated, a fifth left out",
+        "  64 cores per host, all on one host; 200 steps simulated, the first fifth ignored",
     ]
     plain = by_hand.to_dict()
     assert plain["survived"] == {

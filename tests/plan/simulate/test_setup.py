@@ -17,7 +17,7 @@ from tests.plan.simulate.setups import SOME, setup
     ],
 )
 def test_impossible_numbers_are_refused(wrong: dict[str, Any]) -> None:
-    said = "other traffic" if wrong == {"background": 1.25e9} else next(iter(wrong))
+    said = "background traffic" if wrong == {"background": 1.25e9} else next(iter(wrong))
     with pytest.raises(ConfigError, match=said):
         setup(**wrong)
     assert setup(steps=10).seed == 1

@@ -6,7 +6,7 @@ from satrap.report.page.html import swatch
 from tests.report.page.runs import NASTY, Page, full
 
 TITLES = [
-    "What was run",
+    "Run",
     "Metrics",
     "Over the steps",
     "ROC and calibration",
@@ -48,7 +48,7 @@ def test_names_from_data_and_recipe_are_escaped() -> None:
 def test_a_run_without_anything_is_a_page() -> None:
     text = page([RunReport("a", missing=["There is nothing."])])
     Page(text)
-    assert headings(text) == ["What was run", "Recipe", "What is left out"]
+    assert headings(text) == ["Run", "Recipe", "Missing from this report"]
     assert "There is nothing." in text
 
 
@@ -56,7 +56,7 @@ def test_several_runs_have_their_colours_and_differences() -> None:
     other = replace(full("runs/b", auc=0.8), recipe={"model.name": "deepfm", "training.mode": "hybrid"})
     text = page([full(), other])
     Page(text)
-    assert headings(text) == [*TITLES[:-1], "What differs between the recipes", "Recipe"]
+    assert headings(text) == [*TITLES[:-1], "Recipe differences", "Recipe"]
     assert "var(--c1)" in text
     assert "(+0.0500)" in text
     assert "<h1>satrap report</h1>" in text

@@ -140,7 +140,7 @@ def test_the_pass_says_which_rows_and_how_many() -> None:
         "test", 9, {}, 9, {"rmse": 2.0, "loss": 1.0, "r2": 0.5}, {"x": {"rmse": 2.5, "loss": 1.5}}
     )
     [_, grid] = sections.gain_by_feature([RunReport("a", scores=scores)])
-    assert re.findall(r"<figcaption>(.*?)</figcaption>", grid) == ["Rise of RMSE", "Rise of loss"]
+    assert re.findall(r"<figcaption>(.*?)</figcaption>", grid) == ["Increase of RMSE", "Increase of loss"]
     assert grid.count("x: 0.5") == 2
     assert sections.gain_by_feature([RunReport("a")]) == sections.roc_and_calibration([RunReport("a")]) == []
 
@@ -151,5 +151,5 @@ def test_features_that_are_shuffled_together_are_named() -> None:
     assert len(sections.gain_by_feature([run])) == 2
     scores = replace(run.scores, groups={"user": ["user", "user_bins"]})
     [text, folded, _] = sections.gain_by_feature([replace(run, scores=scores)])
-    assert "made from one column are shuffled together" in text
+    assert "from one column are shuffled together" in text
     assert "<li>user: user, user_bins</li>" in folded

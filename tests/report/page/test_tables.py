@@ -38,12 +38,12 @@ def test_better_and_worse() -> None:
 @pytest.mark.parametrize(
     ("recipe", "counts", "why"),
     [
-        ({}, {"samples": 90}, "runs/b was evaluated on other rows than runs/a"),
-        ({}, {"samples": 100, "positives": 7}, "other rows"),
-        ({"about.title": "Census"}, {}, "other rows"),
-        ({"data.split.validation": [7]}, {}, "other rows"),
-        ({"labels": [{"name": "bought"}]}, {}, "other labels"),
-        ({"labels": [{"name": "clicked", "threshold": 3}]}, {}, "other labels"),
+        ({}, {"samples": 90}, "runs/b and runs/a were evaluated on different rows"),
+        ({}, {"samples": 100, "positives": 7}, "on different rows"),
+        ({"about.title": "Census"}, {}, "on different rows"),
+        ({"data.split.validation": [7]}, {}, "on different rows"),
+        ({"labels": [{"name": "bought"}]}, {}, "on different labels"),
+        ({"labels": [{"name": "clicked", "threshold": 3}]}, {}, "on different labels"),
     ],
 )
 def test_differences_between_other_rows_or_labels_have_no_colour_and_a_warning(
@@ -56,7 +56,7 @@ def test_differences_between_other_rows_or_labels_have_no_colour_and_a_warning(
     found = "".join(tables.metrics([first, other]))
     assert "0.8000 <span>(+0.1000)</span>" in found
     assert why in found
-    assert "say nothing about the models" in found
+    assert "does not compare the models" in found
 
 
 def test_the_same_rows_and_labels_written_in_another_way_are_compared() -> None:
@@ -108,7 +108,7 @@ def test_only_keys_that_differ_are_listed() -> None:
         ["training.seed", "1", "2"],
         ["training.steps", "", "5"],
     ]
-    assert "Nothing" in tables.differences([full(), full("b")])[0]
+    assert "None" in tables.differences([full(), full("b")])[0]
     assert tables.differences([full()]) == []
 
 
@@ -144,10 +144,10 @@ def test_what_was_run() -> None:
         ["mode", "hybrid, staleness 4"],
         ["processes", "servers: 2 workers, 3 shards"],
         ["started", "2026-11-23 10:00 UTC"],
-        ["ended", "all passes done"],
+        ["ended", "all epochs done"],
         ["steps", "200"],
         ["samples", "2,000"],
-        ["time of training", "0:10"],
+        ["training time", "0:10"],
         ["samples/s", "2,000"],
         ["steps refused", "0"],
     ]
@@ -162,13 +162,13 @@ def test_what_was_run_in_another_way_or_not_to_its_end() -> None:
         ["", "a", "b"],
         ["mode", "sync", "async, staleness None"],
         ["processes", "one", "collective: 2 workers"],
-        ["ended", *["not yet, or it was killed"] * 2],
+        ["ended", *["not yet, or killed"] * 2],
         ["steps", "", "1,500"],
     ]
 
 
 def test_traffic_and_machine() -> None:
-    assert rows(tables.traffic([full()])) == [["", "runs/a"], ["distinct ids / ids", "0.5"]]
+    assert rows(tables.traffic([full()])) == [["", "runs/a"], ["unique ids / ids", "0.5"]]
     assert rows(tables.machines([full()])) == [["", "runs/a"], ["torch", "2.13.0"], ["memory", "16 GiB"]]
     some = replace(full(), sessions=[{"cores": 2.0}]), replace(full("runs/b"), sessions=[{"cores": 1.5}])
     assert rows(tables.machines(some))[1] == ["cores", "2", "1.5"]
@@ -182,7 +182,7 @@ def test_figures_of_traffic_and_of_machines_as_text() -> None:
         ["mean seconds of a lookup", "", "0.001235", ""],
         ["messages sent again", "1,234", "", ""],
         ["rows of each shard", "1,000, 2,000", "", ""],
-        ["busy share of each shard", "0.5, 0.25", "", ""],
+        ["busy fraction of each shard", "0.5, 0.25", "", ""],
     ]
     assert tables.traffic([RunReport("a")]) == []
     sessions = [{"torch": "1"}, {"torch": "2"}, {"torch": "3", "cpu_count": 8, "memory": "much"}]

@@ -1,4 +1,4 @@
-"""Logs of events that grow while a run trains: folders, Redis streams and Kafka topics."""
+"""Event logs that grow while a run trains: folders, Redis streams and Kafka topics."""
 
 from satrap.data.streams.events import EventStream, read_stream
 from satrap.data.streams.folder import FolderLog

@@ -1,4 +1,4 @@
-"""Events as brokers have them, each a mapping, as columns."""
+"""Conversion of events from brokers, one mapping each, to columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from satrap.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class EventOrigin(Origin):
-    """Where events came from; `offsets` are those of the rows 0, 1, ..."""
+    """Origin of events; `offsets` are the log's offsets of rows 0, 1, ..."""
 
     offsets: Sequence[object]
 
@@ -28,7 +28,7 @@ def table_of(events: Sequence[Mapping[str, Any]], columns: Sequence[str], where:
     """Return the columns of some events, null where an event lacks one.
 
     Raises:
-        DataError: none of them has a column, or its values cannot be one.
+        DataError: a column is missing from all events, or its values have no common type.
     """
     there = list(dict.fromkeys(name for event in events for name in event))
     check_columns(columns, there, where)
@@ -38,16 +38,16 @@ def table_of(events: Sequence[Mapping[str, Any]], columns: Sequence[str], where:
         try:
             arrays.append(as_array(values))
         except DataError:
-            try:  # one value is one id, whether it is written as a number or as text
+            try:  # a value has the same id as a number and as text
                 arrays.append(pa.array([v if v is None else _text(v) for v in values], pa.string()))
             except (TypeError, pa.ArrowInvalid) as error:
                 raise DataError(
-                    f"the values are of different kinds: {error}", where=f"{where}, column {name!r}"
+                    f"the values have incompatible types: {error}", where=f"{where}, column {name!r}"
                 ) from error
     return pa.Table.from_arrays(arrays, list(columns))
 
 
 def _text(value: object) -> str:
     if isinstance(value, list | dict):
-        raise TypeError("a list or an object among single values")
+        raise TypeError("a list or an object is mixed with single values")
     return ("true" if value else "false") if isinstance(value, bool) else str(value)

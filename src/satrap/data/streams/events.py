@@ -1,4 +1,4 @@
-"""`read_stream`: a log of events as batches that go on for as long as events come, each counted once."""
+"""`read_stream`: a log of events as an open-ended stream of batches that contains each event once."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
 
 POLL_SECONDS = 0.1
-"""Longest time for which a reader does not notice that training has ended."""
+"""Longest delay until a reader notices that training has ended."""
 
 HEAD_SECONDS = 5.0
-"""Longest time for which `EventStream.head` reads."""
+"""Time limit of `EventStream.head`."""
 
 SOME = 10
-"""If so many events, and all others that were read with them, cannot be used, something else is wrong."""
+"""If more events than this are read together and none is usable, skipping them would hide a problem."""
 
 OFFSETS = "offsets"
-"""Key of a position: partition -> [events trained on so far, offset of the next one]."""
+"""Key of a position: partition -> [events trained on so far, offset of the next event]."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """How a stream is read, see `read_stream`."""
+    """Read settings of a stream, see `read_stream`."""
 
     batch_size: int = 4096
     wait: float = 1.0
@@ -52,12 +52,12 @@ class StreamSettings:
 
     def __post_init__(self) -> None:
         if self.bad_events not in ("stop", "skip"):
-            raise ConfigError(f"stream: bad_events is stop or skip, got {self.bad_events!r}")
+            raise ConfigError(f"stream: bad_events must be stop or skip, got {self.bad_events!r}")
         for name in ("batch_size", "workers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"stream: {name} must be >= 1, got {getattr(self, name)}")
         if not 0 <= self.worker < self.workers:
-            raise ConfigError(f"stream: there is no worker {self.worker} of {self.workers}")
+            raise ConfigError(f"stream: worker must be in 0..{self.workers - 1}, got {self.worker}")
         if not 0 < self.wait < float("inf"):
             raise ConfigError(f"stream: wait must be a number of seconds above 0, got {self.wait}")
 
@@ -65,12 +65,12 @@ class StreamSettings:
 class EventStream:
     """A log of events as training data, see `read_stream`.
 
-    A batch's `position` says for each partition which event is next. Another worker may go on from it, and
-    so may another number of workers from all of theirs: each event is trained on once.
+    A batch's `position` contains the next event of each partition. Any worker can resume from it, and a
+    different number of workers can resume from the merged positions of all: each event is trained on once.
 
     Attributes:
         schema: labels and features.
-        settings: how it is read.
+        settings: read settings.
     """
 
     def __init__(self, log: Log, schema: Schema, settings: StreamSettings) -> None:
@@ -85,41 +85,41 @@ class EventStream:
         return f"EventStream({self._log.name}, batch_size={s.batch_size}, follow={s.follow})"
 
     def with_options(self, *, schema: Schema | None = None, **changes: Any) -> EventStream:
-        """Return the same log read with another schema or other settings, see `read_stream`.
+        """Return the same log with another schema or other settings, see `read_stream`.
 
-        `worker` of `workers` reads a share of the partitions; by default one reads all.
+        `worker` of `workers` reads its shard of the partitions; by default one worker reads all.
 
         Raises:
-            ConfigError: an unknown or impossible setting.
+            ConfigError: an unknown or invalid setting.
         """
         unknown = [name for name in changes if name not in StreamSettings.__slots__]
         if unknown:
             raise ConfigError(
-                f"a stream has no setting {unknown[0]!r}",
+                f"unknown stream setting {unknown[0]!r}",
                 fix=f"use schema, {', '.join(StreamSettings.__slots__)}",
             )
         return EventStream(self._log, schema or self.schema, replace(self.settings, **changes))
 
     def head(self, count: int) -> Dataset:
-        """Return the first events that the log holds now, at most `count`, as a data set.
+        """Return the first events of the log's current content, at most `count`, as a data set.
 
         Raises:
-            DataError: there are none.
+            DataError: the log has no events.
         """
-        parts, left, until = list[pa.Table](), count, time.monotonic() + HEAD_SECONDS
+        parts, missing, until = list[pa.Table](), count, time.monotonic() + HEAD_SECONDS
         with closing(self._log.open(self._columns, self._texts, {}, 0, 1)) as reader:
-            while left > 0:
-                found = reader.read(left, POLL_SECONDS)
-                parts += [one.table.slice(0, left) for one in found]
-                left = count - sum(part.num_rows for part in parts)
+            while missing > 0:
+                events = reader.read(missing, POLL_SECONDS)
+                parts += [piece.table.slice(0, missing) for piece in events]
+                missing = count - sum(part.num_rows for part in parts)
                 if reader.caught_up() or (parts and time.monotonic() > until):
-                    break  # a log that grows as fast as it is read is never read to its end
+                    break  # a log that grows as fast as it is read has no end to reach
         if not parts:
             raise DataError(
-                "there are no events yet",
+                "the log has no events yet",
                 where=self._log.name,
-                why="what the numbers of features are like is measured by the first of them",
-                fix="start again when there are some",
+                why="statistics of the features are measured on the first events",
+                fix="start again when the log has events",
             )
         columns = {
             name: as_array(_of_one_type([_plain(part.column(name)) for part in parts]))
@@ -129,17 +129,17 @@ class EventStream:
         return read(pa.table(columns).slice(0, count), self.schema, csv=options)
 
     def batches(self, epoch: int = 0, position: Mapping[str, Any] | None = None) -> Iterator[Batch | None]:
-        """Yield batches in the order of each partition; None: there are no events at present.
+        """Yield batches in the order of each partition; None: no events are available now.
 
-        A batch that is not full is yielded once its first event has waited for `wait` seconds.
+        A partial batch is yielded once its first event has waited for `wait` seconds.
 
         Args:
-            epoch: has no effect.
-            position: of a batch, of this or another worker, or the union of several: where to go on.
+            epoch: ignored.
+            position: where to resume: a batch's position, of this or another worker, or the union of several.
 
         Raises:
-            DataError: events that cannot be used, or are no longer there.
-            ConfigError: a position of something else.
+            DataError: events are unusable or no longer in the log.
+            ConfigError: the position does not belong to a stream.
         """
         s, offsets = self.settings, _offsets(position)
         held, since = _Held(_Encoder(self.schema, s)), 0.0
@@ -149,20 +149,20 @@ class EventStream:
                 waits = POLL_SECONDS
                 if held.size:
                     waits = min(max(since + s.wait - time.monotonic(), 0.0), POLL_SECONDS)
-                found = reader.read(s.batch_size - held.size, waits)
+                events = reader.read(s.batch_size - held.size, waits)
                 now = time.monotonic()
-                if found and not held.size:
+                if events and not held.size:
                     since = now
-                held.add(found)
+                held.add(events)
                 while held.size >= s.batch_size:
                     yield self._batch(held, offsets, s.batch_size)
                     since = now
-                over = not found and not s.follow and reader.caught_up()
+                over = not events and not s.follow and reader.caught_up()
                 if held.size and (over or now - since >= s.wait):
                     yield self._batch(held, offsets, held.size)
                 elif over:
                     return
-                elif not found and not held.size:
+                elif not events and not held.size:
                     yield None
 
     def _batch(self, held: _Held, offsets: dict[str, Any], count: int) -> Batch:
@@ -172,7 +172,7 @@ class EventStream:
 
 
 class _Encoder:
-    """Encodes events, with their times if a column has them."""
+    """Encoder of events, including their times if there is a time column."""
 
     def __init__(self, schema: Schema, settings: StreamSettings) -> None:
         self._encode = Encoder(schema, missing=settings.missing)
@@ -180,31 +180,31 @@ class _Encoder:
         self._salt, self._skips, self._skipped = schema.salt, settings.bad_events == "skip", 0
 
     def usable(self, events: Events) -> tuple[Batch, Events] | None:
-        """Return events and their batch, without those that cannot be used if they are to be left out.
+        """Return the usable events and their batch; None if no event is usable.
 
-        None: there are no others. `DataError` if they are not to be left out, or all of many would be.
+        `DataError` if bad events are not to be skipped, or if all of many events are bad.
         """
         try:
             return self(events), events
         except DataError as error:
             count = events.table.num_rows
-            kept = np.array([*self._good(events, 0, count)] if self._skips else [], np.int64)
-            if not self._skips or (not len(kept) and count > SOME):
+            good = np.array([*self._good(events, 0, count)] if self._skips else [], np.int64)
+            if not self._skips or (not len(good) and count > SOME):
                 raise
-            self._warn(count - len(kept), error)
-        if not len(kept):
+            self._warn(count - len(good), error)
+        if not len(good):
             return None
-        origin = replace(events.origin, rows=events.origin.rows[kept])
-        left = Events(
+        origin = replace(events.origin, rows=events.origin.rows[good])
+        remaining = Events(
             events.partition,
-            taken(events.table, kept),
+            taken(events.table, good),
             origin,
-            lambda number: events.after(int(kept[number - 1]) + 1),
+            lambda number: events.after(int(good[number - 1]) + 1),
         )
-        return self(left), left
+        return self(remaining), remaining
 
     def _good(self, events: Events, start: int, stop: int) -> Iterator[int]:
-        """Yield which of some events can be used: all, or those of either half."""
+        """Yield the indices of usable events, by bisection."""
         origin = replace(events.origin, rows=events.origin.rows[start:stop])
         try:
             self(replace(events, table=events.table.slice(start, stop - start), origin=origin))
@@ -217,10 +217,10 @@ class _Encoder:
             yield from range(start, stop)
 
     def _warn(self, more: int, error: DataError) -> None:
-        """Tell of the first event that was left out, the tenth, the hundredth and so on."""
+        """Warn about the first skipped event, the tenth, the hundredth and so on."""
         before, self._skipped = self._skipped, self._skipped + more
         if len(str(self._skipped)) > len(str(before)) or not before:
-            text = f"{self._skipped:,} events were left out so far; the last: {error.what}, {error.where}"
+            text = f"{self._skipped:,} events skipped so far; the last one: {error.what}, {error.where}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def __call__(self, events: Events) -> Batch:
@@ -233,12 +233,12 @@ class _Encoder:
 
 @dataclass(slots=True)
 class _Held:
-    """Encoded events that are not yet in a batch."""
+    """Encoded events that are not in a batch yet."""
 
     encode: _Encoder
     size: int = 0
     parts: list[tuple[Batch, Events, int]] = field(default_factory=list)
-    """(batch, its events, how many of them are taken)"""
+    """(batch, its events, number of events taken)"""
 
     def add(self, found: Sequence[Events]) -> None:
         for events in found:
@@ -248,7 +248,7 @@ class _Held:
                 self.size += batch.size
 
     def take(self, count: int, offsets: dict[str, Any]) -> Batch:
-        """Return the next events, at most those held, and put the offsets after them into `offsets`."""
+        """Return the next `count` events and write the offsets after them to `offsets`."""
         parts: list[Batch] = []
         self.size -= count
         while count:
@@ -264,7 +264,7 @@ class _Held:
 
 
 def _of_one_type(parts: Sequence[pa.Array]) -> pa.ChunkedArray:
-    """Return arrays one after another; numbers beside texts become texts, which have the same ids."""
+    """Return concatenated arrays; numbers mixed with texts become texts, which have the same ids."""
     kinds = {part.type for part in parts}
     if len(kinds) > 1 and any(is_text(kind) for kind in kinds):
         parts = [part.cast(pa.string()) for part in parts]
@@ -283,25 +283,26 @@ def _offsets(position: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(position.get(OFFSETS), Mapping):
         raise ConfigError(
-            "the saved position is not one of a stream",
-            why="going on from it would skip or repeat events",
-            fix="resume with the data that the run began with",
+            "the saved position does not belong to a stream",
+            why="resuming from the position would skip or repeat events",
+            fix="resume with the data that the run started with",
         )
     return dict(position[OFFSETS])
 
 
 def merged_offsets(positions: Sequence[Any]) -> dict[str, Any] | None:
-    """Return one position for all readers of a stream, given those they reached; None: they have none.
+    """Return one position for all readers of a stream, merged from their positions; None if there are none.
 
-    The reader of a partition has read more of its events than others, who only went on from some position.
+    The entry with the most events wins: only the reader of a partition advances beyond the common start.
     """
-    found = [one[OFFSETS] for one in positions if isinstance(one, Mapping) and OFFSETS in one]
-    if not found:
+    all_offsets = [place[OFFSETS] for place in positions if isinstance(place, Mapping) and OFFSETS in place]
+    if not all_offsets:
         return None
-    names = {name for one in found for name in one}
+    names = {name for offsets in all_offsets for name in offsets}
     return {
         OFFSETS: {
-            name: max((one[name] for one in found if name in one), key=_count) for name in sorted(names)
+            name: max((offsets[name] for offsets in all_offsets if name in offsets), key=_count)
+            for name in sorted(names)
         }
     }
 
@@ -322,27 +323,27 @@ def read_stream(
     missing: Sequence[str] = MISSING,
     bad_events: str = "stop",
 ) -> EventStream:
-    """Return a log of events as data to train on, in order and once.
+    """Return a log of events as training data, in order and exactly once.
 
     ```python
     log = satrap.data.streams.FolderLog("s3://events/clicks")
     stream = satrap.data.streams.read_stream(log, schema, follow=True)
-    trainer.fit(stream, checkpoint=plan)      # until trainer.request_stop(); resume=True goes on
+    trainer.fit(stream, checkpoint=plan)      # until trainer.request_stop(); resume=True continues
     ```
 
     Args:
         log: a `FolderLog`, `RedisLog` or `KafkaLog`.
-        schema: labels and features; the columns of the log have their names.
+        schema: labels and features; names refer to columns of the log.
         batch_size: samples per batch, default 4096; fewer after `wait` seconds.
-        wait: seconds for which an event waits until its batch is full, default 1.
-        follow: wait for more events at the end; default False: end there.
-        time: column of the events' times; default none. Training measures by it, see `EventHours`.
+        wait: seconds an event waits for its batch to fill, default 1.
+        follow: wait for more events at the end of the log; default False: stop there.
+        time: column with the time of each event; default none. Hourly metrics use it, see `EventHours`.
         missing: values that mean "missing", see `CsvOptions`.
-        bad_events: what becomes of events with a value that cannot be used. "stop", the default: an error
-            names the place. "skip": they are left out, and a RuntimeWarning tells of the first, the tenth ...
+        bad_events: handling of events with an unusable value. "stop", the default, raises an error that names
+            the place. "skip" leaves them out, with a RuntimeWarning for the first, the tenth ...
 
     Raises:
-        ConfigError: impossible settings.
+        ConfigError: invalid settings.
     """
     settings = StreamSettings(
         batch_size=batch_size,

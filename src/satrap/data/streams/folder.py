@@ -1,4 +1,4 @@
-"""A folder to which others add files, as a log of events."""
+"""A folder to which other programs add files, as a log of events."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from satrap.data.streams.log import Events, Offsets
 from satrap.errors import ConfigError, DataError
 
 SLOTS = 64
-"""Partitions of a folder, so that as many workers can share its files."""
+"""Partitions of a folder, and so the most workers that can share its files."""
 
 POLL_SECONDS = 0.2
-"""Between two looks for new files; ten times as long as a look takes, if that is more."""
+"""Interval between scans for new files, or ten times the duration of a scan if that is longer."""
 
 UNFINISHED = (".tmp", ".inprogress", ".part", ".crc")
-"""Endings of files that are still written, or belong to the file system."""
+"""Suffixes of files that are still being written or belong to the file system."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class FolderLog:
-    """A folder, with subfolders, to which others add files of events. A file never changes once it is there.
+    """A folder, with subfolders, to which other programs add files of events. A file must never change.
 
-    Files are read in the order of their names, those of subfolders by the time in their names too, if they
-    begin with it. A new file must come after those of its folder that have been read; so several writers
-    have a subfolder each. Write under a name that begins with a dot or ends in .tmp, then rename: such files
-    are left out.
+    Files are read in order of their names; names that begin with a time order files across subfolders. A new
+    file must sort after the files of its folder that have been read, so each of several writers needs its own
+    subfolder. Write to a name that begins with a dot or ends in .tmp, then rename: such files are skipped.
 
-    An offset is [file] once that is read, else [file, place, rows after the place].
+    An offset is [file] once the file has been read, else [file, cursor, rows after the cursor].
 
     Args:
-        url: folder or fsspec URL. It may be empty, or not exist, at first.
-        format: "csv", "tsv", "parquet" or "arrow"; default by the names.
-        csv: how CSV files are written.
+        url: folder or fsspec URL. It may be empty or missing at first.
+        format: "csv", "tsv", "parquet" or "arrow"; default: by file name.
+        csv: format of CSV files.
     """
 
     url: str
@@ -61,7 +60,7 @@ class FolderLog:
         if workers > SLOTS:
             raise ConfigError(
                 f"{workers} workers cannot share a folder of events",
-                why=f"its files are divided into {SLOTS} partitions, and one worker reads a partition",
+                why=f"a folder's files form {SLOTS} partitions, and each partition is read by one worker",
                 fix=f"use at most {SLOTS} workers, or Kafka or Redis streams with more partitions",
             )
         numbers = [name for name in columns if name not in set(texts)]
@@ -70,7 +69,7 @@ class FolderLog:
 
 @dataclass(order=True, frozen=True, slots=True)
 class _Name:
-    """A file: its own name, then its folder, so that the files of subfolders come in turn."""
+    """A file, ordered by name before folder, so that files of subfolders alternate."""
 
     name: str
     folder: str
@@ -79,27 +78,27 @@ class _Name:
 
 
 class FolderReader:
-    """Reads the files of a worker's partitions; see `LogReader`."""
+    """Reader of a worker's partitions; see `LogReader`."""
 
     def __init__(self, log: FolderLog, scan: Scan, offsets: Offsets, worker: int, workers: int) -> None:
         self._log, self._scan, self._worker, self._workers = log, scan, worker, workers
         self._offsets: dict[str, Sequence[Any]] = dict(offsets)
         self._seen: set[str] = set()
-        self._unread: list[_Name] = []  # the next one last
+        self._unread: list[_Name] = []  # the next file is last
         self._current: tuple[_Name, Iterator[Events]] | None = None
-        self._look_at = 0.0  # when to look for new files again
+        self._look_at = 0.0  # time of the next scan for new files
         self._look()
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
-        """See `LogReader.read`; what a file yields in one piece is returned whole."""
+        """See `LogReader.read`; a piece of a file is never split."""
         until = time.monotonic() + seconds
         while True:
             if (events := self._next()) is not None:
                 return [events]
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return []
-            time.sleep(min(left, max(0.0, self._look_at - time.monotonic()), 0.05))
+            time.sleep(min(remaining, max(0.0, self._look_at - time.monotonic()), 0.05))
 
     def caught_up(self) -> bool:
         """See `LogReader.caught_up`."""
@@ -137,17 +136,21 @@ class FolderReader:
                 continue
             new.append(_Name(base, folder, posixpath.join(folder, f"{slot:02d}"), file))
         first = not self._seen
-        for one in new:
-            self._seen.add(one.file.path)
-            offset = self._offsets.get(one.partition)
-            if offset is None or one.name > offset[0] or (one.name == offset[0] and len(offset) > 1):
-                self._unread.append(one)
+        for file_name in new:
+            self._seen.add(file_name.file.path)
+            offset = self._offsets.get(file_name.partition)
+            if (
+                offset is None
+                or file_name.name > offset[0]
+                or (file_name.name == offset[0] and len(offset) > 1)
+            ):
+                self._unread.append(file_name)
             elif not first:
                 raise DataError(
-                    f"a file came late: {one.name} sorts before {offset[0]}, which has been read",
-                    where=one.file.name,
-                    why="its events would be left out: files are read in the order of their names",
-                    fix="give it a later name; let each of several writers have a subfolder of its own",
+                    f"a file arrived late: {file_name.name} sorts before {offset[0]}, which has been read",
+                    where=file_name.file.name,
+                    why="files are read in order of their names, so the late file's events would be lost",
+                    fix="give the file a later name, and each of several writers its own subfolder",
                 )
         self._unread.sort(reverse=True)
         ended = time.monotonic()
@@ -156,23 +159,23 @@ class FolderReader:
             self._check_there()
 
     def _check_there(self) -> None:
-        """Raise `DataError` if a file is gone in whose middle reading is to go on."""
-        there = {(one.partition, one.name) for one in self._unread}
+        """Raise `DataError` if a partially read file no longer exists."""
+        there = {(unread.partition, unread.name) for unread in self._unread}
         for partition, offset in self._offsets.items():
-            own = int(partition[-2:]) % self._workers == self._worker
-            if not own or len(offset) == 1 or (partition, offset[0]) in there:
+            is_mine = int(partition[-2:]) % self._workers == self._worker
+            if not is_mine or len(offset) == 1 or (partition, offset[0]) in there:
                 continue
             first = min((name for other, name in there if other == partition), default="none")
             raise DataError(
-                f"the file {offset[0]} is gone, of which {offset[2]:,} rows after place {offset[1]} were "
-                f"read; the first one there is {first}",
+                f"the file {offset[0]} is missing; {offset[2]:,} of its rows after cursor {offset[1]} were "
+                f"read, and the first file now is {first}",
                 where=self._log.url,
-                why="the rest of its events would be left out",
-                fix="bring the file back, or start a new run",
+                why="the remaining events of the missing file would be lost",
+                fix="restore the file, or start a new run",
             )
 
     def _events(self, name: _Name) -> Iterator[Events]:
-        """Yield the events of a file that are left."""
+        """Yield the unread events of a file."""
         offset = self._offsets.get(name.partition)
         cursor, skip = None, 0
         if offset is not None and offset[0] == name.name:
@@ -182,7 +185,7 @@ class FolderReader:
         pieces = source.scan(self._scan, cursor)
         piece = next(pieces, None)
         while piece is not None:
-            following = next(pieces, None)  # to know which one is the last
+            following = next(pieces, None)  # to detect the last piece
             rows = piece.table.num_rows
             if skip < rows:
                 yield _events_of(name, piece, skip, last=following is None)
@@ -190,7 +193,7 @@ class FolderReader:
 
 
 def _events_of(name: _Name, piece: Piece, skip: int, *, last: bool) -> Events:
-    """Return the events of a piece of a file without the first `skip`."""
+    """Return the events of a piece of a file, except the first `skip`."""
     rows = piece.table.num_rows
 
     def after(count: int) -> list[Any]:

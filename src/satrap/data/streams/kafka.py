@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 TIMEOUT = 30.0
-"""Seconds that an answer about the topic may take."""
+"""Timeout in seconds of requests for topic metadata."""
 
 PARTITIONS_SECONDS = 10.0
-"""Between two looks for new partitions."""
+"""Interval between checks for new partitions."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class KafkaLog:
-    """A topic of a Kafka cluster: the value of each message is a JSON object whose members are the columns.
+    """A topic of a Kafka cluster: each message is a JSON object whose members are the columns.
 
-    Partitions are assigned by number, not by a consumer group, and the offsets from which a run goes on are
-    part of its snapshots. An offset is the number of the next message. With a "group.id" among the options,
-    what was read is also committed to the brokers under that name, every 5 seconds: for tools that show how
-    far behind a group is. A run never reads it back.
+    Partitions are assigned by number, not by a consumer group, and a run resumes from the offsets in its
+    snapshots. An offset is the number of the next message. With a "group.id" in the options, read offsets are
+    also committed to the brokers under that name every 5 seconds, for tools that show a group's lag. A run
+    never reads the committed offsets.
 
     Needs `pip install 'satrap[kafka]'`.
 
     Args:
-        brokers: addresses to begin with, separated by commas.
-        topic: to read.
+        brokers: bootstrap addresses, separated by commas.
+        topic: name of the topic.
         options: settings of librdkafka's consumer, for example {"security.protocol": "SSL"}.
     """
 
@@ -60,7 +60,7 @@ class KafkaLog:
 
 
 class KafkaReader:
-    """Reads a worker's partitions of a topic; see `LogReader`."""
+    """Reader of a worker's partitions of a topic; see `LogReader`."""
 
     def __init__(
         self, log: KafkaLog, columns: Sequence[str], offsets: Offsets, worker: int, workers: int
@@ -81,7 +81,7 @@ class KafkaReader:
         if time.monotonic() - self._looked_at > PARTITIONS_SECONDS:
             self._assign()
         if not self._next:
-            time.sleep(seconds)  # there are fewer partitions than workers
+            time.sleep(seconds)  # fewer partitions than workers
             return []
         by_partition: dict[int, list[Message]] = {}
         for message in self._consumer.consume(max(most, 1), seconds):
@@ -100,7 +100,7 @@ class KafkaReader:
         self._consumer.close()
 
     def _assign(self) -> None:
-        """Begin with the partitions that are new."""
+        """Start reading new partitions."""
         from confluent_kafka import KafkaException, TopicPartition
 
         self._looked_at = time.monotonic()
@@ -110,8 +110,8 @@ class KafkaReader:
             raise self._failed(error) from error
         if topic.error is not None:
             raise self._failed(topic.error)
-        own = [number for number in topic.partitions if number % self._workers == self._worker]
-        new = [number for number in own if number not in self._next]
+        numbers = [number for number in topic.partitions if number % self._workers == self._worker]
+        new = [number for number in numbers if number not in self._next]
         for number in new:
             low, high = self._ends(number)
             offset = self._start.get(number, low)
@@ -123,7 +123,7 @@ class KafkaReader:
             self._consumer.incremental_assign(parts)
 
     def _ends(self, number: int) -> tuple[int, int]:
-        """Return the offsets of a partition's oldest message, and of the one that comes next."""
+        """Return the offsets of a partition's oldest message and of its next new message."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -135,7 +135,7 @@ class KafkaReader:
         return int(low), int(high)
 
     def _check(self, message: Message) -> None:
-        """Raise `DataError` for an error that trying again does not mend."""
+        """Raise `DataError` for an error that a retry cannot resolve."""
         from confluent_kafka import KafkaError
 
         error, number = message.error(), message.partition()
@@ -154,7 +154,7 @@ class KafkaReader:
         offsets, events = [], []
         for message in messages:
             value = message.value()
-            if value is not None:  # else a mark that a key was deleted
+            if value is not None:  # None marks a deleted key
                 offsets.append(int(message.offset() or 0))
                 events.append(_event(value, f"{where}, offset {message.offset()}"))
         after = self._next[number] = int(messages[-1].offset() or 0) + 1
@@ -165,17 +165,17 @@ class KafkaReader:
 
     def _lost(self, number: int, offset: int, low: int, high: int) -> DataError:
         return DataError(
-            f"offset {offset:,} is no longer there: the oldest is {low:,}, the next new one {high:,}",
+            f"offset {offset:,} is no longer available: the oldest is {low:,}, the next new one {high:,}",
             where=f"{self._log.name}, partition {number}",
-            why="events would be left out, or others would be read in their place",
-            fix="let the brokers keep messages for longer than a run may pause; or start a new run",
+            why="resuming elsewhere would skip events or read other events",
+            fix="set the brokers' retention longer than a run may pause; or start a new run",
         )
 
     def _failed(self, error: object) -> DataError:
         return DataError(
             f"the topic cannot be read: {error}",
             where=self._log.name,
-            fix="correct data.stream.kafka, or start the brokers; then resume",
+            fix="correct data.stream.kafka or start the brokers, then resume",
         )
 
 
@@ -183,7 +183,9 @@ def _consumer(log: KafkaLog) -> Consumer:
     try:
         from confluent_kafka import Consumer, KafkaException
     except ImportError as error:
-        raise ConfigError("reading Kafka needs another package", fix="pip install 'satrap[kafka]'") from error
+        raise ConfigError(
+            "reading Kafka needs the package confluent-kafka", fix="pip install 'satrap[kafka]'"
+        ) from error
     settings: dict[str, Any] = {"bootstrap.servers": log.brokers, "group.id": "satrap", **log.options}
     try:
         shown = "group.id" in log.options
@@ -198,7 +200,9 @@ def _event(value: bytes, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise DataError(f"a message is not JSON: {error}", where=where) from error
     if not isinstance(event, dict):
-        raise DataError("a message is no JSON object", where=where, fix='write messages as {"column": value}')
+        raise DataError(
+            "a message is not a JSON object", where=where, fix='write messages as {"column": value}'
+        )
     return event
 
 

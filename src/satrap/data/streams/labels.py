@@ -1,4 +1,4 @@
-"""Labels that come later, in a log of their own: events wait for them, and then have them."""
+"""Delayed labels in a separate log, joined to events after a waiting window."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ LABELS_AT_ONCE = 10_000
 """Labels read at once."""
 
 LOOK_SECONDS = 0.2
-"""Between two looks for labels."""
+"""Interval between reads of the label log."""
 
 POLL_SECONDS = 0.02
-"""Between two looks for labels and events while nothing is due."""
+"""Polling interval while no event is due."""
 
 
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledLog:
-    """A log of events, each with the labels that a second log has for it `window` seconds after its time.
+    """A log of events joined with a second log of labels that arrive up to `window` seconds after an event.
 
-    An event is read `window` seconds after its time, when all labels that have come by then are known;
-    without one its labels are 0. So positive and negative events come in the same order and with the same
-    delay, and the log is the memory: only labels are held here, each until the events that it may belong to
-    have been read. Every worker reads all labels.
+    An event is emitted `window` seconds after its time, when all labels that have arrived by then are known;
+    an event without labels gets 0. Positive and negative events therefore keep their order and have the same
+    delay. Only labels are buffered, each until the events it may belong to have been read; events wait in the
+    log. Every worker reads all labels.
 
-    An offset is [offset of the events' log, {partition of the labels' log: [labels read, offset]}].
+    An offset is [offset of the event log, {partition of the label log: [labels read, offset]}].
 
     Args:
         events: the log of events, without labels.
-        labels: the log of labels, with columns of the schema's labels: 0 or 1; null means nothing. Of several
-            labels for an event, the largest counts.
-        id: column of both that says which label belongs to which event.
-        time: column of both with times.
+        labels: the log of labels, with columns of the schema's labels: 0 or 1; null means no value. If an
+            event has several labels, the largest counts.
+        id: column in both logs that matches labels to events.
+        time: column of times in both logs.
         window: seconds.
-        schema: with labels that are 0 or 1.
+        schema: a schema whose labels are 0 or 1.
 
     Raises:
-        ConfigError: a label is of another kind.
+        ConfigError: a label is not 0 or 1.
     """
 
     events: Log
@@ -66,9 +66,9 @@ class LabelledLog:
         for label in self.schema.labels:
             if label.kind != "binary" or label.positive or label.mask:
                 raise ConfigError(
-                    f"label {label.name!r} cannot come later",
-                    why="an event without a label is one with 0, so labels are columns of 0 and 1",
-                    fix="write labels as 0 and 1, without positive and mask, or leave label_window out",
+                    f"label {label.name!r} cannot be delayed",
+                    why="an event without a label gets 0, so delayed labels must be columns of 0 and 1",
+                    fix="write labels as 0 and 1, without positive and mask, or remove label_window",
                 )
         if not 0 < self.window < float("inf"):
             raise ConfigError(f"label_window must be a number of seconds above 0, got {self.window}")
@@ -92,7 +92,7 @@ class LabelledLog:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Events of a partition that wait, the time of each, and how many of them have been given out."""
+    """Waiting events of a partition, their times, and the number of events already emitted."""
 
     events: Events
     times: npt.NDArray[np.float64]
@@ -100,7 +100,7 @@ class _Waiting:
 
 
 class LabelledReader:
-    """Reads events with their labels; see `LogReader`."""
+    """Reader of events with their labels; see `LogReader`."""
 
     def __init__(
         self,
@@ -112,33 +112,35 @@ class LabelledReader:
         workers: int,
     ) -> None:
         self._log, self._columns = log, columns
-        wanted = [*(name for name in columns if name not in log.columns), log.id, log.time]
+        event_columns = [*(name for name in columns if name not in log.columns), log.id, log.time]
         as_they_are = [*(name for name in texts if name not in log.columns), log.id, log.time]
-        own = {name: offset[0] for name, offset in offsets.items()}
-        self._events = log.events.open(_once(wanted), _once(as_they_are), own, worker, workers)
+        event_offsets = {name: offset[0] for name, offset in offsets.items()}
+        self._events = log.events.open(
+            _once(event_columns), _once(as_they_are), event_offsets, worker, workers
+        )
         self._labels = _Labels(log, [offset[1] for offset in offsets.values()])
         self._waiting: deque[_Waiting] = deque()
-        self._read_to: dict[str, float] = {}  # partition -> time of the last event given out
+        self._read_to: dict[str, float] = {}  # partition -> time of the last emitted event
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
         """See `LogReader.read`."""
         until = time.monotonic() + seconds
         while True:
-            held = sum(one.events.table.num_rows - one.done for one in self._waiting)
+            held = sum(waiting.events.table.num_rows - waiting.done for waiting in self._waiting)
             if held < most:
-                self._waiting.extend(self._timed(one) for one in self._events.read(most - held, 0.0))
+                self._waiting.extend(map(self._timed, self._events.read(most - held, 0.0)))
             looked = self._labels.look()
-            if found := self._due():
-                return found
+            if due := self._due():
+                return due
             if looked:
                 self._forget()
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return []
-            time.sleep(min(left, POLL_SECONDS))
+            time.sleep(min(remaining, POLL_SECONDS))
 
     def caught_up(self) -> bool:
-        """See `LogReader.caught_up`; events whose window has not passed are not there yet."""
+        """See `LogReader.caught_up`; events whose window has not passed do not count."""
         return self._events.caught_up() and self._labels.complete
 
     def close(self) -> None:
@@ -150,27 +152,27 @@ class LabelledReader:
         return _Waiting(events, _seconds(events, self._log.time, self._log.events.name))
 
     def _due(self) -> list[Events]:
-        """Return the events whose window has passed: of each partition those before the first that waits."""
+        """Return events whose window has passed, up to the first waiting event of each partition."""
         limit = self._labels.complete_to - self._log.window
-        blocked, found, left = set[str](), list[Events](), deque[_Waiting]()
-        for one in self._waiting:
-            name = one.events.partition
-            late = np.flatnonzero(one.times[one.done :] > limit)
-            count = 0 if name in blocked else int(late[0]) if len(late) else len(one.times) - one.done
+        blocked, due, waiting = set[str](), list[Events](), deque[_Waiting]()
+        for events in self._waiting:
+            name = events.events.partition
+            late = np.flatnonzero(events.times[events.done :] > limit)
+            count = 0 if name in blocked else int(late[0]) if len(late) else len(events.times) - events.done
             if count:
-                found.append(self._labelled(one, count))
-                self._read_to[name] = float(one.times[one.done : one.done + count].max())
-                one.done += count
-            if one.done < len(one.times):
+                due.append(self._labelled(events, count))
+                self._read_to[name] = float(events.times[events.done : events.done + count].max())
+                events.done += count
+            if events.done < len(events.times):
                 blocked.add(name)
-                left.append(one)
-        self._waiting = left
-        return found
+                waiting.append(events)
+        self._waiting = waiting
+        return due
 
     def _forget(self) -> None:
-        """Forget labels of events that have been read; a label may be up to a window before its event."""
+        """Drop labels of events that have been read; a label may precede its event by up to a window."""
         until = min(self._read_to.values(), default=-np.inf)
-        if self._events.caught_up():  # what comes, and what waits, is later
+        if self._events.caught_up():  # new and waiting events are later
             until = max(until, self._labels.complete_to - self._log.window)
         self._labels.forget(until - self._log.window)
 
@@ -190,18 +192,18 @@ class LabelledReader:
 
 
 class _Labels:
-    """The labels that have come, by the hashed id of their event.
+    """Labels received so far, by the hashed id of their event.
 
     Attributes:
-        complete: whether everything that was in the log at the last look has been read.
-        complete_to: the time of the last such look; what happened before has come.
+        complete: whether the last read reached the end of the log.
+        complete_to: time of the last such read; all earlier labels have been received.
     """
 
     def __init__(self, log: LabelledLog, starts: Sequence[dict[str, list[Any]]]) -> None:
         self._log, self._known = log, dict[int, tuple[float, npt.NDArray[np.float64]]]()
         self._next: dict[str, list[Any]] = {}
-        for one in starts:  # the earliest of each partition: reading a label again changes nothing
-            for name, entry in one.items():
+        for offsets_by_partition in starts:  # take the earliest: reading a label twice is harmless
+            for name, entry in offsets_by_partition.items():
                 if name not in self._next or entry[0] < self._next[name][0]:
                     self._next[name] = entry
         offsets = {name: entry[1] for name, entry in self._next.items()}
@@ -211,12 +213,12 @@ class _Labels:
         self.complete, self.complete_to, self._looked_at = False, -np.inf, -np.inf
 
     def look(self) -> bool:
-        """Read all labels that are there, if it is time; return whether it was."""
+        """Read all available labels if `LOOK_SECONDS` have passed; return whether they have."""
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return False
         now = time.time()
-        while found := self._reader.read(LABELS_AT_ONCE, 0.0):
-            for events in found:
+        while pieces := self._reader.read(LABELS_AT_ONCE, 0.0):
+            for events in pieces:
                 self._add(events)
         self.complete = self._reader.caught_up()
         if self.complete:
@@ -235,30 +237,30 @@ class _Labels:
         self._pieces.append((last, events.partition, before, ids))
         self._next[events.partition] = [before[0] + len(ids), events.after(len(ids))]
         for number, row in zip(ids.tolist(), values, strict=True):
-            then, known = self._known.get(number, (-np.inf, row))
-            self._known[number] = max(then, last), np.maximum(known, row)
+            then, labels = self._known.get(number, (-np.inf, row))
+            self._known[number] = max(then, last), np.maximum(labels, row)
 
     def of(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-        """Return the labels of events, float64[n, labels]: 0 where none has come."""
+        """Return the labels of events, float64[n, labels]; 0 without a label."""
         nothing = 0.0, np.zeros(len(self._log.columns))
         return np.stack([self._known.get(number, nothing)[1] for number in ids.tolist()])
 
     def forget(self, until: float) -> None:
-        """Forget labels of before a time: no event that they belong to will be read."""
+        """Drop labels older than a time, because their events have all been read."""
         while self._pieces and self._pieces[0][0] < until:
             for number in self._pieces.popleft()[3].tolist():
                 if self._known.get(number, (until, None))[0] < until:
                     del self._known[number]
 
     def starts(self) -> dict[str, list[Any]]:
-        """Return from where the labels are to be read again that later events may need."""
-        found = dict(self._next)
+        """Return the offsets from which a resumed reader must read labels for later events."""
+        starts = dict(self._next)
         for _, name, before, _ in reversed(self._pieces):
-            found[name] = before
-        return {name: entry for name, entry in found.items() if entry[0]}
+            starts[name] = before
+        return {name: entry for name, entry in starts.items() if entry[0]}
 
     def close(self) -> None:
-        """Release the log."""
+        """Close the reader of the log."""
         self._reader.close()
 
 
@@ -275,17 +277,17 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
 
 def _seconds(events: Events, column: str, where: str) -> npt.NDArray[np.float64]:
-    """Return the times of events; `DataError` for what is none."""
+    """Return the times of events; `DataError` for a value that is not a time."""
     try:
-        found = to_seconds(as_array(events.table.column(column)))
+        seconds = to_seconds(as_array(events.table.column(column)))
     except pa.ArrowInvalid as error:
-        raise DataError(f"column {column!r} has a value that is no time: {error}", where=where) from error
-    missing = np.flatnonzero(np.isnan(found))
+        raise DataError(f"column {column!r} has a value that is not a time: {error}", where=where) from error
+    missing = np.flatnonzero(np.isnan(seconds))
     if len(missing):
         raise DataError(
             "an event has no time",
             where=events.origin.at(int(missing[0]), column),
-            why="how long it waits for its label depends on it",
-            fix="write the time of each event and label",
+            why="the time determines how long an event waits for its label",
+            fix="write a time for each event and label",
         )
-    return found
+    return seconds

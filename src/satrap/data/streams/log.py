@@ -1,4 +1,4 @@
-"""The protocol of logs of events: partitions that only grow, each read from an offset."""
+"""The protocol of event logs: append-only partitions, each read from an offset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from satrap.data.source import Origin
 
 Offsets = Mapping[str, Any]
-"""Partition -> the offset of its next event, as plain data whose meaning is the log's own."""
+"""Partition -> offset of its next event, as plain data in a format private to the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Events:
     """Some consecutive events of a partition.
 
     Args:
-        partition: they are from.
-        table: a row for each; columns as the log has them.
-        origin: where they came from.
-        after: returns the partition's next offset after the first n of them, n >= 1.
+        partition: name of the partition.
+        table: one row per event; columns as requested.
+        origin: origin of the events.
+        after: returns the partition's next offset after the first n events, n >= 1.
     """
 
     partition: str
@@ -32,39 +32,39 @@ class Events:
 
 
 class LogReader(Protocol):
-    """Reads a worker's partitions of a log, each from its offset on, in order."""
+    """Reader of a worker's partitions of a log, each in order from its offset."""
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
-        """Return the next events, about `most` of them; wait up to `seconds` if there are none yet."""
+        """Return about `most` of the next events; wait up to `seconds` if none is available."""
 
     def caught_up(self) -> bool:
-        """Return whether everything that is in the log now has been read."""
+        """Return whether the current content of the log has been read completely."""
 
     def close(self) -> None:
-        """Release files and connections."""
+        """Close files and connections."""
 
 
 @runtime_checkable
 class Log(Protocol):
-    """A log of events that can be read any number of times, from any offsets that it still holds."""
+    """A log of events, readable any number of times from any offset that it still holds."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
 
     def open(
         self, columns: Sequence[str], texts: Sequence[str], offsets: Offsets, worker: int, workers: int
     ) -> LogReader:
-        """Return a reader of the share of a worker; shares are disjoint, and together are the whole log.
+        """Return a reader of a worker's shard; shards are disjoint and together cover the whole log.
 
         Args:
-            columns: to read.
-            texts: those of them that are read as they are written, where the log has a choice.
-            offsets: partition -> where to go on; partitions that are not named are read from their begin.
-                Those of other workers may be among them.
+            columns: columns to read.
+            texts: the columns among them to read unchanged, if the log has a choice.
+            offsets: partition -> where to resume; other partitions are read from their beginning. Partitions
+                of other workers are ignored.
             worker: 0..workers-1.
-            workers: how many readers share the log.
+            workers: number of readers that share the log.
 
         Raises:
-            DataError: it cannot be read, or no longer holds an offset.
+            DataError: the log cannot be read, or no longer holds an offset.
         """

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from redis import Redis
 
 POLL_SECONDS = 0.02
-"""Between two looks for new entries."""
+"""Interval between checks for new entries."""
 
 PATIENCE = 60.0
-"""Seconds for which a server that does not answer is tried again: it may be restarted."""
+"""Seconds of retries while the server does not respond, for example during a restart."""
 
 
 @checked()
@@ -29,14 +29,14 @@ PATIENCE = 60.0
 class RedisLog:
     """Streams of a Redis server, 7 or newer: each is a partition, and the fields of an entry are the columns.
 
-    A server with `appendonly yes` and `appendfsync always` loses no entry that it has acknowledged. Trim a
-    stream (XTRIM) only as far as it has been read. An offset is [id of the last entry read, entries of the
-    stream up to it].
+    A server with `appendonly yes` and `appendfsync always` does not lose acknowledged entries. Trim a stream
+    (XTRIM) only up to the entries that have been read. An offset is [id of the last entry read, entries
+    in the stream up to that id].
 
     Needs `pip install 'satrap[redis]'`.
 
     Args:
-        url: of the server, such as redis://localhost:6379/0.
+        url: URL of the server, such as redis://localhost:6379/0.
         streams: keys of the streams.
     """
 
@@ -45,7 +45,7 @@ class RedisLog:
 
     def __post_init__(self) -> None:
         if not self.streams or len(set(self.streams)) < len(self.streams):
-            raise ConfigError("redis: give the keys of one or more streams, each once")
+            raise ConfigError("redis: give the keys of at least one stream, without duplicates")
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class RedisLog:
 
     @property
     def server(self) -> str:
-        """The URL without user and password, for messages."""
+        """URL without user and password, for messages."""
         return self.url.rpartition("@")[2]
 
     def open(
@@ -65,7 +65,7 @@ class RedisLog:
 
 
 class RedisReader:
-    """Reads a worker's streams; see `LogReader`."""
+    """Reader of a worker's streams; see `LogReader`."""
 
     def __init__(
         self, log: RedisLog, columns: Sequence[str], offsets: Offsets, streams: Sequence[str]
@@ -74,21 +74,21 @@ class RedisReader:
         self._next: dict[str, tuple[str, int | None]] = {
             name: tuple(offsets.get(name, ("0-0", None))) for name in streams
         }
-        self._last: dict[str, str] = {}  # the last id that each stream has given out
-        self._away_since: float | None = None  # when the server stopped answering
+        self._last: dict[str, str] = {}  # stream -> its newest id
+        self._away_since: float | None = None  # when the server stopped responding
         self._server = _connected(log.url)
 
     def read(self, most: int, seconds: float) -> Sequence[Events]:
         """See `LogReader.read`."""
         until = time.monotonic() + seconds
         while self._next:
-            if found := self._look(most):
-                return found
-            left = until - time.monotonic()
-            if left <= 0:
+            if events := self._look(most):
+                return events
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return []
-            time.sleep(min(left, POLL_SECONDS))
-        time.sleep(seconds)  # there are fewer streams than workers
+            time.sleep(min(remaining, POLL_SECONDS))
+        time.sleep(seconds)  # fewer streams than workers
         return []
 
     def caught_up(self) -> bool:
@@ -102,16 +102,16 @@ class RedisReader:
         self._server.close()
 
     def _look(self, most: int) -> list[Events]:
-        """Return the next entries of all streams, those that are there; none while the server is away."""
+        """Return the next available entries of all streams; none while the server is unavailable."""
         if (answer := self._asked(most)) is None:
             return []
         state, entries = answer
-        found = []
+        pieces = []
         for name, about in state.items():
             last, number = self._next[name]
             if about is None:
                 if last != "0-0":
-                    raise self._lost(name, "the stream is gone")
+                    raise self._lost(name, "the stream does not exist any more")
                 continue
             removed = about["entries-added"] - about["length"]
             self._last[name] = _decoded(about["last-generated-id"])
@@ -119,20 +119,20 @@ class RedisReader:
                 number = removed
             elif removed > number:
                 raise self._lost(
-                    name, f"{removed - number:,} entries after it are gone, {_first(about)} is the first"
+                    name, f"{removed - number:,} later entries were removed, and {_first(about)} is the first"
                 )
             if _key(self._last[name]) < _key(last):
-                raise self._lost(name, f"the newest entry of the stream is {self._last[name]}")
+                raise self._lost(name, f"the newest entry is {self._last[name]}")
             self._next[name] = last, number
             if name in entries:
-                found.append(self._events(name, entries[name]))
-        return found
+                pieces.append(self._events(name, entries[name]))
+        return pieces
 
     def _asked(self, most: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return what the server says of each stream, None if there is none, and its next entries.
+        """Return the server's state of each stream, None if a stream is missing, and its next entries.
 
-        Both are of one moment, so that entries cannot be removed unseen. Return None while the server is
-        away, so that other workers need not wait for this one; raise `DataError` once `PATIENCE` is over.
+        Both come from one transaction, so entries cannot be trimmed in between unnoticed. Return None while
+        the server is unavailable, so that other workers need not wait; `DataError` after `PATIENCE` seconds.
         """
         from redis import RedisError
         from redis.exceptions import ConnectionError, ResponseError, TimeoutError
@@ -140,7 +140,7 @@ class RedisReader:
         pipe = self._server.pipeline(transaction=True)
         for name in self._next:
             pipe.xinfo_stream(name)
-        count = max(most // len(self._next), 1)  # a part of each, so that all go on at one pace
+        count = max(most // len(self._next), 1)  # equal parts, so that all streams advance
         pipe.xread({name: last for name, (last, _) in self._next.items()}, count=count)
         try:
             *about, read = pipe.execute(raise_on_error=False)
@@ -156,8 +156,8 @@ class RedisReader:
             raise self._failed(error) from error
         self._away_since = None
         state = {
-            name: None if isinstance(one, ResponseError) else one
-            for name, one in zip(self._next, about, strict=True)
+            name: None if isinstance(response, ResponseError) else response
+            for name, response in zip(self._next, about, strict=True)
         }
         return state, dict(_entries(read))
 
@@ -178,17 +178,17 @@ class RedisReader:
 
     def _lost(self, name: str, found: str) -> DataError:
         return DataError(
-            f"the entries after {self._next[name][0]} are not all there: {found}",
+            f"entries after {self._next[name][0]} are missing: {found}",
             where=f"{self._log.server}, stream {name}",
-            why="events would be left out",
-            fix="bring the stream back, for example from the server's append-only file; or start a new run",
+            why="the missing events would be skipped",
+            fix="restore the stream, for example from the server's append-only file; or start a new run",
         )
 
     def _failed(self, error: Exception) -> DataError:
         return DataError(
             f"the Redis server cannot be read: {error}",
             where=self._log.server,
-            fix="start the server, or correct data.stream.redis; then resume",
+            fix="start the server or correct data.stream.redis, then resume",
         )
 
 
@@ -197,12 +197,12 @@ def _connected(url: str) -> Redis:
         from redis import Redis
     except ImportError as error:
         raise ConfigError(
-            "reading Redis streams needs another package", fix="pip install 'satrap[redis]'"
+            "reading Redis streams needs the package redis", fix="pip install 'satrap[redis]'"
         ) from error
     try:
         return Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=2.0)
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL of a Redis server: {error}") from error
+        raise ConfigError(f"{url!r} is not the URL of a Redis server: {error}") from error
 
 
 def _entries(read: Any) -> list[tuple[str, Any]]:
@@ -219,7 +219,7 @@ def _decoded(value: bytes | str) -> str:
 
 
 def _key(number: str) -> tuple[int, int]:
-    """Return an id such as 1700000000000-0 as numbers, which have its order."""
+    """Return an id such as 1700000000000-0 as numbers, which sort in the same order."""
     milliseconds, _, sequence = number.partition("-")
     return int(milliseconds), int(sequence or 0)
 

@@ -1,7 +1,7 @@
-"""What a model of any size needs of a cluster: bytes, hosts, speed, time and price.
+"""Sizing of a cluster for a model of any size: bytes, hosts, speed, time and price.
 
-`machines.read` knows the shapes and prices of hosts, `Demand` says what a model asks for, and `plan_cluster`
-puts both together.
+`machines.read` reads the shapes and prices of hosts, `Demand` describes the model's needs, and `plan_cluster`
+combines the two.
 """
 
 from satrap.plan.cluster.demand import Demand

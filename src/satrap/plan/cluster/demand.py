@@ -1,4 +1,4 @@
-"""What a model of a given number of parameters asks of a cluster."""
+"""Resource demand of a model with a given number of parameters."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from satrap.plan.workload import TableLoad, Workload
 from satrap.store.directory import OVERHEAD
 
 STATES_OF_DENSE = 4
-"""Numbers kept for each weight of the network: itself, its gradient, and two of Adam."""
+"""Numbers stored per weight of the network: weight, gradient, and two of Adam."""
 BACKWARD = 3
-"""Operations of a training step per operation of the forward pass: one forward, two backward."""
+"""Operations of a training step per operation of the forward pass: 1 forward, 2 backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of one table at the size that is planned.
+    """The rows of one table at the planned size.
 
     Args:
-        name: of the table.
+        name: name of the table.
         dim: weights per row.
-        rows: how many.
+        rows: number of rows.
         weights, state, index: bytes of all rows.
-        full: whether there can be no more rows, default no.
+        full: whether the table has reached its maximum number of rows, default False.
     """
 
     name: str
@@ -40,22 +40,22 @@ class Part:
 
     @property
     def bytes(self) -> float:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self.weights + self.state + self.index
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a model asks for.
+    """Resource demand of a model.
 
     Args:
         parts: the tables.
-        ids: distinct ids per sample, in a batch of one worker, by table.
+        ids: unique ids per sample, in a batch of one worker, by table.
         wire: bytes per sample between a worker and the shards: ids, rows and gradients.
         vectors: bytes per sample between a worker and an embedding worker: pooled vectors, their gradients.
         forward_flop: floating-point operations of the network's forward pass, per sample.
-        dense: weights of the network.
-        batch_size: samples of a worker's batch, over which ids are distinct.
+        dense: number of weights of the network.
+        batch_size: samples of a worker's batch, within which ids are unique.
     """
 
     parts: tuple[Part, ...]
@@ -68,19 +68,19 @@ class Demand:
 
     @classmethod
     def of(cls, workload: Workload, parameters: float, forward_flop: float, dense: int) -> Demand:
-        """Return the demand of a workload whose tables grow until they have this many parameters.
+        """Return the demand of a workload whose tables grow to this many parameters.
 
-        All tables grow by the same factor, but none beyond its `most` rows. A batch still has as many
-        distinct ids per sample as the batches that were counted; with more ids there may be a few more.
+        All tables grow by the same factor, but not beyond their `most` rows. The unique ids per sample of a
+        batch are assumed constant; with more ids there may be slightly more.
 
         Args:
-            workload: counted for one worker, so that ids are distinct in its batch.
-            parameters: of all tables together.
+            workload: counted for one worker, so that ids are unique within its batch.
+            parameters: number of parameters of all tables.
             forward_flop: see the class.
             dense: see the class.
 
         Raises:
-            ConfigError: no table can grow so far.
+            ConfigError: the tables cannot have this many parameters.
         """
         factor = _factor(workload.tables, parameters)
         parts = tuple(_part(table, factor) for table in workload.tables)
@@ -91,7 +91,7 @@ class Demand:
 
     @property
     def parameters(self) -> int:
-        """Weights of all rows."""
+        """Number of weights of all rows."""
         return sum(part.rows * part.dim for part in self.parts)
 
     @property
@@ -100,25 +100,25 @@ class Demand:
         return sum(part.bytes for part in self.parts)
 
     def costs(self, seconds: Sequence[float]) -> float:
-        """Return the processor seconds per sample, given those per id of each table."""
+        """Return the CPU seconds per sample, given the CPU seconds per id of each table."""
         return sum(n * each for n, each in zip(self.ids, seconds, strict=True))
 
 
 def _factor(tables: Sequence[TableLoad], parameters: float) -> float:
-    """Return by how much tables grow to have this many parameters, if those that are full stay so."""
-    growing, left = list(tables), parameters
+    """Return the factor by which tables grow to this many parameters; full tables stop growing."""
+    growing, remaining = list(tables), parameters
     while weights := sum(table.rows * table.dim for table in growing):
-        factor = left / weights
+        factor = remaining / weights
         full = [table for table in growing if table.most is not None and table.rows * factor > table.most]
         if not full:
             return factor
         growing = [table for table in growing if table not in full]
-        left -= sum((table.most or 0) * table.dim for table in full)
+        remaining -= sum((table.most or 0) * table.dim for table in full)
     raise ConfigError(
-        f"no table can grow to {parameters:,.0f} parameters: together they have at most "
-        f"{parameters - left:,.0f} parameters",
-        why="buckets, boundaries, vocabularies, parts of times and columns of two values limit each of them",
-        fix="ask for fewer --parameters, or remove buckets or vocabulary from a feature",
+        f"the tables cannot grow to {parameters:,.0f} parameters: together they have at most "
+        f"{parameters - remaining:,.0f}",
+        why="buckets, boundaries, vocabularies, parts of times or columns of two values limit every table",
+        fix="reduce --parameters, or remove buckets or vocabulary from a feature",
     )
 
 

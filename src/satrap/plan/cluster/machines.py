@@ -1,4 +1,4 @@
-"""Kinds of hosts: memory, cores, network, GPUs and price."""
+"""Host types: memory, cores, network, GPUs and price."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Role = Literal["shards", "workers", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A kind of host.
+    """A host type.
 
     Args:
         name: for example "gcp/m3-ultramem-128".
-        role: what it is for: "shards" (rows), "workers" (the network) or "cpu" (loaders, embedding workers).
+        role: "shards" (for rows), "workers" (for the network) or "cpu" (for loaders, embedding workers).
         memory: GiB.
         cores: hardware threads.
-        network: Gbit/s that it sends, and at the same time receives.
+        network: Gbit/s in each direction at the same time.
         price: $/h.
-        gpus: how many, default 0.
-        tflops: of one GPU at its best, in the precision of the training; default 0.
+        gpus: number of GPUs, default 0.
+        tflops: peak TFLOP/s of one GPU in the precision of training; default 0.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def bytes(self) -> float:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self.memory * 2**30
 
     @property
@@ -50,23 +50,23 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Kinds of hosts, from a file.
+    """Host types, from a file.
 
     Args:
-        machines: name -> kind.
-        origin: the file and its date, in words.
+        machines: name -> host type.
+        origin: the file and its date, as text.
     """
 
     machines: dict[str, Machine]
     origin: str
 
     def of(self, role: Role) -> list[Machine]:
-        """Return the kinds for a role."""
-        return [one for one in self.machines.values() if one.role == role]
+        """Return the host types for a role."""
+        return [machine for machine in self.machines.values() if machine.role == role]
 
 
 def read(path: str | None = None) -> Catalog:
-    """Read kinds of hosts from a TOML file; default those of three clouds that come with satrap.
+    """Read host types from a TOML file; default: the hosts of three clouds, included in satrap.
 
     ```toml
     date = 2026-11-01
@@ -79,38 +79,38 @@ def read(path: str | None = None) -> Catalog:
     ```
 
     Raises:
-        ConfigError: the file cannot be read, or a key is missing, unknown or impossible.
+        ConfigError: the file cannot be read, or a key is missing, unknown or invalid.
     """
     source = files("satrap.plan.cluster") / "machines.toml" if path is None else Path(path)
     where = path or "machines.toml of satrap"
     try:
         content = tomllib.loads(source.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError("the file of machines cannot be read", where=where, why=str(error)) from error
+        raise ConfigError("the machines file cannot be read", where=where, why=str(error)) from error
     machines = content.get("machines")
     if not isinstance(machines, dict) or not machines:
-        raise ConfigError("the file has no machines", where=where, fix='begin one with [machines."its name"]')
-    found = {name: _machine(name, values, where) for name, values in machines.items()}
-    return Catalog(found, f"{where}, {content.get('date', 'no date')}")
+        raise ConfigError("the machines file is empty", where=where, fix='add a section [machines."NAME"]')
+    machine_types = {name: _machine(name, values, where) for name, values in machines.items()}
+    return Catalog(machine_types, f"{where}, {content.get('date', 'no date')}")
 
 
 def _machine(name: str, values: Any, where: str) -> Machine:
-    known = {field.name for field in fields(Machine)} - {"name"}
-    given = values if isinstance(values, dict) else {}
-    wrong = sorted((known - {"gpus", "tflops"} - given.keys()) | (given.keys() - known))
-    for key in sorted(known & given.keys()):
-        value = given[key]
+    allowed = {field.name for field in fields(Machine)} - {"name"}
+    settings = values if isinstance(values, dict) else {}
+    wrong = sorted((allowed - {"gpus", "tflops"} - settings.keys()) | (settings.keys() - allowed))
+    for key in sorted(allowed & settings.keys()):
+        value = settings[key]
         least = 0.0 if key in ("price", "gpus", "tflops") else 1e-9
         fits = value in get_args(Role) if key == "role" else _is_number(value) and least <= value < 1e9
         wrong += [] if fits else [key]
     if wrong:
         raise ConfigError(
-            f"machine {name!r}: {wrong[0]!r} is missing, unknown or impossible",
+            f"machine {name!r}: {wrong[0]!r} is missing, unknown or invalid",
             where=where,
-            fix=f"role is one of {', '.join(get_args(Role))}; memory, cores, network, price are numbers; "
-            "gpus and tflops belong to hosts with GPUs",
+            fix=f"set role to one of {', '.join(get_args(Role))}, and memory, cores, network and price to "
+            "numbers; gpus and tflops are for hosts with GPUs",
         )
-    return Machine(name, **given)
+    return Machine(name, **settings)
 
 
 def _is_number(value: object) -> bool:

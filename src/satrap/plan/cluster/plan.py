@@ -1,4 +1,4 @@
-"""From a model's demand and kinds of hosts to a plan: hosts, speed and its limit, snapshots, time, price."""
+"""Cluster plan from a model's demand and host types: hosts, speed and bottleneck, snapshots, time, price."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from satrap.plan.cluster.demand import BACKWARD, STATES_OF_DENSE, Demand
 from satrap.plan.cluster.machines import Catalog, Machine
 
 FILLED = 0.85
-"""Share of a shard host's memory for rows; the rest is for messages, snapshots and the system."""
+"""Share of a shard host's memory for rows; the rest is left to messages, snapshots and the system."""
 SHARD_SECONDS, WORKER_SECONDS = 0.55e-6, 0.55e-6
-"""Processor seconds per distinct id of width 16, of the shards together and of the worker.
+"""CPU seconds per unique id of dim 16, of all shards together and of the worker.
 
-`benchmarks.capacity` measured both with memory full, so that two of three ids were new and evicted another.
+`benchmarks.capacity` measured both with full memory: two of three ids were new and evicted another id.
 """
 UTILISATION = 0.3
-"""Share of a GPU's best speed that the network reaches; an assumption."""
+"""Fraction of a GPU's peak speed that the network reaches; an assumption."""
 WORKER_CORES = 1
-"""Cores of a worker that handle ids and rows."""
+"""Cores of a worker that process ids and rows."""
 SNAPSHOT_RATE = 2e9
-"""Bytes/s that a shard host writes to an object store; an assumption."""
+"""Write rate of a shard host to an object store, bytes/s; an assumption."""
 
 
 def per_width(dim: int) -> float:
-    """Return the work of a row of `dim` weights as a multiple of one of 16; see `plan.topology.assumed`."""
+    """Return the work for a row of `dim` weights relative to a row of 16; see `plan.topology.assumed`."""
     return (11 + 0.7 * dim) / (11 + 0.7 * 16)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """Hosts for a model, and what to expect of them; made by `plan_cluster`.
+    """Hosts for a model, and their expected performance; made by `plan_cluster`.
 
     Args:
-        demand: of the model.
-        hosts: how many of which kind.
-        choices: how many hosts of each kind would hold the rows, cheapest first.
-        limits: what bounds the speed -> samples/s of all workers at that bound.
-        samples: to be trained; None: not said.
-        origin: of shapes and prices, in words.
+        demand: demand of the model.
+        hosts: (host type, number) of each planned type.
+        choices: (host type, number needed for the rows) of all types for shards, cheapest first.
+        limits: resource -> samples/s of all workers at which it is used up.
+        samples: number of samples to train; None: not given.
+        origin: source of shapes and prices, as text.
     """
 
     demand: Demand
@@ -53,7 +53,7 @@ class ClusterPlan:
 
     @property
     def room(self) -> float:
-        """Bytes for rows on the hosts for shards."""
+        """Bytes available for rows on the shard hosts."""
         return FILLED * sum(kind.bytes * count for kind, count in self.hosts if kind.role == "shards")
 
     @property
@@ -63,27 +63,27 @@ class ClusterPlan:
 
     @property
     def bottleneck(self) -> str:
-        """What bounds the speed."""
+        """The resource that limits the speed."""
         return min(self.limits, key=lambda name: self.limits[name])
 
     @property
     def samples_per_second(self) -> float:
-        """Expected speed, at best."""
+        """Upper bound of the speed."""
         return self.limits[self.bottleneck]
 
     @property
     def price(self) -> float:
-        """$/h."""
+        """Price in $/h."""
         return sum(kind.price * count for kind, count in self.hosts)
 
     @property
     def snapshot_seconds(self) -> float:
-        """Seconds of a whole snapshot, all hosts for shards at once."""
+        """Seconds of a full snapshot, with all shard hosts in parallel."""
         return self.demand.bytes / SNAPSHOT_RATE / _count(self.hosts, "shards")
 
     @property
     def hours(self) -> float | None:
-        """Hours for the samples."""
+        """Hours to train the samples."""
         return None if self.samples is None else self.samples / self.samples_per_second / 3600
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,28 +125,28 @@ def plan_cluster(
     budget: float | None = None,
     samples: float | None = None,
 ) -> ClusterPlan:
-    """Choose hosts for a model, or judge those that are given.
+    """Choose hosts for a model, or evaluate the given hosts.
 
     Args:
-        demand: of the model.
-        catalog: the kinds of hosts there are.
-        hosts: kind -> how many. Without one for shards, the cheapest that hold the rows are taken; without
-            one for workers, one host of the cheapest kind of the same cloud. Those for "cpu" have embedding
+        demand: demand of the model.
+        catalog: the available host types.
+        hosts: host type -> number. Without hosts for shards, the cheapest that hold the rows are chosen;
+            without hosts for workers, one of the cheapest type in the same cloud. "cpu" hosts run embedding
             workers on all cores.
-        budget: most $/h.
-        samples: how many are to be trained.
+        budget: maximum $/h.
+        samples: number of samples to train.
 
     Raises:
-        ConfigError: an unknown kind of host, the network does not fit on a GPU host, or the hosts cost more
-            than the budget. Rows that do not fit are no error here, see `ClusterPlan.fits`.
+        ConfigError: an unknown host type, a network that does not fit on a GPU host, or a price above the
+            budget. Rows that do not fit are not an error, see `ClusterPlan.fits`.
     """
     chosen: list[tuple[Machine, int]] = []
     for name, count in (hosts or {}).items():
         if name not in catalog.machines:
             raise ConfigError(
-                f"there is no machine {name!r}",
+                f"machine {name!r} is unknown",
                 where=catalog.origin,
-                fix=f"{did_you_mean(name, catalog.machines)}there are: {', '.join(catalog.machines)}",
+                fix=f"{did_you_mean(name, catalog.machines)}use one of: {', '.join(catalog.machines)}",
             )
         chosen.append((catalog.machines[name], count))
     choices = [(kind, math.ceil(demand.bytes / FILLED / kind.bytes)) for kind in catalog.of("shards")]
@@ -154,7 +154,7 @@ def plan_cluster(
     if not _count(chosen, "shards"):
         if not choices:
             raise ConfigError(
-                "no machine is for shards", where=catalog.origin, fix='give one role = "shards"'
+                "no machine has the role shards", where=catalog.origin, fix='set role = "shards" for one'
             )
         chosen.insert(0, choices[0])
     if not _count(chosen, "workers"):
@@ -164,14 +164,14 @@ def plan_cluster(
         )
         if not kinds:
             raise ConfigError(
-                "no machine is for workers", where=catalog.origin, fix='give one role = "workers"'
+                "no machine has the role workers", where=catalog.origin, fix='set role = "workers" for one'
             )
         chosen.append((kinds[0], 1))
-    found = ClusterPlan(
+    plan = ClusterPlan(
         demand, tuple(chosen), tuple(choices), _limits(demand, chosen), samples, catalog.origin
     )
-    _check(found, budget)
-    return found
+    _check(plan, budget)
+    return plan
 
 
 def _count(hosts: object, role: str) -> int:
@@ -179,7 +179,7 @@ def _count(hosts: object, role: str) -> int:
 
 
 def _limits(demand: Demand, hosts: list[tuple[Machine, int]]) -> dict[str, float]:
-    """Return samples/s at which each resource is used up."""
+    """Return resource -> samples/s at which it is used up."""
     shards = [(kind, count) for kind, count in hosts if kind.role == "shards"]
     workers = [(kind, count) for kind, count in hosts if kind.role == "workers"]
     helpers = [(kind, count) for kind, count in hosts if kind.role == "cpu"]
@@ -212,13 +212,13 @@ def _check(plan: ClusterPlan, budget: float | None) -> None:
         dense = 4.0 * STATES_OF_DENSE * plan.demand.dense
         if kind.role == "workers" and dense > FILLED * kind.bytes:
             raise ConfigError(
-                f"the network needs {dense / 2**30:,.0f} GiB with its optimizer, more than a {kind.name} has",
-                why="each worker has a whole copy",
-                fix="spread it with dense.mesh, or use larger hosts",
+                f"the network and its optimizer need {dense / 2**30:,.0f} GiB, more than a {kind.name} has",
+                why="each worker holds a full replica",
+                fix="shard the network with dense.mesh, or use larger hosts",
             )
     if budget is not None and plan.price > budget:
         raise ConfigError(
-            f"the hosts cost {plan.price:,.2f} $/h, more than {budget:,.2f}",
+            f"the hosts cost {plan.price:,.2f} $/h, more than the budget of {budget:,.2f}",
             where=", ".join(f"{count} x {kind.name}" for kind, count in plan.hosts),
-            fix="use a shorter format (embedding.dtype), a smaller dim, fewer parameters, or a tier on disks",
+            fix="use a shorter format (embedding.dtype), a smaller dim, fewer parameters, or an SSD tier",
         )

@@ -1,7 +1,7 @@
-"""What a process of a mesh needs to train its part of the dense network, and which mesh fits some devices.
+"""Resource needs of a process in a mesh that trains the dense network, and the mesh that fits some devices.
 
-The network computes a batch of fake tensors, which have shapes and no numbers, so what is planned may be
-larger than this machine. `plan_dense` puts it all together.
+The network runs on fake tensors, which have shapes but no data, so a planned network may be larger than this
+machine. `plan_dense` is the entry point.
 """
 
 from satrap.plan.dense.inputs import Inputs

@@ -1,4 +1,4 @@
-"""What a process needs that has a copy of the network, or a part of each layer."""
+"""Needs of a process with a replica of the network, or with a shard of each layer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from satrap.train.parts import check_parts
 
 
 def need_of_copy(network: Network, mesh: Mesh) -> Need:
-    """Return what the first process of a mesh without stages needs.
+    """Return the needs of the first process of a mesh without stages.
 
-    The network computes a batch without numbers, forward and backward, so all shapes are real; what sharding,
-    sums and the optimizer take is counted at its place in the step.
+    The network runs forward and backward on a fake batch, so all shapes are real; the bytes of sharding, sums
+    and the optimizer are counted at their place in the step.
 
     Raises:
-        ConfigError: the network does not go with the mesh, see `tensor_plan`, or with micro-batches.
+        ConfigError: the network does not support the mesh, see `tensor_plan`, or its microbatches.
     """
     rates = Rates.of(network.optimizer).away(network.offload)
     with FakeTensorMode():
@@ -54,9 +54,9 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         averaged = _averaged(trained, whole, mesh)
         for count in averaged.values():
             live.hold("buffers", count)
-            live.hold("buffers", 0 if network.weights_off else -count)  # the mean in place of those in files
+            live.hold("buffers", 0 if network.weights_off else -count)  # replaces gradients in files
         live.hold("buffers", round(rates.beside * max(trained.values(), default=0) / 4))
-        del rows  # they were needed until here
+        del rows  # kept alive up to here
     sent = {"gradients": sum(all_reduce(count, group) for group, count in averaged.items())}
     if mesh.whole:
         sent["gradients"] *= network.number_bytes / 4
@@ -79,7 +79,7 @@ def _weights(network: Network, model: nn.Module, mesh: Mesh, live: Live) -> dict
 
 
 def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding | None) -> list[Tensor]:
-    """Compute forward and backward passes of the first parts of a batch; return its rows."""
+    """Run forward and backward passes of the first parts of a batch; return the batch's rows."""
     size = -(-network.inputs.size // network.microbatches)
     with live:
         leaves = network.inputs.leaves()
@@ -99,7 +99,7 @@ def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding |
 
 
 def _computed(network: Network) -> int:
-    """Return how many parts are computed here: all others are as the second, which finds gradients."""
+    """Return the number of parts to compute; later parts equal the second, which accumulates gradients."""
     return min(network.microbatches, 2)
 
 
@@ -110,11 +110,11 @@ def _loss(network: Network, model: nn.Module, leaves: list[Tensor], size: int) -
 
 
 def _averaged(trained: dict[nn.Parameter, int], whole: set[nn.Parameter], mesh: Mesh) -> Counter[int]:
-    """Return the bytes of gradients that are averaged in a buffer, by the number of processes."""
-    found = Counter[int]()
-    for parameter, kept in trained.items():
-        same = mesh.tensor if parameter in whole else 1  # processes of a tensor group that have it
+    """Return number of processes -> bytes of gradients averaged over them in a buffer."""
+    bytes_by_size = Counter[int]()
+    for parameter, size in trained.items():
+        same = mesh.tensor if parameter in whole else 1  # processes of a tensor group with a replica
         sharded = mesh.shards > 1 and parameter.ndim > 0
-        found[same if sharded else same * mesh.data] += kept
-    del found[1]
-    return found
+        bytes_by_size[same if sharded else same * mesh.data] += size
+    del bytes_by_size[1]
+    return bytes_by_size

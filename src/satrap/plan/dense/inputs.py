@@ -1,4 +1,4 @@
-"""A batch of the right shape, without numbers."""
+"""Fake batches with the right shapes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from satrap.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """How much of everything the network gets in a batch of one worker.
+    """Sizes of the network's inputs in a batch of one worker.
 
     Args:
         size: samples.
-        rows: (distinct rows, their dim) of each table group.
-        pooled: group -> its features that have one vector per sample.
+        rows: (unique rows, dim) of each table group.
+        pooled: group -> its features with one vector per sample.
         jagged: feature with a vector per id -> (group, number of ids of each sample).
-        events: feature with a number per event -> a feature of `jagged` with as many ids.
-        features: all categorical features, in the order of the schema.
+        events: feature with a number per event -> a feature of `jagged` with the same number of ids.
+        features: all categorical features, in schema order.
         numeric: columns of numbers.
         labels: columns of labels.
         weights: whether samples have weights.
@@ -46,7 +46,7 @@ class Inputs:
 
     @classmethod
     def of(cls, schema: Schema, plan: EmbeddingPlan, ticket: Ticket, size: int) -> Inputs:
-        """Describe batches of `size` samples by one of them; distinct rows of a short one are too few."""
+        """Return the sizes of `size` samples, from one batch; a short batch has too few unique rows."""
         pooled, jagged = dict[int, tuple[str, ...]](), dict[str, tuple[int, npt.NDArray[np.int64]]]()
         for group in range(len(plan.groups)):
             names = plan.features_of(group)
@@ -54,7 +54,7 @@ class Inputs:
             for name in set(names) - set(pooled[group]):
                 offsets = ticket.batch.ids[name].offsets
                 counts = np.ones(size, np.int64) if offsets is None else np.diff(offsets)
-                jagged[name] = group, np.resize(counts, size)  # those of the samples again and again
+                jagged[name] = group, np.resize(counts, size)  # repeat the samples' counts
         return cls(
             size,
             tuple((r.rows, group.dim) for r, group in zip(ticket.requests, plan.groups, strict=True)),
@@ -69,15 +69,15 @@ class Inputs:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows of a batch; their gradients have as many."""
+        """Bytes of the rows of a batch; their gradients take the same."""
         return sum(count * dim * 4 for count, dim in self.rows)
 
     def leaves(self) -> list[Tensor]:
-        """Return tensors in place of the looked-up rows."""
+        """Return tensors that stand for the looked-up rows."""
         return [torch.empty(shape, requires_grad=True) for shape in self.rows]
 
     def batch(self, leaves: Sequence[Tensor], size: int | None = None) -> EmbeddedBatch:
-        """Return what the network gets of `size` samples, by default all; features are made when used."""
+        """Return the network's input for `size` samples, by default all; features are created when used."""
         count = self.size if size is None else size
         numeric = torch.empty(count, self.numeric)
         blocks = LazyBlocks(partial(self._blocks, leaves, count))
@@ -120,7 +120,7 @@ class Inputs:
 
 
 class _Pooling(torch.autograd.Function):
-    """Makes of rows a tensor of some shape, and of its gradient that of the rows."""
+    """Maps rows to a tensor of some shape, and its gradient to the gradient of the rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, shape: tuple[int, ...]) -> Tensor:

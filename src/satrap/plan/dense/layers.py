@@ -1,4 +1,4 @@
-"""Cuts the layers of a network as the processes of a tensor group do, without processes."""
+"""Cuts the layers of a network like the processes of a tensor group, in a single process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from satrap.dense.tensor_plan import Cut
 
 Sent = Callable[[int], None]
-"""Told the bytes of each tensor that the group sums up; one that it gathers counts half."""
+"""Called with the bytes of each tensor that the group sums; a gathered tensor counts half."""
 
 
 def cut_layers(model: nn.Module, plan: Mapping[str, Cut], parts: int, sent: Sent) -> None:
-    """Give each layer of a plan the part that one process has, and let it compute with that.
+    """Give each layer of a plan the shard of one process, and let it compute with that shard.
 
-    Weights must be those of a network without numbers: they become shorter.
+    The model must have fake weights, because they become shorter.
     """
     for name, cut in plan.items():
         layer = model.get_submodule(name)
@@ -41,8 +41,8 @@ def _cut_experts(experts: nn.Module, parts: int, sent: Sent) -> None:
     whole = experts.forward
 
     def forward(x: Tensor) -> Any:
-        found = whole(_Entering.apply(x, sent))  # type: ignore[no-untyped-call]
-        return _Gathered.apply(found, parts, sent, 1)  # type: ignore[no-untyped-call]
+        output = whole(_Entering.apply(x, sent))  # type: ignore[no-untyped-call]
+        return _Gathered.apply(output, parts, sent, 1)  # type: ignore[no-untyped-call]
 
     experts.forward = forward
 
@@ -57,10 +57,10 @@ def _forward(layer: nn.Linear, cut: Cut, parts: int, sent: Sent, x: Tensor) -> T
     if cut == "row":
         summed: Tensor = _Summed.apply(F.linear(x, layer.weight), sent)  # type: ignore[no-untyped-call]
         return summed if layer.bias is None else summed + layer.bias
-    found = F.linear(_Entering.apply(x, sent), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+    output = F.linear(_Entering.apply(x, sent), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
     if cut == "alone":
-        found = _Gathered.apply(found, parts, sent, -1)  # type: ignore[no-untyped-call]
-    return found
+        output = _Gathered.apply(output, parts, sent, -1)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -68,7 +68,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 class _Summed(torch.autograd.Function):
-    """What row parts make of their inputs, summed over the group."""
+    """Outputs of row shards, summed over the group."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sent: Sent) -> Tensor:
@@ -81,7 +81,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Entering(torch.autograd.Function):
-    """The inputs of a column part, whose gradients are summed over the group."""
+    """Inputs of a column shard, whose gradients are summed over the group."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sent: Sent) -> Tensor:
@@ -95,7 +95,7 @@ class _Entering(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The outputs of all parts side by side."""
+    """Concatenated outputs of all shards."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, parts: int, sent: Sent, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors that are alive while something is computed, and the most there were."""
+"""Tracking of live tensor bytes during a computation, and their peak."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KNOWN = ""
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each tensor that is made inside its block, of any kind: fake ones cost no memory themselves.
+    """Tracks every tensor created inside its block, fake or real.
 
     Attributes:
-        now: kind -> bytes alive.
+        now: kind -> live bytes.
         most: the same at the moment when their sum was largest.
         flop: floating-point operations of matrix products.
     """
@@ -31,24 +31,24 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._kinds, self.flop = dict[int, str](), 0
 
     def know(self, tensors: Iterable[Tensor]) -> None:
-        """Leave out tensors that were there before: the caller holds what they stand for."""
+        """Ignore existing tensors; the caller counts them with `hold`."""
         for tensor in tensors:
             self._enter(tensor, _KNOWN)
 
     def hold(self, kind: str, count: int) -> None:
-        """Count bytes that no tensor here stands for; negative: they are free again."""
+        """Count bytes that are not tensors here; a negative count frees them."""
         self.now[kind] += count
         self._sum += count
         if self._sum > self._largest:
             self._largest, self.most = self._sum, +self.now
 
     def begin(self, layer: int) -> None:
-        """Count the largest layer beside all parts: a layer is whole until it is divided."""
+        """Count the largest layer in addition to all shards: a layer exists whole before it is sharded."""
         self.hold("parameters", layer)
         self.hold("parameters", -layer)
 
     def call(self, tensor: Tensor, kind: str) -> None:
-        """Count a tensor that is alive as another kind."""
+        """Move a live tensor to another kind."""
         self._enter(tensor, "activations")
         key, size = id(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
         was, self._kinds[key] = self._kinds[key], kind
@@ -56,7 +56,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now[kind] += size
 
     def follow(self, parameter: Tensor, kind: str = "gradients") -> None:
-        """Count the gradient of a leaf as a kind, once it is there."""
+        """Count the gradient of a leaf as a kind, once it exists."""
         if parameter.requires_grad:
             called = partial(self._computed, kind)
             parameter.register_post_accumulate_grad_hook(called)  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = id(storage)
         if key in self._kinds:
             return
-        size = 0 if kind == _KNOWN else storage.nbytes()  # what was known before is not counted
+        size = 0 if kind == _KNOWN else storage.nbytes()  # known tensors do not count
         self._kinds[key] = kind
         weakref.finalize(storage, self._leave, key, size).atexit = False
         self.hold(kind, size)
@@ -82,11 +82,11 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **kwargs or {})
-        # Not `FlopCounterMode`: its hooks of modules keep tensors alive where activations are recomputed.
+        output = func(*args, **kwargs or {})
+        # Not `FlopCounterMode`: its module hooks keep tensors alive under activation recomputation.
         if (flop := flop_registry.get(func._overloadpacket)) is not None:
-            self.flop += flop(*args, **kwargs or {}, out_val=found)
-        for one in tree_leaves(found):
-            if isinstance(one, Tensor):
-                self._enter(one, "activations")
-        return found
+            self.flop += flop(*args, **kwargs or {}, out_val=output)
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                self._enter(leaf, "activations")
+        return output

@@ -1,4 +1,4 @@
-"""Which mesh spreads a network over some devices, and why others do not."""
+"""Choice of the mesh that spreads a network over some devices, with reasons against the others."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from satrap.plan.dense.pipeline import needs_of_stages
 from satrap.words import size
 
 MOST = 8
-"""Largest number of tensor parts and stages that are tried: more seldom are on one machine."""
+"""Largest tensor size and number of stages to try: one machine rarely has more devices."""
 MORE = 256
-"""Most devices that are tried if those that are given are too few."""
+"""Most devices to try if the given devices are too few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A mesh, and what the process needs that needs most memory.
+    """A mesh, and the needs of its process with the highest peak memory.
 
     Args:
         mesh: the mesh.
-        need: None: the network does not go with the mesh.
-        why: what is wrong with it; empty: it fits.
-        seconds: of a step, where it takes longest; None: nothing is known of the devices' speed.
+        need: None: the network does not support the mesh.
+        why: reason against the mesh; empty: it fits.
+        seconds: time of a step at the slowest process; None: the speed of devices is unknown.
     """
 
     mesh: Mesh
@@ -41,16 +41,16 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
-    """What was found; made by `plan_dense`.
+    """Result of `plan_dense`.
 
     Args:
         network: the network.
-        memory: bytes of each device; None: not said.
-        speed: of devices; None: not said.
-        given: of the recipe's mesh: what each stage needs, or the first process of a mesh without stages.
-        tried: meshes for the devices, if a number of them was given.
-        chosen: one of them.
-        change: in words, what would let the network fit if nothing does.
+        memory: bytes of each device; None: not given.
+        speed: speed of devices; None: not given.
+        given: needs for the recipe's mesh: of each stage, or of the first process of a mesh without stages.
+        tried: meshes for the given number of devices, if any.
+        chosen: the proposed one of them.
+        change: as text, a change that would make the network fit, if nothing fits.
     """
 
     network: Network
@@ -63,13 +63,13 @@ class DensePlan:
 
     @property
     def fits(self) -> bool:
-        """Whether there is a mesh that fits, or nothing was said of devices."""
+        """Whether a mesh fits, or no devices were given."""
         if self.tried:
             return self.chosen is not None
         return self.memory is None or all(need.peak <= self.memory for need in self.given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data: bytes and counts, and with `speed` seconds of a step."""
+        """Return the plan as plain data: bytes and counts, and seconds of a step if `speed` is set."""
         return {
             "batch_size": self.network.inputs.size,
             "device_memory": self.memory,
@@ -77,14 +77,14 @@ class DensePlan:
             "mesh": [need.to_dict() | self._seconds(need.seconds) for need in self.given],
             "proposed": None if self.chosen is None else keys(self.chosen.mesh),
             "tried": [
-                {"mesh": keys(one.mesh), "why_not": one.why}
+                {"mesh": keys(tried.mesh), "why_not": tried.why}
                 | (
                     {}
-                    if one.need is None
-                    else one.need.to_dict() | {"bytes_per_sample": per_sample(one.need, self.network)}
+                    if tried.need is None
+                    else tried.need.to_dict() | {"bytes_per_sample": per_sample(tried.need, self.network)}
                 )
-                | ({} if one.seconds is None else {"seconds": one.seconds})
-                for one in self.tried
+                | ({} if tried.seconds is None else {"seconds": tried.seconds})
+                for tried in self.tried
             ],
             "change": self.change,
         }
@@ -101,44 +101,44 @@ def plan_dense(
     memory: int | None = None,
     speed: Speed | None = None,
 ) -> DensePlan:
-    """Say what a mesh needs, and propose one for some devices.
+    """Return the needs of a mesh, and propose a mesh for some devices.
 
-    With a speed, the mesh that fits and trains most samples per second is proposed, with as many samples per
-    share as the network has. Without one, it is the mesh that fits and sends fewest bytes for each sample,
-    among meshes without stages. Only if none of these fits, it is then one with stages: they send fewest
-    bytes, but idle at the begin and end of each step.
+    With a speed, the proposal is the fitting mesh that trains most samples per second, with the network's
+    batch size per data shard. Without a speed, it is the fitting mesh that sends fewest bytes per sample,
+    among meshes without stages. Meshes with stages are proposed only if no other mesh fits: they send fewest
+    bytes, but idle at the start and end of each step.
 
     Args:
-        network: what is to be trained.
-        mesh: the recipe's.
-        devices: how many there are; default: no mesh is proposed.
-        memory: bytes of each; needed with `devices`.
-        speed: of each; default: no time is predicted, and pipelines with several stages in a process, which
-            send more and idle less, are not tried.
+        network: the network to train.
+        mesh: the recipe's mesh.
+        devices: number of devices; default: no mesh is proposed.
+        memory: bytes of each device; required with `devices`.
+        speed: speed of each device; default: no time is predicted, and pipelines with several stages per
+            process, which send more and idle less, are not tried.
 
     Raises:
-        ConfigError: the network does not go with `mesh`.
+        ConfigError: the network does not support `mesh`.
     """
     given = () if mesh is None else tuple(needs(network, mesh))
     if devices is None or memory is None:
         plan = DensePlan(network, memory, given, speed=speed)
         return plan if plan.fits or mesh is None else replace(plan, change=_change(network, mesh, plan))
     candidates = meshes(devices, network.microbatches, interleaved=speed is not None)
-    tried = tuple(_try(network, one, memory, speed) for one in candidates)
-    fitting = [one for one in tried if one.need is not None and not one.why]
+    tried = tuple(_try(network, candidate, memory, speed) for candidate in candidates)
+    fitting = [result for result in tried if result.need is not None and not result.why]
     plan = DensePlan(network, memory, given, tried, speed=speed)
     if fitting:
-        return replace(plan, chosen=min(fitting, key=lambda one: _cost(one, network)).need)
-    known = [one.need for one in tried if one.need is not None]
-    least = min(known, key=lambda need: need.peak)
+        return replace(plan, chosen=min(fitting, key=lambda result: _cost(result, network)).need)
+    possible = [result.need for result in tried if result.need is not None]
+    least = min(possible, key=lambda need: need.peak)
     return replace(plan, change=_change(network, least.mesh, replace(plan, given=(least,))))
 
 
 def needs(network: Network, mesh: Mesh) -> list[Need]:
-    """Return what each stage of a mesh needs, or the first process of one without stages.
+    """Return the needs of each stage of a mesh, or of the first process of a mesh without stages.
 
     Raises:
-        ConfigError: the network does not go with the mesh, or weights off the device do not go with the rest.
+        ConfigError: the network does not support the mesh, or offloaded weights conflict with other settings.
     """
     if network.weights_off:
         check_off(
@@ -153,12 +153,12 @@ def needs(network: Network, mesh: Mesh) -> list[Need]:
 
 
 def meshes(devices: int, microbatches: int = 1, *, interleaved: bool = False) -> Iterator[Mesh]:
-    """Yield the meshes that are tried for a number of devices, the simplest first.
+    """Yield the meshes to try for a number of devices, the simplest first.
 
     Args:
-        devices: how many.
-        microbatches: of the network; if there is one, "optimizer" is what "gradients" is.
-        interleaved: whether pipelines with two stages in each process are tried, too.
+        devices: number of devices.
+        microbatches: microbatches of the network; with one, "optimizer" equals "gradients".
+        interleaved: whether to include pipelines with two stages per process.
     """
     for tensor in _divisors(devices):
         data = devices // tensor
@@ -183,7 +183,7 @@ def meshes(devices: int, microbatches: int = 1, *, interleaved: bool = False) ->
 
 
 def _cost(tried: Tried, network: Network) -> tuple[float, float]:
-    """Return what is to be least: the seconds for a sample, or as `plan_dense` says."""
+    """Return the cost to minimize: seconds per sample, or the order described in `plan_dense`."""
     assert tried.need is not None
     if tried.seconds is not None:
         return tried.seconds / tried.mesh.data, 0.0
@@ -191,23 +191,23 @@ def _cost(tried: Tried, network: Network) -> tuple[float, float]:
 
 
 def per_sample(need: Need, network: Network) -> float:
-    """Return the bytes that all processes send for each sample of a step."""
+    """Return the bytes that all processes send per sample of a step."""
     return need.traffic * need.mesh.size / (need.mesh.data * network.inputs.size)
 
 
 def keys(mesh: Mesh) -> dict[str, Any]:
     """Return a mesh as the keys of a recipe's `dense`."""
     sizes = {"data": mesh.data, "tensor": mesh.tensor, "pipeline": mesh.pipeline}
-    found: dict[str, Any] = {"mesh": {name: n for name, n in sizes.items() if n > 1 or name == "data"}}
+    settings: dict[str, Any] = {"mesh": {name: n for name, n in sizes.items() if n > 1 or name == "data"}}
     if mesh.sharded:
-        found["sharded"] = mesh.sharded
+        settings["sharded"] = mesh.sharded
     if mesh.shard_size is not None:
-        found["shard_size"] = mesh.shard_size
+        settings["shard_size"] = mesh.shard_size
     if mesh.pipeline > 1:
-        found["microbatches"] = mesh.parts
+        settings["microbatches"] = mesh.parts
     if mesh.per_rank > 1:
-        found["schedule"] = mesh.schedule
-    return found
+        settings["schedule"] = mesh.schedule
+    return settings
 
 
 def _divisors(number: int) -> list[int]:
@@ -216,22 +216,22 @@ def _divisors(number: int) -> list[int]:
 
 def _try(network: Network, mesh: Mesh, memory: int, speed: Speed | None = None) -> Tried:
     try:
-        found = needs(replace(network, microbatches=1) if mesh.pipeline > 1 else network, mesh)
+        stage_needs = needs(replace(network, microbatches=1) if mesh.pipeline > 1 else network, mesh)
     except ConfigError as error:
         return Tried(mesh, None, error.what)
-    worst = max(found, key=lambda need: need.peak)
+    worst = max(stage_needs, key=lambda need: need.peak)
     missing = worst.peak - memory
-    seconds = None if speed is None else max(need.seconds(speed) for need in found)
+    seconds = None if speed is None else max(need.seconds(speed) for need in stage_needs)
     return Tried(mesh, worst, f"needs {size(missing)} more" if missing > 0 else "", seconds)
 
 
 def _change(network: Network, mesh: Mesh, plan: DensePlan) -> str:
-    """Return the first of some changes with which a mesh fits, in words."""
+    """Return the first change with which a mesh fits, as text."""
     assert plan.memory is not None
     larger = f"devices with {size(max(need.peak for need in plan.given))}"
-    kept = max(need.memory["parameters"] + need.memory.get("optimizer", 0) for need in plan.given)
+    fixed = max(need.memory["parameters"] + need.memory.get("optimizer", 0) for need in plan.given)
     for change in _changes(network, mesh):
-        if (change.mesh != mesh or kept < plan.memory) and _fits(change, plan.memory):
+        if (change.mesh != mesh or fixed < plan.memory) and _fits(change, plan.memory):
             return f"{change.words}, or {larger}"
     return larger
 
@@ -251,9 +251,9 @@ def _fits(change: _Change, memory: int) -> bool:
 
 
 def _changes(network: Network, mesh: Mesh) -> Iterator[_Change]:
-    """Yield changes, what costs least first."""
+    """Yield changes, the cheapest first."""
     once = replace(network, checkpoint_activations=True)
-    if mesh.pipeline > 1:  # it has its own micro-batches, and more copies of a stage need no less
+    if mesh.pipeline > 1:  # it has its own microbatches, and more replicas of a stage do not need less
         yield _Change("dense.checkpoint_activations: true", once, mesh)
         return
     counts = [n for n in (2, 4, 8, 16, 32) if network.microbatches < n <= network.inputs.size]

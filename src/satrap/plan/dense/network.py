@@ -1,4 +1,4 @@
-"""What a plan of the dense network is made from, and what it finds for one mesh."""
+"""Inputs of a plan for the dense network, and its result for one mesh."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from satrap.plan.dense.inputs import Inputs
 from satrap.plan.dense.live import Live
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "rows")
-"""What a process has in memory. buffers: for sums, gathered weights and tensors that are sent."""
+"""Kinds of memory of a process. buffers: for sums, gathered weights and sent tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network and how it is trained.
+    """A network and its training options.
 
     Args:
-        make: returns a new network; called without memory for its weights.
+        make: creates the network; called with fake tensors.
         inputs: a batch of one worker.
         optimizer: makes the optimizer.
         loss: (logits, batch) -> mean loss.
         precision: number format of its arithmetic, see `TrainingOptions`.
-        microbatches: parts of a batch that are computed one after another; of a pipeline, its `Mesh` says it.
-        checkpoint_activations: whether activations are computed twice.
-        number_bytes: of a number of the gradient on its way between whole copies, default 4.
-        compression: of gradients between whole copies, default none.
-        offload: where the optimizer is, see `satrap.dense.offloaded`: "cpu", "disk" or, on the device, "".
-        weights_off: whether weights and gradients are there, too, see `satrap.dense.offload_weights`.
+        microbatches: sequential parts of a batch; for a pipeline, `Mesh` has their number.
+        checkpoint_activations: whether activations are recomputed.
+        number_bytes: bytes of a gradient number on the wire between replicas, default 4.
+        compression: of gradients between replicas, default none.
+        offload: location of the optimizer, see `satrap.dense.offloaded`: "cpu", "disk", or "" for the device.
+        weights_off: whether weights and gradients are also there, see `satrap.dense.offload_weights`.
     """
 
     make: Callable[[], nn.Module]
@@ -52,12 +52,12 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast devices are.
+    """Speed of devices.
 
     Args:
-        flops: floating-point operations per second that the network reaches on one of them: those of a step,
-            `Need.flop`, by the seconds that one process was measured to take for it.
-        bandwidth: bytes/s that a process sends, and at the same time receives.
+        flops: floating-point operations per second that the network reaches on one device: the operations of
+            a step, `Need.flop`, divided by its measured seconds in one process.
+        bandwidth: bytes/s that a process sends and receives at the same time.
     """
 
     flops: float
@@ -66,13 +66,13 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one process of a mesh needs, for one step.
+    """Needs of one process of a mesh, for one step.
 
     Args:
         mesh: the mesh.
         memory: one of `KINDS` -> bytes, at the moment of a step when their sum is largest.
-        sent: purpose -> bytes that the process sends in a step, by ring algorithms.
-        stage: of a pipeline, the first that this process has; else 0.
+        sent: purpose -> bytes sent by the process in a step, with ring algorithms.
+        stage: the first stage of this process in a pipeline; else 0.
         flop: floating-point operations of the process's matrix products in a step, forward and backward.
     """
 
@@ -84,31 +84,31 @@ class Need:
 
     @property
     def peak(self) -> int:
-        """Bytes of memory."""
+        """Peak memory in bytes."""
         return sum(self.memory.values())
 
     @property
     def traffic(self) -> float:
-        """Bytes that are sent."""
+        """Bytes sent in a step."""
         return sum(self.sent.values())
 
     @property
     def bubble(self) -> float:
-        """Share of a step for which a process has nothing to do, if all stages take equally long.
+        """Idle fraction of a step, if all stages take the same time.
 
         With P processes, v stages in each and m parts, (P - 1) / (v m) of the rest of the step: Narayanan et
         al., "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2, arXiv 2104.04473.
-        Parts that are no multiple of P take longer with "interleaved_1f1b".
+        With "interleaved_1f1b", a number of parts that is not a multiple of P takes longer.
         """
         idle = self.mesh.pipeline - 1
         return idle / (self.mesh.per_rank * self.mesh.parts + idle)
 
     def seconds(self, speed: Speed) -> float:
-        """Return how long a step takes if all stages take as long as this, and nothing is sent meanwhile."""
+        """Return the seconds of a step if all stages take the same time and sending overlaps with nothing."""
         return self.flop / speed.flops / (1 - self.bubble) + self.traffic / speed.bandwidth
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data: bytes, operations, and a share."""
+        """Return the needs as plain data: bytes, operations, and the idle fraction."""
         return {
             "memory": {kind: self.memory.get(kind, 0) for kind in KINDS} | {"peak": self.peak},
             "sent": {purpose: round(count) for purpose, count in self.sent.items()},
@@ -121,11 +121,11 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What an optimizer takes for each number of the weights, and beside them in a step.
+    """Bytes that an optimizer takes per number of the weights.
 
     Args:
-        state: bytes.
-        beside: bytes for each number of the weights that it treats at a time.
+        state: bytes of its state.
+        beside: temporary bytes of a step, for each number that it updates at a time.
     """
 
     state: float
@@ -133,7 +133,7 @@ class Rates:
 
     @classmethod
     def of(cls, make: MakeOptimizer) -> Rates:
-        """Try an optimizer out on a few weights: it must treat each number by itself."""
+        """Measure an optimizer on a few weights; it must be elementwise."""
         weight = nn.Parameter(torch.zeros(4096))
         optimizer = make([weight])
         for _ in range(2):
@@ -143,27 +143,27 @@ class Rates:
             live.know([weight, weight.grad, *(t for t in state if isinstance(t, Tensor))])
             with live:
                 optimizer.step()
-        kept = [t for t in optimizer.state[weight].values() if isinstance(t, Tensor) and t.ndim]
-        beside = sum(live.most.values())
-        return cls(sum(t.numel() * t.element_size() for t in kept) / 4096, round(beside / 4096))
+        moments = [t for t in optimizer.state[weight].values() if isinstance(t, Tensor) and t.ndim]
+        temporary = sum(live.most.values())
+        return cls(sum(t.numel() * t.element_size() for t in moments) / 4096, round(temporary / 4096))
 
     def away(self, offload: str) -> Rates:
-        """Return what remains of it on the device, or in memory, if the optimizer is elsewhere."""
+        """Return the bytes that remain on the device, or in memory, if the optimizer is offloaded."""
         if offload == "disk":  # the state of one parameter at a time is in memory
             return Rates(0.0, self.beside + self.state)
         return Rates(0.0, 0.0) if offload else self
 
 
 def all_reduce(count: float, size: int) -> float:
-    """Return the bytes that each of `size` processes sends to sum `count` bytes up, by a ring."""
+    """Return the bytes that each of `size` processes sends to all-reduce `count` bytes in a ring."""
     return 2 * (size - 1) / size * count
 
 
 def largest_layer(model: nn.Module) -> int:
-    """Return the bytes of the module with the most weights of its own: what must be whole at a time."""
+    """Return the bytes of the module with the most direct weights, which must exist whole at some time."""
     return max(sum(map(size_of, layer.parameters(recurse=False))) for layer in model.modules())
 
 
 def size_of(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's numbers."""
+    """Return the bytes of a tensor's data."""
     return tensor.numel() * tensor.element_size()

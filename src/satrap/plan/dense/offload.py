@@ -1,4 +1,4 @@
-"""What a process or a device needs for a network whose weights are elsewhere."""
+"""Needs of a process or device for a network with offloaded weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from satrap.plan.dense.network import size_of
 
 
 def leave_weights(model: nn.Module, live: Live, *, stream: bool) -> dict[nn.Parameter, int]:
-    """Count what is there of weights and gradients while they are used: see `satrap.dense.offload_weights`.
+    """Count weights and gradients that are present while they are used: see `satrap.dense.offload_weights`.
 
     Args:
         model: the network; changed.
-        live: what counts.
-        stream: whether each layer computes with a copy of its weights; else with files mapped into memory,
-            of which the system keeps what there is room for.
+        live: the tracker of bytes.
+        stream: whether each layer computes with a copy of its weights; else with memory-mapped files, which
+            the system caches as space permits.
 
     Returns:
         Trained parameter -> its bytes.
@@ -28,7 +28,7 @@ def leave_weights(model: nn.Module, live: Live, *, stream: bool) -> dict[nn.Para
     if stream:
         stream_weights(model, partial(_copy, live))
     else:
-        live.begin(max(map(size_of, model.parameters()), default=0))  # it has its first values before
+        live.begin(max(map(size_of, model.parameters()), default=0))  # its initial values exist first
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(_drop)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def _drop(parameter: nn.Parameter) -> None:
 
 
 class _Copy(torch.autograd.Function):
-    """Makes a copy of a weight; its gradient leaves the device as it is."""
+    """Copies a weight; its gradient is passed on unchanged."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What each process of a pipeline needs."""
+"""Needs of each process of a pipeline."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from satrap.train.microbatches import MicroBatches
 
 CPU = torch.device("cpu")
 BLANK = 2
-"""Samples of the batch whose shapes at the boundaries are found out."""
+"""Samples of the batch that determines the shapes at stage boundaries."""
 
 
 def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
-    """Return what the processes of a pipeline need, in the order of their first stages.
+    """Return the needs of a pipeline's processes, in the order of their first stages.
 
-    Each computes the parts of a batch without numbers in the order of its schedule.
+    Each process computes the parts of a fake batch in the order of its schedule.
 
     Raises:
-        ConfigError: the network cannot be cut so, see `stages_of`.
+        ConfigError: the network cannot be cut into these stages, see `stages_of`.
     """
     rates = Rates.of(network.optimizer).away(network.offload)
     return [_need(network, mesh, process, rates) for process in range(mesh.pipeline)]
@@ -45,7 +45,7 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
             cutting = stages_of(model, mesh, network.inputs.batch(network.inputs.leaves(), BLANK))
         stages, boundaries = cutting.stages, [[Boundary.of(t, BLANK) for t in one] for one in cutting.handed]
         largest, sums = largest_layer(model), list[int]()
-        own = {
+        own_stages = {
             n: Called(
                 Stage(
                     stages[n],
@@ -57,7 +57,7 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
             )
             for n in mesh.numbers(process)
         }
-        together = nn.ModuleList(own.values())
+        together = nn.ModuleList(own_stages.values())
         whole, inside = set(together.parameters()), set(together.modules())
         cuts = {
             name: cut
@@ -66,23 +66,23 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
         }
         cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
-        sharding = {n: Sharding(stage, mesh, live) for n, stage in own.items() if mesh.shards > 1}
+        sharding = {n: Sharding(stage, mesh, live) for n, stage in own_stages.items() if mesh.shards > 1}
         live.hold("parameters", sum(map(size_of, model.buffers())))
         trained = hold_weights(together.parameters(), mesh, live)
         live.begin(largest)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         part = -(-network.inputs.size // mesh.parts)
-        # What arrives, whose gradients go back, and what leaves.
-        sides = sum(_bytes(boundaries[n - 1], part) for n in own if n > 0)
-        sides += sum(_bytes(boundaries[n], part) for n in own if n < mesh.stage_count - 1)
-        rows = _passes(network, mesh, process, own, boundaries, live, sharding)
-        copied = sum(kept for p, kept in trained.items() if not sharding or p.ndim == 0)
-        uncut = sum(kept for p, kept in trained.items() if p in whole)
+        # Activations received, whose gradients are sent back, and activations sent.
+        sides = sum(_bytes(boundaries[n - 1], part) for n in own_stages if n > 0)
+        sides += sum(_bytes(boundaries[n], part) for n in own_stages if n < mesh.stage_count - 1)
+        rows = _passes(network, mesh, process, own_stages, boundaries, live, sharding)
+        copied = sum(size for p, size in trained.items() if not sharding or p.ndim == 0)
+        uncut = sum(size for p, size in trained.items() if p in whole)
         for averaged in (copied * (mesh.data > 1), uncut * (mesh.tensor > 1)):
             live.hold("buffers", averaged)
             live.hold("buffers", -averaged)
         live.hold("buffers", round(rates.beside * max(trained.values(), default=0) / 4))
-        del rows  # they were needed until here
+        del rows  # kept alive up to here
     peers = (mesh.peers - 1) / mesh.peers
     sent = {
         "gradients": all_reduce(copied, mesh.data) + all_reduce(uncut, mesh.tensor),
@@ -97,7 +97,7 @@ def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
 
 
 class Called(nn.Module):
-    """Calls a stage with the number of a part as no tensor, since tensors here have no numbers."""
+    """Calls a stage with the number of a part as an int, because tensors have no data here."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Called(nn.Module):
 
 
 def _bytes(boundary: Sequence[Boundary], size: int) -> int:
-    return sum(size_of(one.example(size)) for one in boundary)
+    return sum(size_of(tensor.example(size)) for tensor in boundary)
 
 
 def _passes(
@@ -121,20 +121,20 @@ def _passes(
     live: Live,
     sharding: Mapping[int, Sharding],
 ) -> list[Tensor]:
-    """Compute the passes of one process's stages; return the rows of the batch."""
+    """Run the forward and backward passes of one process's stages; return the rows of the batch."""
     last, size = mesh.stage_count - 1, -(-network.inputs.size // mesh.parts)
     with live, shared_casts(CPU):
         leaves = _leaves(network, live)
-        # PyTorch has a buffer for each part, of what comes from the stage before and of gradients.
+        # PyTorch has buffers per part, for activations of the previous stage and for gradients.
         before = {n: _buffers(boundaries[n - 1] if n else [], size, live, mesh.parts) for n in own}
         after = {n: _buffers(boundaries[n] if n < last else [], size, live, mesh.parts) for n in own}
         parts = MicroBatches(network.inputs.batch(leaves), mesh.parts)
         for called in own.values():
             called.stage.begin(parts.batches, size)
-        for one in sharding.values():
-            one.begin()
+        for shard in sharding.values():
+            shard.begin()
         sent, done = dict[tuple[int, int], tuple[Tensor, ...]](), Counter[int]()
-        # Of several stages, PyTorch holds what is sent until the end of the passes.
+        # With several stages, PyTorch holds sent tensors until the end of the schedule.
         kept = deque[Tensor | None](maxlen=None if mesh.per_rank > 1 else 0)
         for n, part, forward in order(mesh, process):
             if forward:
@@ -170,13 +170,18 @@ def _leaves(network: Network, live: Live) -> list[Tensor]:
 
 
 def _back(sent: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    pairs = [(one, gradient) for one, gradient in zip(sent, gradients, strict=True) if one.requires_grad]
-    torch.autograd.backward([one for one, _ in pairs], [gradient for _, gradient in pairs])
+    pairs = [
+        (output, gradient) for output, gradient in zip(sent, gradients, strict=True) if output.requires_grad
+    ]
+    torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
 
 def _buffers(boundary: Sequence[Boundary], size: int, live: Live, parts: int) -> list[list[Tensor]]:
     made = [
-        [torch.empty(size, *one.shape, dtype=one.dtype).requires_grad_(one.requires_grad) for one in boundary]
+        [
+            torch.empty(size, *spec.shape, dtype=spec.dtype).requires_grad_(spec.requires_grad)
+            for spec in boundary
+        ]
         for _ in range(parts)
     ]
     for tensor in chain.from_iterable(made):
@@ -185,14 +190,14 @@ def _buffers(boundary: Sequence[Boundary], size: int, live: Live, parts: int) ->
 
 
 def order(mesh: Mesh, process: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (stage, part, whether it is the forward pass) as a process of a pipeline computes them."""
+    """Yield (stage, part, whether it is the forward pass) in the order of a pipeline process."""
     stages, parts = mesh.numbers(process), mesh.parts
     if mesh.schedule in ("gpipe", "looped_bfs"):
         yield from ((stage, part, True) for stage in stages for part in range(parts))
         backward = range(parts) if mesh.schedule == "gpipe" else range(parts)[::-1]
         yield from ((stage, part, False) for stage in stages[::-1] for part in backward)
         return
-    # Of each stage, so many parts are computed before it is another's turn.
+    # parts computed for a stage before the next stage's turn
     each = parts // max(1, parts // mesh.pipeline) if mesh.per_rank > 1 else parts
     hops = mesh.pipeline - 1 - process
     ahead = (mesh.per_rank - 1) * each + 2 * hops if mesh.per_rank > 1 else hops

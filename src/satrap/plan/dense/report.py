@@ -1,4 +1,4 @@
-"""A plan of the dense network as text."""
+"""Text report of a plan of the dense network."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from satrap.plan.result import columns
 from satrap.words import size
 
 NOTES = (
-    "memory: of tensors at the moment of a step when they take most, on a CPU; rows are those of the batch, "
-    "not the tables; buffers are for sums, gathered weights and sent tensors; the allocator takes more",
-    "sent: bytes per process and step if sums and gathers go round a ring; of rows, only what peers hand on",
+    "memory: of tensors at the peak of a step, on a CPU; rows are the rows of the batch, not of the tables; "
+    "buffers are for sums, gathered weights and sent tensors; the allocator takes more",
+    "sent: bytes per process and step with ring sums and gathers; of rows, only the bytes between peers",
 )
 UNKNOWN = (
-    "the time of a step is not predicted: measure one in one process, and give --device-flops, the {flop} of "
-    "its matrix products by its seconds"
+    "the time of a step is not predicted: measure a step in one process, and set --device-flops to the {flop}"
+    " of its matrix products divided by its seconds"
 )
 KNOWN = (
-    "time: of matrix products at {flops}/s, idle time, and what is sent at {bandwidth}/s, one after another; "
-    "where sums overlap with computation it is shorter"
+    "time: matrix products at {flops}/s, idle time, and sending at {bandwidth}/s, one after another; "
+    "if sums overlap with computation, the time is shorter"
 )
 
 
 def report(plan: DensePlan) -> str:
-    """Return the plan as lines for people."""
+    """Return the plan as text."""
     inputs = plan.network.inputs
-    lines = [f"dense network, batches of {inputs.size:,} samples per share"]
+    lines = [f"dense network, batches of {inputs.size:,} samples per data shard"]
     if plan.given:
         lines += ["", f"mesh of the recipe: {plan.given[0].mesh}", *columns(_table(plan.given))]
-        lines += [f"stages idle for {plan.given[0].bubble:.0%} of a step"] * (len(plan.given) > 1)
+        lines += [f"stages are idle for {plan.given[0].bubble:.0%} of a step"] * (len(plan.given) > 1)
         if plan.speed is not None:
             longest = max(need.seconds(plan.speed) for need in plan.given)
-            lines += [f"a step takes {_time(longest)}, by the speeds that are given"]
+            lines += [f"a step takes {_time(longest)} at the given speeds"]
     if plan.tried:
         lines += ["", *columns(list(_tried(plan)))]
     lines += ["", *_outcome(plan)]
@@ -43,7 +43,7 @@ def report(plan: DensePlan) -> str:
 def _about_time(plan: DensePlan) -> str:
     if plan.speed is not None:
         return KNOWN.format(flops=_flop(plan.speed.flops), bandwidth=size(plan.speed.bandwidth))
-    whole = [one.need for one in plan.tried if one.need is not None and one.mesh.pipeline == 1]
+    whole = [tried.need for tried in plan.tried if tried.need is not None and tried.mesh.pipeline == 1]
     of_all = plan.given or whole[:1]
     return UNKNOWN.format(flop=_flop(sum(need.flop * need.mesh.tensor for need in of_all)))
 
@@ -73,24 +73,24 @@ def _table(needs: Iterable[Need]) -> list[list[str]]:
 def _tried(plan: DensePlan) -> Iterator[list[str]]:
     timed = plan.speed is not None
     yield ["mesh", "memory", "sent", "sent/sample", "idle", *["step", "samples/s"] * timed, ""]
-    for one in plan.tried:
+    for tried in plan.tried:
         cells = ["", "", "", "", *["", ""] * timed]
-        if (need := one.need) is not None:
+        if (need := tried.need) is not None:
             sent = size(per_sample(need, plan.network))
             cells = [size(need.peak), size(need.traffic), sent, f"{need.bubble:.0%}"]
-        if need is not None and one.seconds is not None:
-            samples = one.mesh.data * plan.network.inputs.size / one.seconds
-            cells += [_time(one.seconds), f"{samples:,.0f}"]
-        best = plan.chosen is not None and one.need is plan.chosen
-        yield [str(one.mesh), *cells, "PROPOSED" if best else one.why or "fits"]
+        if need is not None and tried.seconds is not None:
+            samples = tried.mesh.data * plan.network.inputs.size / tried.seconds
+            cells += [_time(tried.seconds), f"{samples:,.0f}"]
+        best = plan.chosen is not None and tried.need is plan.chosen
+        yield [str(tried.mesh), *cells, "PROPOSED" if best else tried.why or "fits"]
 
 
 def _outcome(plan: DensePlan) -> Iterator[str]:
     if plan.chosen is not None:
-        best = "sends least for each sample" if plan.speed is None else "trains most samples per second"
-        yield f"proposed: {plan.chosen.mesh}, the one that fits and {best}"
+        best = "sends fewest bytes per sample" if plan.speed is None else "trains most samples per second"
+        yield f"proposed: {plan.chosen.mesh}, which fits and {best}"
         if plan.chosen.mesh.pipeline > 1 and plan.speed is None:
             yield "no mesh without stages fits"
     elif not plan.fits and plan.memory is not None:
-        yield f"DOES NOT FIT: no mesh here fits devices with {size(plan.memory)}"
+        yield f"DOES NOT FIT: none of these meshes fits devices with {size(plan.memory)}"
         yield f"what to do: use {plan.change}"

@@ -1,4 +1,4 @@
-"""What `fully_shard` of PyTorch 2.13 allocates beside a network, and what it sends."""
+"""Memory and traffic of PyTorch 2.13's `fully_shard` in addition to a network's."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class _Unit:
     """Weights that are gathered together."""
 
     parameters: list[nn.Parameter]
-    whole: int  # bytes of the weights, filled up to equal shards
+    whole: int  # bytes of the weights, padded to equal shards
     shard: int
     gathered: bool = False
-    arriving: bool = False  # its weights are on their way, in a buffer
-    missing: set[int] = field(default_factory=set)  # weights whose gradient this pass has not computed
+    arriving: bool = False  # its weights are being gathered into a buffer
+    missing: set[int] = field(default_factory=set)  # weights without a gradient in this backward pass
     used: bool = False
 
 
 class Sharding:
-    """Follows forward and backward passes of a network, and counts what sharding it takes.
+    """Follows forward and backward passes of a network, and counts the memory and traffic of sharding.
 
-    Weights of a unit are gathered into a buffer and copied from it before the unit computes. In the forward
-    pass the buffer stays until the next unit's has been copied; in the backward pass those of the unit that
-    comes next are fetched early. Gradients of a unit are copied into a buffer, which stays until the next
-    unit's are, and come back as a shard.
+    The weights of a unit are gathered into a buffer and copied from it before the unit computes. In the
+    forward pass the buffer stays until the next unit's weights have been copied; in the backward pass the
+    next unit's weights are prefetched. Gradients of a unit are copied into a buffer, which stays until
+    the next unit's gradients are reduced, and come back as a shard.
 
     Args:
-        model: the network, whose weights stand for whole ones; their gradients are taken away.
-        mesh: with `sharded`.
-        live: what is told of all this.
+        model: the network, with whole weights; their gradients are removed.
+        mesh: a mesh with `sharded`.
+        live: the tracker of bytes.
 
     Attributes:
-        gathers: bytes of whole weights that were gathered.
-        reduces: bytes of whole gradients that were reduced.
+        gathers: bytes of gathered whole weights.
+        reduces: bytes of reduced whole gradients.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, live: Live) -> None:
@@ -57,10 +57,10 @@ class Sharding:
         self._reduced = set[_Unit]()
         taken = set[int]()
         for module in [*units(model), model]:
-            own = [p for p in module.parameters() if id(p) not in taken and p.ndim > 0]
-            taken |= {id(p) for p in own}
-            if own:
-                self._attach(module, own, mesh.shards)
+            parameters = [p for p in module.parameters() if id(p) not in taken and p.ndim > 0]
+            taken |= {id(p) for p in parameters}
+            if parameters:
+                self._attach(module, parameters, mesh.shards)
 
     def _attach(self, module: nn.Module, own: list[nn.Parameter], shards: int) -> None:
         shard = sum(shard_bytes(p, shards) for p in own)
@@ -75,7 +75,7 @@ class Sharding:
                 parameter.register_post_accumulate_grad_hook(called)  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
-        """Note that a forward pass begins."""
+        """Start a forward pass."""
         self._backward = False
         self._order.clear()
         for unit in self._units:
@@ -83,12 +83,12 @@ class Sharding:
             unit.used = False
 
     def turn(self) -> None:
-        """Note that the backward pass begins: the forward pass leaves no buffer."""
+        """Start the backward pass; the forward pass leaves no buffer."""
         self._backward = True
         self._keep(0)
 
     def end(self, *, last: bool = True) -> None:
-        """Note that a backward pass has ended, and whether it was the last of a step."""
+        """End a backward pass, which may be the last of a step."""
         for unit in self._units[::-1]:  # the root first
             if unit.used and (last if self._waits else unit.missing):
                 self._reduce(unit)
@@ -96,10 +96,10 @@ class Sharding:
         self._reducing = 0
 
     def sent(self, times: float = 1.0) -> tuple[float, float]:
-        """Return the bytes that a process sends for weights and for gradients, by rings.
+        """Return the bytes that a process sends for weights and for gradients, with ring algorithms.
 
         Args:
-            times: for how many parts of a batch each stands that was computed.
+            times: number of parts of a batch that each computed part stands for.
         """
         times = 1.0 if self._waits else times
         shards, part = self._mesh.shards, (self._mesh.shards - 1) / self._mesh.shards
@@ -138,18 +138,18 @@ class Sharding:
         self._gather(unit)
 
     def _after(self, unit: _Unit, found: Any) -> None:
-        if self._backward:  # it is recomputed
+        if self._backward:  # recomputation
             return
         if self._again:
             self._release(unit)
         unit.used = True
         self._order.append(unit)
-        for one in tree_leaves(found):
-            if isinstance(one, Tensor) and one.requires_grad:
-                one.register_hook(lambda _: self._turned(unit))  # type: ignore[no-untyped-call]
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(lambda _: self._turned(unit))  # type: ignore[no-untyped-call]
 
     def _turned(self, unit: _Unit) -> None:
-        """Begin the backward pass of a unit."""
+        """Start the backward pass of a unit."""
         if not unit.missing:
             return
         self._gather(unit)
@@ -173,32 +173,32 @@ class Sharding:
             parameter.grad = None
         self.reduces += unit.whole
         self._live.hold("gradients", unit.shard)
-        if unit in self._reduced:  # added to that of the part before
+        if unit in self._reduced:  # added to the previous part's gradient
             self._live.hold("gradients", -unit.shard)
         self._reduced.add(unit)
         unit.missing = set()
 
 
 def hold_weights(parameters: Iterable[nn.Parameter], mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:
-    """Count the weights that `Sharding` does not, and what they take in a step.
+    """Count the weights that `Sharding` does not, including their gradients.
 
     Returns:
-        Trained parameter -> bytes of what the process has of it.
+        Trained parameter -> bytes of the process's shard or replica of it.
     """
     trained = dict[nn.Parameter, int]()
     for parameter in parameters:
-        kept = size_of(parameter)
+        count = size_of(parameter)
         if mesh.shards == 1 or parameter.ndim == 0:
-            live.hold("parameters", kept)
+            live.hold("parameters", count)
             live.follow(parameter)
         else:
-            kept = shard_bytes(parameter, mesh.shards)
+            count = shard_bytes(parameter, mesh.shards)
         if parameter.requires_grad:
-            trained[parameter] = kept
+            trained[parameter] = count
     return trained
 
 
 def shard_bytes(parameter: Tensor, shards: int) -> int:
-    """Return the bytes of the largest shard of a weight, which is cut by rows."""
+    """Return the bytes of the largest shard of a weight that is sharded by rows."""
     rows = math.ceil(parameter.shape[0] / shards)
     return rows * math.prod(parameter.shape[1:]) * parameter.element_size()

@@ -1,1 +1,1 @@
-"""A training of many hosts, played through before they exist: costs of the work, and a simulation."""
+"""Simulation of training on many hosts, based on costs measured on one machine."""

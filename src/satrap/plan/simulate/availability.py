@@ -1,4 +1,4 @@
-"""Hours of a run with deaths and snapshots, of which only the speed of undisturbed steps is known."""
+"""Simulation of a run's hours with process deaths and snapshots."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from satrap.plan.simulate.host import simpy
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """What goes wrong, and what is done about it.
+    """Failures of a run, and its recovery.
 
     Args:
         workers, shards: processes that may die.
-        mean_hours: between two deaths of one process, exponentially distributed.
+        mean_hours: mean time between two deaths of one process, exponentially distributed.
         restart: seconds until a dead process, or all workers, work again; default 60.
-        snapshot_every: seconds between two snapshots; 0, the default: none, so all begins anew.
+        snapshot_every: seconds between two snapshots; 0, the default: none, so a death restarts the run.
         snapshot_pause: seconds for which a snapshot stops the workers, default 0.
-        journal: a dead shard comes back alone, with all its rows; default False: all go back to a snapshot.
+        journal: a dead shard recovers alone with all its rows; default False: all return to a snapshot.
 
     Raises:
-        ConfigError: a number out of its range.
+        ConfigError: a number is out of range.
     """
 
     workers: int
@@ -38,22 +38,22 @@ class Deaths:
 
     def __post_init__(self) -> None:
         if not (self.mean_hours > 0 and self.workers > 0 and self.shards >= 0):
-            raise ConfigError("hours between deaths and the number of workers must be above 0")
+            raise ConfigError("the hours between deaths and the number of workers must be above 0")
         if min(self.restart, self.snapshot_every, self.snapshot_pause) < 0:
-            raise ConfigError("seconds of restarts and snapshots must not be below 0")
+            raise ConfigError("the seconds of restarts and snapshots must be >= 0")
 
 
 @dataclass(slots=True)
 class Survived:
-    """What came of the hours, in seconds.
+    """Result of a simulation, in seconds.
 
     Args:
-        hours: that were simulated.
-        trained: of steps that count.
-        repeated: of steps that were lost and trained again.
-        down: of restarts.
-        paused: of snapshots.
-        deaths: of processes.
+        hours: simulated hours.
+        trained: time of steps that count.
+        repeated: time of steps that were lost and trained again.
+        down: time of restarts.
+        paused: time of snapshots.
+        deaths: number of process deaths.
     """
 
     hours: float
@@ -65,16 +65,16 @@ class Survived:
 
     @property
     def share(self) -> float:
-        """The share of the time whose steps count."""
+        """Fraction of the time whose steps count."""
         return self.trained / (3600.0 * self.hours)
 
 
 def survive(deaths: Deaths, hours: float, seed: int = 1) -> Survived:
-    """Play hours of a run through."""
-    env, found = simpy.Environment(), Survived(hours)
-    env.process(_train(env, deaths, found, np.random.default_rng(seed)))
+    """Simulate hours of a run."""
+    env, result = simpy.Environment(), Survived(hours)
+    env.process(_train(env, deaths, result, np.random.default_rng(seed)))
     env.run()
-    return found
+    return result
 
 
 def _train(

@@ -13,22 +13,22 @@ from satrap.plan.simulate.host import Host, Meeting, simpy
 from satrap.plan.simulate.setup import Outcome, Setup
 
 PREFETCHED = 2
-"""Batches that a worker's reader holds ready."""
+"""Batches held ready by a worker's reader."""
 DRAWS = 1 << 16
 Process = Generator[simpy.Event, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Processor seconds of one worker's step, alone on its host, and seconds that pass without work.
+    """CPU seconds of one worker's step, alone on its host, and waiting times.
 
     Args:
-        reader, main, other: of the reader's, the training and all further threads.
-        send, receive, push: of the exchange's thread: for a lookup, for its answer, for an update.
-        lookup, update: of one shard, for the request of one worker; with a collective exchange, none.
-        turn: that the training thread waits in a step for its own process.
-        hop: of a message between two processes, without `Setup.latency`.
-        meet: of a sum over the workers, and of each all-to-all of a collective exchange.
+        reader, main, other: CPU seconds of the reader, the training thread and all other threads.
+        send, receive, push: CPU seconds of the exchange thread for a lookup, its response, and an update.
+        lookup, update: CPU seconds of one shard per request of one worker; 0 with a collective exchange.
+        turn: seconds per step that the training thread waits for its own process.
+        hop: seconds of a message between two processes, without `Setup.latency`.
+        meet: seconds of a sum over the workers, and of each all-to-all of a collective exchange.
         sent, received: bytes between one worker and all holders.
         slowdown: see `Host`.
         jitter: see `Setup`.
@@ -52,7 +52,7 @@ class Work:
 
 
 def simulate(setup: Setup, work: Work) -> Outcome:
-    """Play a training through, from rows that exist; the same arguments give the same outcome."""
+    """Simulate training on existing rows; equal arguments give equal outcomes."""
     return _Cluster(setup, work).run()
 
 
@@ -76,18 +76,18 @@ class _Cluster:
         self.hosts = {id(worker.host): worker.host for worker in self.workers}
 
     def host(self) -> Host:
-        """Return the host of a further process."""
+        """Return the host of another process."""
         return self._shared or Host(self.env, self.setup.cores, self.cost.slowdown)
 
     def draws(self, count: int) -> Any:
-        """Return float64[count], random factors of pieces of work, of mean 1."""
+        """Return float64[count], random factors of work with mean 1."""
         if self._drawn + count > len(self._draws):
             self._drawn = 0
         self._drawn += count
         return self._draws[self._drawn - count : self._drawn]
 
     def _sum_seconds(self) -> float:
-        """Return the seconds of a sum as a ring: 2 (W - 1) turns, each with a W-th of the numbers."""
+        """Return the seconds of a ring all-reduce: 2 (W - 1) turns, each with 1/W of the numbers."""
         others = self.setup.workers - 1
         passed = 2 * others * self.setup.dense / self.setup.workers * self.wire
         return self.cost.meet + 2 * others * self.setup.latency + passed
@@ -98,19 +98,19 @@ class _Cluster:
         return self.cost.meet + self.setup.latency + carried
 
     def run(self) -> Outcome:
-        found, first = self.outcome, self.workers[0]
+        outcome, first = self.outcome, self.workers[0]
         ends = [worker.end for worker in self.workers]
         self.env.run(self.env.all_of(ends))
         start = self.setup.steps // 5
         times = np.array(first.stepped)
-        found.steps = len(times) - 1 - start
-        found.seconds = float(times[-1] - times[start])
-        found.taken, found.lookups = np.diff(times[start:]), np.array(first.looked_up[start:])
-        found.core_seconds = sum(host.busy for host in self.hosts.values())
+        outcome.steps = len(times) - 1 - start
+        outcome.seconds = float(times[-1] - times[start])
+        outcome.taken, outcome.lookups = np.diff(times[start:]), np.array(first.looked_up[start:])
+        outcome.core_seconds = sum(host.busy for host in self.hosts.values())
         if self.shards is not None:
-            self.env.run()  # what is under way
-            found.shard_busy = self.shards.worked / max(self.env.now, 1e-12)
-        return found
+            self.env.run()  # finish requests in flight
+            outcome.shard_busy = self.shards.worked / max(self.env.now, 1e-12)
+        return outcome
 
 
 def _served(setup: Setup) -> bool:
@@ -118,7 +118,7 @@ def _served(setup: Setup) -> bool:
 
 
 class _Worker:
-    """A worker's three threads: each does one thing after another."""
+    """A worker's three threads; each does one thing at a time."""
 
     def __init__(self, cluster: _Cluster, rank: int) -> None:
         self.of, self.env, self.rank = cluster, cluster.env, rank
@@ -127,8 +127,8 @@ class _Worker:
         self.asked: simpy.Store = simpy.Store(self.env)
         self.stepped: list[float] = []
         self.looked_up: list[float] = []
-        self.applied = 0  # of its own updates
-        self.free = [0.0, 0.0]  # when its network can send, and receive, again
+        self.applied = 0  # number of its updates
+        self.free = [0.0, 0.0]  # times from which its network can send and receive again
         slow = cluster.setup.straggler if rank == 0 else 1.0
         self.main = cluster.cost.main * slow
         self.env.process(self._read())
@@ -144,7 +144,7 @@ class _Worker:
             yield self.batches.put(step)
 
     def _train(self) -> Process:
-        """Do what `satrap.train.schedule.lookahead` does."""
+        """Follow the schedule of `satrap.train.schedule.lookahead`."""
         ahead: deque[simpy.Event] = deque()
         for step in range(self.of.setup.steps):
             yield self.batches.get()
@@ -194,7 +194,7 @@ class _Worker:
         rows.succeed((self.of.outcome.applied, self.applied))
 
     def _fetch(self, step: int, rows: simpy.Event) -> Process:
-        """Wait for the answer to a lookup; the exchange's thread does something else meanwhile."""
+        """Wait for the response to a lookup, while the exchange thread does other work."""
         assert self.of.shards is not None
         yield self.env.timeout(self._carried(0, self.of.cost.sent / 2))
         yield from self.of.shards.lookup(step)
@@ -222,23 +222,23 @@ class _Worker:
         self._done(seen)
 
     def _carried(self, way: int, size: float) -> float:
-        """Return the seconds until the worker's network has carried some bytes, behind those before them."""
+        """Return the seconds until the worker's network has carried some bytes after earlier bytes."""
         self.free[way] = max(self.free[way], self.env.now) + size * self.of.wire
         return self.free[way] - self.env.now
 
     def _done(self, seen: tuple[int, int]) -> None:
-        found = self.of.outcome
-        own, every = self.applied - seen[1], found.applied - seen[0]
-        if self.of.setup.mode == "sync":  # rows that are fetched ahead are patched
-            own, every = 0, 0
-        found.own[own] += 1
-        found.others[every - own] += 1
+        outcome = self.of.outcome
+        own_missed, every = self.applied - seen[1], outcome.applied - seen[0]
+        if self.of.setup.mode == "sync":  # prefetched rows are patched
+            own_missed, every = 0, 0
+        outcome.own[own_missed] += 1
+        outcome.others[every - own_missed] += 1
         self.applied += 1
-        found.applied += 1
+        outcome.applied += 1
 
 
 class _Shards:
-    """Shard servers that share a host with the workers; each serves one request after another."""
+    """Shard servers on the workers' host; each serves one request at a time."""
 
     def __init__(self, cluster: _Cluster) -> None:
         setup, cost = cluster.setup, cluster.cost
@@ -254,7 +254,7 @@ class _Shards:
         self.env.process(self._lose())
 
     def lookup(self, step: int) -> Process:
-        """Serve a lookup at all shards; in sync, once they have the updates of all workers before it."""
+        """Serve a lookup at all shards; in sync mode, after all workers' earlier updates."""
         sums = self.of.setup.mode == "sync" and self.of.setup.workers > 1
         before = step - 1 - self.of.setup.ahead
         if sums and before >= 0:
@@ -281,7 +281,7 @@ class _Shards:
             self.worked[shard] += self.env.now - start
 
     def _lose(self) -> Process:
-        """Take the first shard away for some time, once half the steps are done."""
+        """Make the first shard unavailable for some time, after half of the steps."""
         while self.of.setup.lost:
             yield self.env.timeout(self.of.cost.main)
             if 2 * self.of.outcome.issued >= self.of.setup.steps * self.of.setup.workers:
@@ -295,11 +295,11 @@ class _Shards:
 
 
 class _ShardHosts(_Shards):
-    """Shard servers on hosts of their own.
+    """Shard servers on separate hosts.
 
-    Their queues are computed and not played through: requests come in the order issued, each shard serves
-    them one after another, so a request ends its service after the later of its coming and the end of the
-    one before (Lindley's recursion), at all shards in one operation. A shard's network may be what limits it.
+    Their queues are computed instead of simulated. Requests arrive in the order issued, and each shard serves
+    one at a time, so a service ends its duration after the later of the request's arrival and the end of the
+    previous service (Lindley's recursion), in one operation for all shards. A shard's network may limit it.
     """
 
     def __init__(self, cluster: _Cluster) -> None:

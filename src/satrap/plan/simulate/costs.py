@@ -1,4 +1,4 @@
-"""What each piece of work costs, from measured runs."""
+"""Cost model of each kind of work, fitted to measured runs."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ Floats = npt.NDArray[np.float64]
 
 VERSION = 1
 SEND, RECEIVE = 0.2, 0.35
-"""Shares of the exchange's thread that lookups and their answers take, the rest is for updates; about what
-`benchmarks.persia` measures."""
+"""Fractions of the exchange thread's work for lookups and their responses; the rest is for updates. About the
+values that `benchmarks.persia` measures."""
 LOOKUP = 0.6
-"""Share of a shard's work that lookups take, likewise."""
+"""Fraction of a shard's work for lookups, likewise."""
 TOLD, MOST_SLOWDOWN = 0.3, 2.0
-"""Difference in the share of busy cores from which a slowdown can be told, and the most that is believed."""
+"""Least difference in the fraction of busy cores that shows a slowdown, and the largest credible slowdown."""
 LEAST_CORES = 0.1
 DISTURBED = 0.25
-"""Cores busy with other programs from which a calibration is doubtful."""
+"""Cores busy with other programs above which a calibration is unreliable."""
 STEPS, TURNS = 50, 11
-"""Of a simulation that finds a waiting time, and halvings of the range where it is looked for."""
+"""Steps of a simulation in the search for a waiting time, and bisections of that search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A measured run and what it was of.
+    """A measured run and its settings.
 
     Args:
         exchange, mode: as in a recipe.
         ahead: staleness.
-        measured: what it has cost.
-        copies: how many such runs there were at the same time, default 1.
-        delay: seconds by which each message to and from a shard was delayed, default 0.
+        measured: its measured costs.
+        copies: number of concurrent runs like this one, default 1.
+        delay: seconds of delay added to each message to and from a shard, default 0.
     """
 
     exchange: str
@@ -58,11 +58,11 @@ class Run:
 
     @property
     def others(self) -> float:
-        """Cores that were busy with something else."""
+        """Cores that were busy with other programs."""
         return max(self.measured.busy - self.copies * self.measured.cpu / self.measured.seconds, 0.0)
 
     def setup(self, cores: float) -> Setup:
-        """Return what is to be simulated to predict it."""
+        """Return the setup to simulate in order to predict this run."""
         m = self.measured
         return Setup(
             self.exchange,
@@ -85,8 +85,8 @@ class Calibration:
 
     Args:
         runs: see `satrap.launch.calibration`.
-        cores: of the machine.
-        recipe: name of what was trained.
+        cores: cores of the machine.
+        recipe: name of the trained recipe.
         date: in ISO format.
     """
 
@@ -97,55 +97,55 @@ class Calibration:
 
     @property
     def disturbed(self) -> float:
-        """Cores that were busy with something else, in the median run."""
+        """Cores that were busy with other programs, in the median run."""
         return statistics.median(run.others for run in self.runs)
 
     def write(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write the calibration as JSON."""
         Path(path).write_text(
             json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n", encoding="utf-8"
         )
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:
-        """Read what `write` wrote; a file that is something else raises ConfigError."""
+        """Read a file written by `write`; `ConfigError` for any other file."""
         try:
             plain: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
             version = plain.pop("version")
             runs = [Run(**{**run, "measured": Measured(**run["measured"])}) for run in plain.pop("runs")]
-            found = cls(runs, **plain)
+            calibration = cls(runs, **plain)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
                 "the calibration cannot be read",
                 where=str(path),
                 why=f"{type(error).__name__}: {error}",
-                fix="write one with satrap plan RECIPE --calibrate FILE",
+                fix="create a calibration with satrap plan RECIPE --calibrate FILE",
             ) from error
         if version != VERSION:
             raise ConfigError(f"the calibration has format {version}, not {VERSION}", where=str(path))
-        return found
+        return calibration
 
 
 class Costs:
     """Costs of a machine, fitted to its calibration.
 
-    The processor seconds of each thread are a sum, with factors >= 0, of a constant, the samples (of shards
-    and the exchange's thread: the rows) and the numbers in the rows; what several workers cost besides is a
-    constant of a step. Clocks of processors tell them apart, so other programs hardly matter. They are
-    divided by how much longer work takes while other cores are busy, see `Host`. What then is missing from
-    the measured time of a step is waiting: of a thread for others of its process (from `hybrid` runs of one
-    worker), of a message (from `sync` runs), of a sum, and of an all-to-all. Each is the one that makes the
-    simulated steps as long as the measured ones, in the median, on the cores that other programs left.
+    The CPU seconds of each thread are modeled as a sum, with factors >= 0, of a constant, the samples (for
+    shards and the exchange thread: the rows) and the numbers in the rows; several workers add a constant per
+    step. CPU clocks separate the threads, so other programs hardly matter. The CPU seconds are divided by the
+    slowdown from other busy cores, see `Host`. The rest of the measured step time is waiting: of a thread
+    for other threads of its process (from `hybrid` runs of one worker), for a message (from `sync` runs), for
+    a sum, and for an all-to-all. Each waiting time is chosen so that simulated steps take as long as measured
+    steps, in the median, on the cores not used by other programs.
 
     Args:
         calibration: runs of one machine.
 
     Attributes:
-        cores, slowdown, jitter: of `Setup` and `Work`.
-        waits: seconds by name: turn, hop, sum, talk.
+        cores, slowdown, jitter: see `Setup` and `Work`.
+        waits: waiting time in seconds by name: turn, hop, sum, talk.
 
     Raises:
-        ConfigError: runs are missing.
+        ConfigError: the calibration lacks a run.
     """
 
     def __init__(self, calibration: Calibration) -> None:
@@ -157,15 +157,15 @@ class Costs:
         served = [run for run in runs if run.exchange == "servers"]
         several = [run for run in served if run.measured.workers > 1]
         together = [run for run in runs if run.exchange == "collective"]
-        one = [run for run in served if run.measured.workers == 1]
-        for name, found in (
-            ("servers", one),
+        single = [run for run in served if run.measured.workers == 1]
+        for name, needed in (
+            ("servers", single),
             ("servers with several workers", several),
             ("collective", together),
         ):
-            if not found:
-                raise ConfigError(f"the calibration has no run of {name}", fix="calibrate anew")
-        self.jitter = statistics.median(run.measured.spread for run in one if run.ahead)
+            if not needed:
+                raise ConfigError(f"the calibration has no run of {name}", fix="calibrate again")
+        self.jitter = statistics.median(run.measured.spread for run in single if run.ahead)
         for piece in ("reader", "main", "other"):
             self._fit(f"servers {piece}", alone, piece, _of_samples)
             self._fit(f"collective {piece}", together, piece, _of_samples)
@@ -174,8 +174,8 @@ class Costs:
         self._fit("collective exchange", together, "exchange", _of_rows)
         self._fit("servers shards", served, "shards", _of_shards)
         self._besides = {piece: self._beside(several, piece) for piece in ("reader", "main", "other")}
-        self._wait("turn", [run for run in one if run.ahead])
-        self._wait("hop", [run for run in one if not run.ahead])
+        self._wait("turn", [run for run in single if run.ahead])
+        self._wait("hop", [run for run in single if not run.ahead])
         self._wait("sum", several)
         self._wait("talk", together)
 
@@ -186,15 +186,15 @@ class Costs:
         self._factors[name] = nonnegative(np.array([x for x, _ in each]), np.array([y for _, y in each]))
 
     def _alone(self, measured: Measured, piece: str) -> float:
-        """Return measured processor seconds as they would be with the other cores idle."""
+        """Return measured CPU seconds, corrected to other cores being idle."""
         seconds: float = getattr(measured, piece)
         return seconds / slow(self.slowdown, measured.busy, self.cores)
 
     def _beside(self, runs: Sequence[Run], piece: str) -> float:
-        """Return what a step of several workers costs besides."""
+        """Return the additional cost of a step with several workers."""
         factors = self._factors[f"servers {piece}"]
-        found = (self._alone(r.measured, piece) - factors @ _of_samples(r.measured, False) for r in runs)
-        return max(statistics.median(map(float, found)), 0.0)
+        extras = (self._alone(r.measured, piece) - factors @ _of_samples(r.measured, False) for r in runs)
+        return max(statistics.median(map(float, extras)), 0.0)
 
     def _wait(self, name: str, runs: Sequence[Run]) -> None:
         low, high = 0.0, max(run.measured.seconds for run in runs)
@@ -207,7 +207,7 @@ class Costs:
         self.waits[name] = low
 
     def bias(self, runs: Sequence[Run]) -> float:
-        """Return the median of log(predicted seconds of a step / measured ones)."""
+        """Return the median of log(predicted / measured seconds of a step)."""
         return statistics.median(
             math.log(self.predict(run, steps=STEPS, others=run.others).step_seconds / run.measured.seconds)
             for run in runs
@@ -217,9 +217,9 @@ class Costs:
         """Simulate a run; return its outcome.
 
         Args:
-            run: of whose measurement only the sizes are used.
-            steps: of each worker, default 200.
-            others: cores that other programs take, default 0.
+            run: only the sizes of its measurement are used.
+            steps: steps of each worker, default 200.
+            others: cores used by other programs, default 0.
         """
         setup = replace(run.setup(max(self.cores - others, LEAST_CORES)), steps=steps)
         m = run.measured
@@ -229,13 +229,13 @@ class Costs:
         """Return the costs of a step.
 
         Args:
-            setup: what is trained, and by whom.
+            setup: the setup to simulate.
             sent, received: bytes between a worker and the holders, default 0.
         """
         kind = "collective" if setup.exchange == "collective" else "servers"
         m = _sizes(setup)
         several = kind == "servers" and setup.workers > 1
-        own = {
+        by_piece = {
             piece: self._seconds(f"{kind} {piece}", _of_samples(m, False)) + several * self._besides[piece]
             for piece in ("reader", "main", "other")
         }
@@ -244,7 +244,7 @@ class Costs:
         exchange = self._seconds(f"{setup.exchange} exchange", terms(m, sync))
         shards = self._seconds("servers shards", _of_shards(m, sync)) / (setup.workers * setup.shards)
         return Work(
-            **own,
+            **by_piece,
             send=SEND * exchange,
             receive=RECEIVE * exchange,
             push=(1 - SEND - RECEIVE) * exchange,
@@ -293,31 +293,31 @@ def _of_messages(m: Measured, sync: bool) -> list[float]:
 
 
 def _of_shards(m: Measured, sync: bool) -> list[float]:
-    """Return what all shards do for all workers; in sync, several workers' gradients are summed."""
+    """Return the terms of all shards' work; in sync, they sum the gradients of several workers."""
     sums = sync and m.workers > 1
     return [m.workers * m.holders, m.workers * m.rows, m.workers * m.values, sums * m.workers * m.rows]
 
 
 def _slowdown(runs: Sequence[Run], cores: int) -> float:
-    """Return how much longer work takes with all cores busy, from one run alone and `cores` at once."""
+    """Return the slowdown of work with all cores busy, from a single run and `cores` concurrent runs."""
     single = [run.measured for run in runs if run.copies == 1]
     many = [run.measured for run in runs if run.copies > 1]
     if not single or not many or cores == 1:
         return 1.0
     ratio = statistics.median(m.cpu for m in many) / statistics.median(m.cpu for m in single)
     few, all_ = (
-        min(max((statistics.median(m.busy for m in found) - 1) / (cores - 1), 0.0), 1.0)
-        for found in (single, many)
+        min(max((statistics.median(m.busy for m in measured) - 1) / (cores - 1), 0.0), 1.0)
+        for measured in (single, many)
     )
-    if all_ - few < TOLD or all_ <= ratio * few:  # other programs kept the cores busy both times
+    if all_ - few < TOLD or all_ <= ratio * few:  # other programs kept the cores busy in both cases
         return 1.0
     return min(max(1.0 + (ratio - 1.0) / (all_ - ratio * few), 1.0), MOST_SLOWDOWN)
 
 
 def nonnegative(x: Floats, y: Floats) -> Floats:
-    """Return the factors >= 0, float64[k], for which x[n, k] @ factors is nearest to y[n], in relative terms.
+    """Return the factors >= 0, float64[k], that minimize the relative error of x[n, k] @ factors to y[n].
 
-    Every choice of columns is tried.
+    All subsets of columns are tried.
     """
     weight = 1.0 / np.maximum(np.abs(y), 1e-12)
     x, scaled = x * weight[:, None], y * weight
@@ -326,9 +326,9 @@ def nonnegative(x: Floats, y: Floats) -> Floats:
         return best
     for count in range(min(x.shape), 0, -1):
         for columns in itertools.combinations(range(x.shape[1]), count):
-            found = np.linalg.lstsq(x[:, columns], scaled, rcond=None)[0]
-            left = float(np.square(x[:, columns] @ found - scaled).sum())
-            if (found >= 0).all() and left < error:
-                best, error = np.zeros(x.shape[1]), left
-                best[list(columns)] = found
+            factors = np.linalg.lstsq(x[:, columns], scaled, rcond=None)[0]
+            residual = float(np.square(x[:, columns] @ factors - scaled).sum())
+            if (factors >= 0).all() and residual < error:
+                best, error = np.zeros(x.shape[1]), residual
+                best[list(columns)] = factors
     return best

@@ -1,4 +1,4 @@
-"""What a short real run has cost, per step of one worker."""
+"""Measured costs of a short real run, per step of one worker."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 PIECES = ("reader", "main", "exchange", "other", "shards")
-"""Whose processor time is told apart: of a worker the thread that reads and removes duplicates, the one that
-trains, the one that splits and sends, all others (sums over workers); and all shards together."""
+"""Sources of CPU time. Of a worker: the thread that reads and deduplicates, the training thread, the exchange
+thread, and all others (sums over workers); and all shards together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run; all numbers but the first four are those of a step.
+    """One run; all numbers except the first four are per step.
 
     Args:
-        workers: how many trained.
+        workers: number of training workers.
         holders: shard servers, or workers that hold the rows; 0: the rows were in the worker.
-        spread: standard deviation of a step's seconds, as a share of their median; from quantiles.
-        busy: cores of the machine that were busy, those of other programs too.
-        samples: of one worker.
-        rows: distinct ids of one worker.
+        spread: standard deviation of a step's seconds, as a fraction of their median; from quantiles.
+        busy: busy cores of the machine, including other programs.
+        samples: samples of one worker.
+        rows: unique ids of one worker.
         values: numbers in these rows.
         dense: bytes of the network's gradients.
         sent, received: bytes of one worker to and from holders.
-        seconds: from one step to the next.
+        seconds: time from one step to the next.
         waited: seconds that the training thread waited for rows.
-        reader, main, exchange, other: processor seconds of one worker, see `PIECES`.
-        shards: processor seconds of all shards for the steps of all workers.
+        reader, main, exchange, other: CPU seconds of one worker, see `PIECES`.
+        shards: CPU seconds of all shards for the steps of all workers.
     """
 
     workers: int
@@ -51,12 +51,12 @@ class Measured:
 
     @property
     def samples_per_second(self) -> float:
-        """Of all workers."""
+        """Samples per second of all workers."""
         return self.workers * self.samples / self.seconds
 
     @property
     def cpu(self) -> float:
-        """Processor seconds of a step, of all processes."""
+        """CPU seconds of a step, of all processes."""
         return self.workers * (self.reader + self.main + self.exchange + self.other) + self.shards
 
     @classmethod
@@ -72,4 +72,4 @@ class Measured:
     @classmethod
     def _combined(cls, found: Sequence[Measured], how: object) -> Measured:
         assert callable(how)
-        return cls(**{f.name: how([getattr(one, f.name) for one in found]) for f in fields(cls)})
+        return cls(**{f.name: how([getattr(measured, f.name) for measured in found]) for f in fields(cls)})

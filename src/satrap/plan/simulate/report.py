@@ -1,4 +1,4 @@
-"""What simulations found, as text, plain data and a page."""
+"""Report of simulations as text, plain data and an HTML page."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from satrap.report.page.tables import table
 
 AS_ASKED = "as asked"
 HOT, STRAGGLER, LOST, BACKGROUND = 4.0, 2.0, 1.0, 0.5
-"""Of `what_if`: work of a hot shard, time of a straggler, seconds a shard is away, share of its network."""
+"""For `what_if`: work of a hot shard, time of a straggler, seconds of a lost shard, used network."""
 
 
 def what_if(setup: Setup) -> dict[str, Setup]:
-    """Return setups to compare with one, by what is different."""
-    found = {
+    """Return difference -> setup, to compare with a setup."""
+    setups = {
         f"{mode}": replace(setup, mode=mode, ahead=0 if mode == "sync" else setup.ahead or 4)
         for mode in ("sync", "hybrid", "async")
         if mode != setup.mode and (mode != "async" or setup.exchange == "servers")
     }
     if setup.workers > 1 and setup.exchange == "servers":
         collective = replace(setup, exchange="collective", mode="sync", ahead=0)
-        found["collective, sync"] = collective
-        found[f"worker 0 takes {STRAGGLER:g} x as long"] = replace(setup, straggler=STRAGGLER)
+        setups["collective, sync"] = collective
+        setups[f"worker 0 takes {STRAGGLER:g} x as long"] = replace(setup, straggler=STRAGGLER)
     if setup.exchange == "servers":
-        found[f"a shard away for {LOST:g} s"] = replace(setup, lost=LOST)
+        setups[f"a shard away for {LOST:g} s"] = replace(setup, lost=LOST)
         if setup.shards > 1:
-            found[f"a shard with {HOT:g} x the work"] = replace(setup, hot=HOT)
+            setups[f"a shard with {HOT:g} x the work"] = replace(setup, hot=HOT)
         if not setup.together:
             name = f"snapshots or moved rows take {BACKGROUND:.0%} of shards' networks"
-            found[name] = replace(setup, background=BACKGROUND * setup.bandwidth)
+            setups[name] = replace(setup, background=BACKGROUND * setup.bandwidth)
     if setup.workers > 1:
         for factor in (0.5, 2.0):
             scaled = {n: max(1, round(getattr(setup, n) * factor)) for n in ("workers", "shards")}
-            found[f"{scaled['workers']:,} workers, {scaled['shards']:,} shards"] = replace(setup, **scaled)
-    return found
+            setups[f"{scaled['workers']:,} workers, {scaled['shards']:,} shards"] = replace(setup, **scaled)
+    return setups
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Simulated:
     """Simulations of a recipe.
 
     Args:
-        name: of the recipe.
-        outcomes: what was simulated -> what was found; the first is `AS_ASKED`.
-        costs: that they are based on.
-        origin: of the costs, in words.
-        survived: hours with deaths and snapshots; None: not asked for.
+        name: name of the recipe.
+        outcomes: simulated variant -> outcome; the first is `AS_ASKED`.
+        costs: cost model.
+        origin: source of the costs, as text.
+        survived: result for hours with deaths and snapshots; None: not requested.
     """
 
     name: str
@@ -66,17 +66,17 @@ class Simulated:
     survived: Survived | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the simulations as plain data."""
         return {
             "recipe": self.name,
-            "outcomes": {name: one.to_dict() for name, one in self.outcomes.items()},
+            "outcomes": {name: outcome.to_dict() for name, outcome in self.outcomes.items()},
             "costs": self.costs.to_dict(),
             "origin": self.origin,
             "survived": None if self.survived is None else _survived(self.survived),
         }
 
     def report(self) -> str:
-        """Return it as text of some lines."""
+        """Return the simulations as text."""
         lines = [
             _described(self.outcomes[AS_ASKED].setup),
             "",
@@ -87,16 +87,16 @@ class Simulated:
         return "\n".join([*lines, "", *(f"  {note}" for note in self._notes())])
 
     def _line(self, name: str) -> list[str]:
-        one = self.outcomes[name]
-        shards = f"{one.shard_busy.max():.0%}" if len(one.shard_busy) else "-"
-        others = _mean(one.others)
+        outcome = self.outcomes[name]
+        shards = f"{outcome.shard_busy.max():.0%}" if len(outcome.shard_busy) else "-"
+        others = _mean(outcome.others)
         return [
             name,
-            f"{one.samples_per_second:,.0f}",
-            f"{1000 * one.step_seconds:.2f}",
-            f"{1000 * float(np.percentile(one.taken, 99)):.2f}",
-            f"{1000 * float(np.percentile(one.lookups, 99)):.2f}",
-            f"{max(one.own, default=0)}",
+            f"{outcome.samples_per_second:,.0f}",
+            f"{1000 * outcome.step_seconds:.2f}",
+            f"{1000 * float(np.percentile(outcome.taken, 99)):.2f}",
+            f"{1000 * float(np.percentile(outcome.lookups, 99)):.2f}",
+            f"{max(outcome.own, default=0)}",
             f"{others:.1f}",
             shards,
         ]
@@ -105,18 +105,18 @@ class Simulated:
         s = self.outcomes[AS_ASKED].setup
         where = "all on one host" if s.together else f"a host each, {s.bandwidth / 1e9:g} GB/s"
         return [
-            f"{s.cores} cores per host, {where}; {s.steps} steps simulated, a fifth left out",
-            f"costs: {self.origin}; work takes {self.costs.slowdown:.2f} x as long while all cores are busy",
-            "staleness: updates that a lookup does not see: own, at most; others', on average",
+            f"{s.cores} cores per host, {where}; {s.steps} steps simulated, the first fifth ignored",
+            f"costs: {self.origin}; work takes {self.costs.slowdown:.2f} x as long with all cores busy",
+            "staleness: updates missed by a lookup: own (maximum), of other workers (mean)",
             "not simulated: evaluation, embedding workers, loaders, GPUs, lost packets",
         ]
 
     def page(self) -> str:
-        """Return it as one HTML page that needs nothing else."""
-        asked = self.outcomes[AS_ASKED]
+        """Return the simulations as one self-contained HTML page."""
+        requested = self.outcomes[AS_ASKED]
         rows = [self._line(name) for name in self.outcomes]
-        found: list[tuple[str, Sequence[Html]]] = [
-            ("What was simulated", [element("p", _described(asked.setup)), table(HEAD, rows)]),
+        sections: list[tuple[str, Sequence[Html]]] = [
+            ("Setup", [element("p", _described(requested.setup)), table(HEAD, rows)]),
             ("Throughput", [_bars("Samples/s", {n: o.samples_per_second for n, o in self.outcomes.items()})]),
             ("Tail latencies", [self._quantiles("taken", "Step"), self._quantiles("lookups", "Lookup")]),
             ("Staleness", [self._staleness()]),
@@ -125,8 +125,8 @@ class Simulated:
             ("Notes", [element("ul", [element("li", note) for note in self._notes()])]),
         ]
         if self.survived is not None:
-            found.insert(-1, ("Deaths and snapshots", [element("p", _hours(self.survived))]))
-        return document(f"satrap plan: {self.name}", found)
+            sections.insert(-1, ("Deaths and snapshots", [element("p", _hours(self.survived))]))
+        return document(f"satrap plan: {self.name}", sections)
 
     def _quantiles(self, what: str, title: str) -> Html:
         shares = np.linspace(0, 1, 51)
@@ -136,32 +136,32 @@ class Simulated:
                 [(float(p), 1000 * float(v)) for p, v in zip(shares, np.quantile(t, shares), strict=True)],
                 i,
             )
-            for i, (name, one) in enumerate(self.outcomes.items())
-            if len(t := getattr(one, what))
+            for i, (name, outcome) in enumerate(self.outcomes.items())
+            if len(t := getattr(outcome, what))
         ]
-        return chart(f"{title} of worker 0, by quantile", lines, x="share of the steps", y="ms at most")
+        return chart(f"{title} of worker 0, by quantile", lines, x="fraction of steps", y="ms")
 
     def _staleness(self) -> Html:
         lines = []
-        for i, (name, one) in enumerate(self.outcomes.items()):
-            missed = sorted((one.own + one.others).items())
+        for i, (name, outcome) in enumerate(self.outcomes.items()):
+            missed = sorted((outcome.own + outcome.others).items())
             total, below, points = sum(count for _, count in missed), 0, [(0.0, 0.0)]
             for number, count in missed:
                 below += count
                 points.append((float(number), below / total))
             lines.append(Line(name, points, i))
-        title = "Own and other updates that a lookup does not see"
-        return chart(title, lines, x="updates at most", y="share")
+        title = "Own and other workers' updates missed by a lookup"
+        return chart(title, lines, x="updates", y="cumulative fraction")
 
     def _busy(self) -> Html:
         rows = {name: float(o.shard_busy.max()) for name, o in self.outcomes.items() if len(o.shard_busy)}
-        return _bars("Busy share of the busiest shard", rows)
+        return _bars("Busy fraction of the busiest shard", rows)
 
     def _traffic(self) -> Html:
         rows = []
-        for name, one in self.outcomes.items():
-            s, speed = one.setup, one.samples_per_second / one.setup.samples
-            ways = [f"{size * speed / 1e6:,.1f}" for size in (one.sent, one.received)]
+        for name, outcome in self.outcomes.items():
+            s, speed = outcome.setup, outcome.samples_per_second / outcome.setup.samples
+            ways = [f"{size * speed / 1e6:,.1f}" for size in (outcome.sent, outcome.received)]
             background = f"{s.background * s.shards / 1e6:,.1f}" if s.exchange == "servers" else "-"
             rows.append([name, *ways, background])
         return table(["MB/s of all workers", "ids and gradients", "rows", "snapshots, moved rows"], rows)
@@ -195,7 +195,7 @@ def _survived(found: Survived) -> dict[str, Any]:
 
 def _hours(found: Survived) -> str:
     return (
-        f"{found.hours:g} hours: {found.deaths} deaths; {found.share:.1%} of the time counts, "
+        f"{found.hours:g} hours: {found.deaths} deaths; {found.share:.1%} of the time is useful, "
         f"{found.repeated / 3600:.2f} h repeated, {found.down / 3600:.2f} h down, "
         f"{found.paused / 3600:.2f} h in snapshots"
     )

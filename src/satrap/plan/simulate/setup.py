@@ -1,4 +1,4 @@
-"""What is simulated, and what was found."""
+"""Setup and outcome of a simulation."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Setup:
     Args:
         exchange: "local", "servers" or "collective".
         mode: "sync", "hybrid" or "async".
-        ahead: lookups that run ahead of their step: staleness, or in sync lookahead.
-        workers: how many train.
+        ahead: lookups issued ahead of their step: staleness, or in sync mode lookahead.
+        workers: number of training workers.
         shards: shard servers; unused by the other exchanges.
-        samples: of one worker's batch.
+        samples: samples of one worker's batch.
         rows, values, dense: see `Measured`.
-        cores: of each host.
-        together: all processes are on one host, the default; else each has a host of its own.
-        bandwidth: bytes/s that a host sends, and at the same time receives; unused on one host.
-        latency: seconds that a message is under way, besides what was calibrated; default 0.
-        steps: to simulate, default 200; the first fifth does not count.
-        jitter: standard deviation of each piece of work, as a share of its mean; default as calibrated.
-        hot: work of the first shard, as a multiple of the others'; default 1.
-        straggler: how much longer worker 0 computes; default 1.
-        lost: seconds for which the first shard is away in the middle of the run; default 0.
-        background: bytes/s that every shard's host sends besides: snapshots, rows that move; default 0.
+        cores: cores of each host.
+        together: whether all processes share one host, the default; else each has its own host.
+        bandwidth: bytes/s that a host sends and receives at the same time; unused on one host.
+        latency: seconds of a message in flight, in addition to the calibrated time; default 0.
+        steps: steps to simulate, default 200; the first fifth does not count.
+        jitter: standard deviation of each piece of work, as a fraction of its mean; default as calibrated.
+        hot: work of the first shard relative to the others; default 1.
+        straggler: compute time of worker 0 relative to the others; default 1.
+        lost: seconds for which the first shard is unavailable in the middle of the run; default 0.
+        background: additional bytes/s sent by every shard's host: snapshots, resharding; default 0.
         seed: of the random numbers, default 1.
 
     Raises:
-        ConfigError: a number out of its range.
+        ConfigError: a number is out of range.
     """
 
     exchange: str
@@ -67,30 +67,30 @@ class Setup:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}", where="a simulation")
         for name in ("ahead", "latency", "lost", "background"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be below 0", where="a simulation")
+                raise ConfigError(f"{name} must be >= 0", where="a simulation")
         if self.steps < 10:
             raise ConfigError(f"steps must be at least 10, got {self.steps}", where="a simulation")
         if self.background >= self.bandwidth:
             raise ConfigError(
-                "other traffic takes the whole network of a shard",
-                fix="give more bandwidth, or slower snapshots",
+                "background traffic takes the whole network of a shard",
+                fix="increase the bandwidth, or slow down snapshots",
             )
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a simulation found; warm-up steps are left out.
+    """Outcome of a simulation, without warm-up steps.
 
     Args:
-        setup: what was simulated.
-        seconds: between the first and the last counted step of worker 0.
-        steps: counted steps.
+        setup: the simulated setup.
+        seconds: time between the first and the last counted step of worker 0.
+        steps: number of counted steps.
         taken: seconds of each counted step of worker 0.
         lookups: seconds from issue to rows, of worker 0.
-        own: staleness: own updates that a lookup did not see -> lookups.
-        others: other workers' updates that a lookup did not see -> lookups.
-        shard_busy: share of its time that each shard worked.
-        core_seconds: processor seconds of all hosts.
+        own: staleness: own updates missed by a lookup -> number of lookups.
+        others: other workers' updates missed by a lookup -> number of lookups.
+        shard_busy: fraction of time that each shard worked.
+        core_seconds: CPU seconds of all hosts.
         issued, applied: updates of all workers.
         sent, received: bytes of one worker's step.
     """
@@ -111,16 +111,16 @@ class Outcome:
 
     @property
     def samples_per_second(self) -> float:
-        """Of all workers."""
+        """Samples per second of all workers."""
         return self.setup.workers * self.setup.samples * self.steps / self.seconds
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds from step to step."""
+        """Mean seconds per step."""
         return self.seconds / self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, distributions as quantiles in seconds."""
+        """Return the outcome as plain data, with distributions as quantiles in seconds."""
         marks = (50, 90, 99, 100)
 
         def quantiles(values: npt.NDArray[np.float64]) -> dict[str, float]:

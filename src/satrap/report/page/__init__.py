@@ -1,4 +1,4 @@
-"""The report as one HTML page: its numbers (`run.py`), drawings (`svg.py`), the page (`html.py`)."""
+"""The report as one HTML page: numbers (`run.py`), drawings (`svg.py`), page (`html.py`)."""
 
 from satrap.report.page.html import page
 from satrap.report.page.run import LabelCurves, RunReport, Scores, TableSize

@@ -1,4 +1,4 @@
-"""HTML and SVG elements as text; whatever is not an element is escaped."""
+"""HTML and SVG elements as text; all other content is escaped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Html(str):
-    """Finished markup, which is not escaped again."""
+    """Finished markup, which is not escaped."""
 
     __slots__ = ()
 
@@ -18,8 +18,8 @@ Content = str | int | float | None
 def element(tag: str, *content: Content | Iterable[Content], **attributes: object) -> Html:
     """Return `<tag attributes>content</tag>`.
 
-    Text is escaped, `Html` is kept, iterables are joined, None is nothing. In names of attributes `_` stands
-    for `-`, and a trailing one is dropped (`class_`); an attribute that is None is left out.
+    Text is escaped, `Html` is kept, iterables are joined, None is dropped. In names of attributes `_` stands
+    for `-`, and a trailing `_` is dropped (`class_`); an attribute with value None is omitted.
     """
     names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
     inner = "".join(f' {k}="{html.escape(str(v))}"' for k, v in names.items() if v is not None)
@@ -27,7 +27,7 @@ def element(tag: str, *content: Content | Iterable[Content], **attributes: objec
 
 
 def joined(content: Iterable[Content | Iterable[Content]]) -> Html:
-    """Return pieces of content one after another, as `element` does."""
+    """Return concatenated pieces of content, processed as in `element`."""
     return Html("".join(_text(piece) for piece in content))
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no scripts."""
+"""The report as one self-contained HTML page, without network access or scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satrap.report.page.run import RunReport
 from satrap.report.page.svg import COLORS
 
 SECTIONS: Sequence[tuple[str, Callable[[Sequence[RunReport]], Sequence[Html]]]] = (
-    ("What was run", tables.what_was_run),
+    ("Run", tables.what_was_run),
     ("Metrics", tables.metrics),
     ("Over the steps", sections.over_steps),
     ("ROC and calibration", sections.roc_and_calibration),
@@ -21,27 +21,27 @@ SECTIONS: Sequence[tuple[str, Callable[[Sequence[RunReport]], Sequence[Html]]]] 
     ("Staleness", sections.staleness),
     ("Traffic", tables.traffic),
     ("Versions and machine", tables.machines),
-    ("What differs between the recipes", tables.differences),
+    ("Recipe differences", tables.differences),
     ("Recipe", tables.recipes),
-    ("What is left out", tables.missing),
+    ("Missing from this report", tables.missing),
 )
-"""Title and content of each section; one without content is left out."""
+"""Title and content of each section; a section without content is omitted."""
 NOTHING = Html("")
 
 
 def page(runs: Sequence[RunReport]) -> str:
-    """Return the page of one run, or of several side by side."""
-    found = [(heading, section(runs)) for heading, section in SECTIONS]
-    return document("satrap report: " + ", ".join(run.name for run in runs), found, _runs(runs))
+    """Return the page of one run, or of several runs side by side."""
+    contents = [(heading, section(runs)) for heading, section in SECTIONS]
+    return document("satrap report: " + ", ".join(run.name for run in runs), contents, _runs(runs))
 
 
 def document(title: str, sections: Sequence[tuple[str, Sequence[Html]]], beginning: Html = NOTHING) -> str:
-    """Return a page of sections, each with its heading; those without content are left out.
+    """Return a page of sections, each with its heading; sections without content are omitted.
 
     Args:
-        title: of the page; its heading is what stands before the colon.
+        title: title of the page; the part before the colon is its heading.
         sections: (heading, content).
-        beginning: what stands before the first section, default nothing.
+        beginning: content before the first section, default none.
     """
     style = files("satrap.report.page").joinpath("style.css").read_text(encoding="utf-8")
     body = [element("h1", title.partition(":")[0]), beginning]

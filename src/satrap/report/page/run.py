@@ -1,4 +1,4 @@
-"""What the report knows of a run: plain numbers, without any drawing."""
+"""Data of a run for the report: plain numbers, without drawings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from satrap.report.history import finite
 
 VALUES_OF_LABEL = ("column", "kind", "positive", "threshold", "classes", "mask")
-"""Keys of a label that decide its values; others are about how it is learned."""
+"""Keys of a label that determine its values; other keys concern training."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -28,7 +28,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class LabelCurves:
-    """How the predictions of one label compare with its values on the scored rows.
+    """Comparison of one label's predictions with its values on the scored rows.
 
     Args:
         auc: area under the ROC curve.
@@ -43,17 +43,17 @@ class LabelCurves:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a scoring pass found.
+    """Result of scoring rows for the report.
 
     Args:
-        part: the rows that were scored: "validation" or "test".
-        rows: how many.
+        part: the scored rows: "validation" or "test".
+        rows: number of scored rows.
         labels: binary label -> curves.
-        sampled: rows, out of these, on which features were permuted.
-        base: metrics of the sampled rows as they are.
-        permuted: feature -> metrics of the same rows with the values of this feature, and of all others made
+        sampled: number of these rows on which features were permuted.
+        base: metrics of the sampled rows, unpermuted.
+        permuted: feature -> metrics of the same rows with the values of this feature, and of other features
             from its column, in random order.
-        groups: feature of `permuted` -> all features made from its column, if it is not the only one.
+        groups: feature of `permuted` -> all features from its column, if there are others.
     """
 
     part: str
@@ -67,18 +67,18 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run as the report shows it; whatever is not known is empty, and `missing` says why.
+    """One run as shown in the report; unknown data is empty, and `missing` has the reasons.
 
     Args:
-        name: the folder, as it was given.
+        name: the folder, as given by the user.
         recipe: dotted key -> value, of the complete recipe.
         recipe_text: the recipe's file.
-        sessions: what each process that trained wrote first: time, versions, machine.
+        sessions: first record of each training process: time, versions, machine.
         metrics: content of `metrics.json`.
-        curves: name -> (step, value); validation metrics are called `validation/auc` and so on.
+        curves: name -> (step, value); validation metrics are named `validation/auc` and so on.
         tables: table -> size.
-        scores: None without a scoring pass.
-        missing: sentences about what is left out.
+        scores: None if no rows were scored.
+        missing: sentences about missing content.
     """
 
     name: str
@@ -92,17 +92,17 @@ class RunReport:
     missing: Sequence[str] = ()
 
     def about(self, key: str) -> Any:
-        """Return `about.<key>` of the recipe, None if it does not say."""
+        """Return `about.<key>` of the recipe, None if it is not set."""
         return self.recipe.get(f"about.{key}")
 
     def floor(self) -> dict[str, float]:
-        """Return metric -> what a logistic regression reaches on the test rows, as the recipe says."""
+        """Return metric -> value of a logistic regression on the test rows, from the recipe."""
         return {
             key.removeprefix("about.floor."): v for key, v in self.recipe.items() if "about.floor." in key
         }
 
     def unlike(self, other: RunReport, part: str) -> str:
-        """Return in what the evaluations of two runs differ: "rows" or "labels", "" if nothing is known.
+        """Return the difference between two runs' evaluations: "rows" or "labels", "" if none is known.
 
         Args:
             other: the other run.
@@ -121,7 +121,7 @@ class RunReport:
 
 
 def _labels(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what the labels of a recipe say about their values."""
+    """Return the keys of a recipe's labels that determine their values."""
     labels = [
         {"name": label} if isinstance(label, str) else dict(label) for label in recipe.get("labels") or ()
     ]

@@ -1,4 +1,4 @@
-"""The sections of the report that are drawn."""
+"""The sections of the report with charts."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from satrap.report.page.svg import Line, bars, chart
 from satrap.words import metric_name
 
 SHOWN_STALENESS = 24
-"""Different values of staleness that get bars of their own."""
+"""Most values of staleness with their own bars."""
 
 TRAINED = ("auc", "accuracy", "rmse")
-"""Metrics that are measured during training, too."""
+"""Metrics that are also measured during training."""
 
 GAINS = (("auc", 1), ("accuracy", 1), ("rmse", -1), ("logloss", -1), ("loss", -1))
-"""Metrics of which a gain is shown, the first two that a run has; 1: better when higher."""
+"""Metrics for gain by feature; the first two of a run are shown. 1: higher is better."""
 
 OTHERS = {
     "samples_per_second": "samples/s",
     "rows": "rows in the tables",
     "memory_bytes": "bytes of the store",
 }
-"""Further figures with a chart of their own, and the names of their axes."""
+"""Other figures with their own chart -> name of the axis."""
 
 
 def over_steps(runs: Sequence[RunReport]) -> list[Html]:
     """Return the charts of training and validation over steps."""
-    found = [_overlaid(runs, *names) for names in _pairs(runs)]
-    found += [_plain(runs, name, y) for name, y in OTHERS.items() if any(name in run.curves for run in runs)]
-    return [_grid(found)] if found else []
+    charts = [_overlaid(runs, *names) for names in _pairs(runs)]
+    charts += [_plain(runs, name, y) for name, y in OTHERS.items() if any(name in run.curves for run in runs)]
+    return [_grid(charts)] if charts else []
 
 
 def _pairs(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
-    """Return (training figure, validation metric, axis) of each chart; "" where there is none.
+    """Return (training figure, validation metric, axis) of each chart; "" if there is none.
 
     With several labels only their means are shown.
     """
     names = {name for run in runs for name in run.curves}
-    # The training loss of several labels or of regression is `loss`, of one label of classes its logloss.
+    # The training loss is `loss` for several labels or regression, the logloss for one label of classes.
     loss = next((name for name in ("validation/loss", "validation/logloss") if name in names), "")
     pairs = (
         [("loss", loss, metric_name(loss.removeprefix("validation/") or "loss"))] if "loss" in names else []
@@ -72,20 +72,22 @@ def _plain(runs: Sequence[RunReport], name: str, axis: str) -> Html:
 
 
 def roc_and_calibration(runs: Sequence[RunReport]) -> list[Html]:
-    """Return a ROC curve and a calibration plot for each label, of all runs together."""
+    """Return a ROC curve and a calibration plot for each label, with all runs."""
     names = dict.fromkeys(label for run in runs if run.scores for label in run.scores.labels)
-    found = []
+    charts = []
     for label in names:
         having = [
             (i, run.name, run.scores.labels[label])
             for i, run in enumerate(runs)
             if run.scores and label in run.scores.labels
         ]
-        roc = [Line(f"{name}, AUC {one.auc:.4f}", one.roc, i) for i, name, one in having if one.roc]
-        calibration = [Line(name, one.calibration, i, dots=True) for i, name, one in having]
+        roc = [
+            Line(f"{name}, AUC {curves.auc:.4f}", curves.roc, i) for i, name, curves in having if curves.roc
+        ]
+        calibration = [Line(name, curves.calibration, i, dots=True) for i, name, curves in having]
         of = f" of {label}"
         if roc:
-            found.append(
+            charts.append(
                 chart(
                     f"ROC{of}: {_areas(roc)}",
                     roc,
@@ -94,14 +96,14 @@ def roc_and_calibration(runs: Sequence[RunReport]) -> list[Html]:
                     square=True,
                 )
             )
-        found.append(
+        charts.append(
             chart(f"Calibration{of}", calibration, x="mean prediction", y="share of positives", square=True)
         )
-    if not found:
+    if not charts:
         return []
     what = [f"{run.name}: {run.scores.rows:,} {run.scores.part} rows" for run in runs if run.scores]
-    text = f"{'; '.join(what)}. Calibration: each point is about a twentieth of the rows."
-    return [element("p", text, class_="soft"), _grid(found)]
+    text = f"{'; '.join(what)}. Calibration: each point covers about a twentieth of the rows."
+    return [element("p", text, class_="soft"), _grid(charts)]
 
 
 def _areas(roc: Sequence[Line]) -> str:
@@ -109,27 +111,27 @@ def _areas(roc: Sequence[Line]) -> str:
 
 
 def gain_by_feature(runs: Sequence[RunReport]) -> list[Html]:
-    """Return bars: how much worse each metric gets when the values of a feature are in random order."""
+    """Return bars: how much worse each metric gets if a feature's values are permuted."""
     known = {name for run in runs if run.scores for name in run.scores.base}
-    found, said = [], []
-    for metric, sign in [one for one in GAINS if one[0] in known][:2]:
+    charts, samples = [], []
+    for metric, sign in [gain for gain in GAINS if gain[0] in known][:2]:
         name = metric_name(metric)
         rows = gains(runs, metric, sign)
-        found.append(bars(f"Loss of {name}" if sign > 0 else f"Rise of {name}", rows, x=name))
+        charts.append(bars(f"Loss of {name}" if sign > 0 else f"Increase of {name}", rows, x=name))
     for run in runs:
-        if found and run.scores and run.scores.sampled:
-            said.append(f"{run.name}: {_sampled(run.scores)}")
-    if not found:
+        if charts and run.scores and run.scores.sampled:
+            samples.append(f"{run.name}: {_sampled(run.scores)}")
+    if not charts:
         return []
     text = (
-        "How much worse the model is when the values of one feature are shuffled among the rows. Features "
-        "made from one column are shuffled together. Correlated features of different columns split their "
-        f"importance. {'; '.join(said)}."
+        "How much worse the model gets if the values of one feature are shuffled among the rows. Features "
+        "from one column are shuffled together. Correlated features of different columns split their "
+        f"importance. {'; '.join(samples)}."
     )
     together = {name: of for run in runs if run.scores for name, of in run.scores.groups.items()}
     lines = [element("li", f"{name}: {', '.join(of)}") for name, of in together.items()]
     folded = element("details", element("summary", "Shuffled together"), element("ul", lines))
-    return [element("p", text, class_="soft"), *([folded] if lines else []), _grid(found)]
+    return [element("p", text, class_="soft"), *([folded] if lines else []), _grid(charts)]
 
 
 def _sampled(scores: Scores) -> str:
@@ -148,45 +150,47 @@ def gains(runs: Sequence[RunReport], metric: str, sign: int) -> Mapping[str, lis
             of = {name: sign * (base - m[metric]) for name, m in run.scores.permuted.items() if metric in m}
         each.append(of)
     names = sorted(
-        {name for one in each for name in one}, key=lambda name: -max(one.get(name, -1e300) for one in each)
+        {name for by_feature in each for name in by_feature},
+        key=lambda name: -max(by_feature.get(name, -1e300) for by_feature in each),
     )
-    return {name: [one.get(name) for one in each] for name in names}
+    return {name: [by_feature.get(name) for by_feature in each] for name in names}
 
 
 def stages(runs: Sequence[RunReport]) -> list[Html]:
     """Return bars of the training thread's seconds by stage."""
     times = [_stage_seconds(run) for run in runs]
-    names = dict.fromkeys(name for one in times for name in one)
+    names = dict.fromkeys(name for seconds in times for name in seconds)
     if not names:
         return []
     text = (
         "Seconds of the training thread of worker 0. read: waiting for a batch; lookup: waiting for rows; "
-        "forward: pooling, model and loss; dense: backward pass and the network's step; push: handing "
-        "gradients of rows over."
+        "forward: pooling, model and loss; dense: backward pass and the network's step; push: sending "
+        "gradients of rows."
     )
-    rows = {name: [one.get(name) for one in times] for name in names}
+    rows = {name: [seconds.get(name) for seconds in times] for name in names}
     return [element("p", text, class_="soft"), _grid([bars("Time by stage", rows, x="seconds")])]
 
 
 def _stage_seconds(run: RunReport) -> Mapping[str, float]:
-    found = run.metrics.get("traffic", {}).get("stage_seconds", {})
-    return found if isinstance(found, Mapping) else {}
+    seconds = run.metrics.get("traffic", {}).get("stage_seconds", {})
+    return seconds if isinstance(seconds, Mapping) else {}
 
 
 def staleness(runs: Sequence[RunReport]) -> list[Html]:
-    """Return bars: how many lookups missed how many own updates."""
+    """Return bars: fraction of lookups by number of own updates missed."""
     counts = [{int(k): v for k, v in (run.metrics.get("staleness") or {}).items()} for run in runs]
-    values = sorted({value for one in counts for value in one})
+    values = sorted({value for counted in counts for value in counted})
     if not values:
         return []
-    totals = [sum(one.values()) for one in counts]
+    totals = [sum(counted.values()) for counted in counts]
     rows = {
         f"{value} missed": [
-            one.get(value, 0) / total if total else None for one, total in zip(counts, totals, strict=True)
+            counted.get(value, 0) / total if total else None
+            for counted, total in zip(counts, totals, strict=True)
         ]
         for value in values
     }
-    text = "Share of the lookups of worker 0 that did not see its latest 0, 1, ... updates."
+    text = "Fraction of worker 0's lookups that missed its latest 0, 1, ... updates."
     figure = bars("Own updates missed", rows, x="share of lookups", shown=SHOWN_STALENESS)
     return [element("p", text, class_="soft"), _grid([figure])]
 

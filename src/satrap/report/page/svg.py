@@ -1,4 +1,4 @@
-"""Line charts and bar charts as SVG, which takes its colours from the page's style."""
+"""Line charts and bar charts as SVG, with colours from the page's style."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from satrap.report.page.element import Html, element, joined
 from satrap.report.page.run import Points
 
 COLORS = 6
-"""Colours of runs in the style, `--c0` to `--c5`; more runs take them again."""
+"""Colours of runs in the style, `--c0` to `--c5`; further runs reuse them."""
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 10, 40
-"""Margins of the plot, in the units of the drawing."""
+"""Margins of the plot, in drawing units."""
 
 BAR, GAP, NAMES = 12, 8, 150
 """Height of a bar, space between two groups of bars, width for names."""
@@ -28,9 +28,9 @@ class Line:
     """A line of a chart.
 
     Args:
-        name: for the legend and the tooltip.
+        name: name in the legend and the tooltip.
         points: (x, y), finite, x rising.
-        color: number of the run.
+        color: index of the run.
         dashed: draw it dashed.
         dots: mark each point.
     """
@@ -62,7 +62,7 @@ def number(value: float) -> str:
 
 
 def alike(values: Sequence[float]) -> Callable[[float], str]:
-    """Return how to write numbers: to the decimal that is the fourth digit of the largest of `values`."""
+    """Return a formatter of numbers, with four significant digits for the largest of `values`."""
     largest = max(map(abs, values), default=0.0)
     decimals = max(0, 3 - math.floor(math.log10(largest))) if largest else 0
     return lambda value: f"{round(value, decimals) + 0.0:,.{decimals}f}"  # + 0.0: no "-0"
@@ -94,7 +94,7 @@ def chart(
 def bars(title: str, rows: Mapping[str, Sequence[float | None]], *, x: str, shown: int = 40) -> Html:
     """Return a figure with a group of bars per row: one bar per run, None for a run without a value.
 
-    Only the first `shown` rows are drawn; the caption says how many there are.
+    Only the first `shown` rows are drawn; the caption has the total.
     """
     drawn = dict(list(rows.items())[:shown])
     values = [value for group in drawn.values() for value in group if value is not None]
@@ -127,13 +127,13 @@ def _group(
     short = name if len(name) <= 22 else f"{name[:21]}…"
     middle = top + len(group) * BAR / 2 + 4
     label = element("text", element("title", name), short, x=NAMES - 8, y=f"{middle:.1f}", class_="name")
-    found = [label]
+    elements = [label]
     for run, value in enumerate(group):
         if value is None:
             continue
         start, end = sorted((place(0), place(value)))
         y = top + run * BAR
-        found.append(
+        elements.append(
             element(
                 "rect",
                 element("title", f"{name}: {value:.6g}"),
@@ -144,20 +144,22 @@ def _group(
                 style=f"fill: var(--c{run % COLORS})",
             )
         )
-        found.append(element("text", written(value), x=f"{end + 4:.1f}", y=f"{y + 10:.1f}", class_="value"))
-    return found
+        elements.append(
+            element("text", written(value), x=f"{end + 4:.1f}", y=f"{y + 10:.1f}", class_="value")
+        )
+    return elements
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Places data in the drawing."""
+    """Maps data to positions in the drawing."""
 
     x: tuple[float, float]
     y: tuple[float, float]
     height: float
 
     def __call__(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point is drawn."""
+        """Return the position of a point."""
         across = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return (
@@ -180,19 +182,21 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 
 def _axes(place: _Scale, x: str, y: str) -> Html:
     bottom = place.height - BOTTOM
-    found = [_vertical(place(tick, 0)[0], bottom, number(tick), top=TOP) for tick in ticks(*place.x)]
+    elements = [_vertical(place(tick, 0)[0], bottom, number(tick), top=TOP) for tick in ticks(*place.x)]
     for tick in ticks(*place.y):
         level = f"{place(0, tick)[1]:.1f}"
-        found.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=level, y2=level, class_="grid"))
-        found.append(element("text", number(tick), x=LEFT - 6, y=float(level) + 4, class_="axis end"))
-    found.append(element("text", x, x=(LEFT + WIDTH - RIGHT) / 2, y=place.height - 4, class_="axis middle"))
+        elements.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=level, y2=level, class_="grid"))
+        elements.append(element("text", number(tick), x=LEFT - 6, y=float(level) + 4, class_="axis end"))
+    elements.append(
+        element("text", x, x=(LEFT + WIDTH - RIGHT) / 2, y=place.height - 4, class_="axis middle")
+    )
     turned = f"translate(12 {(TOP + bottom) / 2}) rotate(-90)"
-    found.append(element("text", y, transform=turned, class_="axis middle"))
-    return joined(found)
+    elements.append(element("text", y, transform=turned, class_="axis middle"))
+    return joined(elements)
 
 
 def _vertical(at: float, bottom: float, text: str, top: float = 0) -> Html:
-    """Return a line of the grid with its number below."""
+    """Return a grid line with its number below."""
     x = f"{at:.1f}"
     return joined(
         [

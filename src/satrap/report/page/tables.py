@@ -1,4 +1,4 @@
-"""The sections of the report that are tables and text."""
+"""The sections of the report with tables and text."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from satrap.report.page.run import RunReport
 from satrap.words import METRIC_NAMES, duration, metric_name, quality, size
 
 ENDINGS = {
-    "epochs": "all passes done",
+    "epochs": "all epochs done",
     "steps": "training.steps reached",
     "patience": "early: validation no longer improved",
-    "stopped": "stopped; can be continued",
-    "interrupted": "interrupted; cannot be continued",
+    "stopped": "stopped; can be resumed",
+    "interrupted": "interrupted; cannot be resumed",
 }
-"""How a run ended, by `stopped` of its metrics."""
+"""`stopped` of a run's metrics -> how it ended."""
 
 LOWER_IS_BETTER = ("loss", "logloss", "ne", "rmse", "mae")
 NEITHER = ("calibration",)
 
 TRAFFIC = {
-    "distinct_ratio": "distinct ids / ids",
-    "lookup_wait_seconds": "seconds spent waiting for rows",
+    "distinct_ratio": "unique ids / ids",
+    "lookup_wait_seconds": "seconds waiting for rows",
     "lookup_seconds": "mean seconds of a lookup",
     "push_seconds": "mean seconds of an update",
     "sent_bytes_per_sample": "bytes sent per sample",
     "received_bytes_per_sample": "bytes received per sample",
-    "rounding_forward": "relative rounding of rows",
-    "rounding_backward": "relative rounding of gradients of rows",
-    "rounding_dense": "relative rounding of the network's gradients",
+    "rounding_forward": "relative rounding error of rows",
+    "rounding_backward": "relative rounding error of row gradients",
+    "rounding_dense": "relative rounding error of network gradients",
     "resent": "messages sent again",
     "snapshots": "snapshots",
     "snapshot_pause_ms": "longest wait for a snapshot, ms",
     "shard_rows": "rows of each shard",
-    "shard_busy": "busy share of each shard",
+    "shard_busy": "busy fraction of each shard",
     "shard_requests": "requests per second of each shard",
 }
-"""Figures of `traffic` in `metrics.json` and their names here."""
+"""Figures of `traffic` in `metrics.json` -> their names in the report."""
 
 
 def table(head: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: bool = True) -> Html:
@@ -56,7 +56,7 @@ def table(head: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers
 def _side_by_side(
     runs: Sequence[RunReport], rows: Mapping[str, Sequence[Content]], *, numbers: bool = True
 ) -> list[Html]:
-    """Return a table of named rows with a column for each run, without rows that nobody has."""
+    """Return a table of named rows with a column for each run, without empty rows."""
     having = [[name, *cells] for name, cells in rows.items() if any(cell not in (None, "") for cell in cells)]
     return [table(["", *(run.name for run in runs)], having, numbers=numbers)] if having else []
 
@@ -64,7 +64,9 @@ def _side_by_side(
 def what_was_run(runs: Sequence[RunReport]) -> list[Html]:
     """Return the main facts of each run."""
     facts = [_facts(run) for run in runs]
-    return _side_by_side(runs, {name: [one[name] for one in facts] for name in facts[0]}, numbers=False)
+    return _side_by_side(
+        runs, {name: [run_facts[name] for run_facts in facts] for name in facts[0]}, numbers=False
+    )
 
 
 def _facts(run: RunReport) -> dict[str, str]:
@@ -80,17 +82,17 @@ def _facts(run: RunReport) -> dict[str, str]:
         else f"{cluster[0]}: {cluster[1]} workers"
         + (f", {cluster[2]} shards" if cluster[0] == "servers" else ""),
         "started": _time(run.sessions[0].get("time")) if run.sessions else "",
-        "ended": ENDINGS.get(str(metrics.get("stopped")), "not yet, or it was killed"),
+        "ended": ENDINGS.get(str(metrics.get("stopped")), "not yet, or killed"),
         "steps": _whole(metrics.get("steps", _last_step(run))),
         "samples": _whole(metrics.get("samples")),
-        "time of training": duration(seconds) if seconds else "",
+        "training time": duration(seconds) if seconds else "",
         "samples/s": _whole(speed and round(speed)),
         "steps refused": _whole(metrics.get("refused")),
     }
 
 
 def _time(text: Any) -> str:
-    """Return `2026-11-23 16:57 UTC` for a time as sessions have it."""
+    """Return `2026-11-23 16:57 UTC` for a time in session format."""
     return str(text)[:16].replace("T", " ") + " UTC" if text else ""
 
 
@@ -108,10 +110,10 @@ def _whole(value: Any) -> str:
 
 
 def metrics(runs: Sequence[RunReport]) -> list[Html]:
-    """Return test and validation metrics; of several runs, the differences to the first one.
+    """Return test and validation metrics; for several runs, with differences to the first run.
 
-    The floor is shown if it is that of all runs. Better and worse have colours where both runs were evaluated
-    on the same rows and labels; where they were not, a warning says so.
+    The floor is shown if all runs have the same. Better and worse values are coloured if both runs were
+    evaluated on the same rows and labels; otherwise a warning is shown.
     """
     rows: list[list[Content]] = []
     unlike: dict[str, str] = {}
@@ -121,13 +123,13 @@ def metrics(runs: Sequence[RunReport]) -> list[Html]:
         each = [quality(run.metrics.get(part) or {}) for run in runs]
         other = [run.unlike(runs[0], part) for run in runs]
         unlike |= {run.name: what for run, what in zip(runs, other, strict=True) if what}
-        for key in dict.fromkeys(key for one in each for key in one):
+        for key in dict.fromkeys(key for values in each for key in values):
             name = f"{part} {metric_name(key)}"
             row: list[Content] = [
                 name,
                 *(
-                    _metric(key, one.get(key), each[0].get(key), i, not other[i])
-                    for i, one in enumerate(each)
+                    _metric(key, values.get(key), each[0].get(key), i, not other[i])
+                    for i, values in enumerate(each)
                 ),
             ]
             if floors:
@@ -137,8 +139,8 @@ def metrics(runs: Sequence[RunReport]) -> list[Html]:
         return []
     head = ["", *(run.name for run in runs), *(["logistic regression"] if floors else [])]
     warnings = [
-        f"{name} was evaluated on other {what} than {runs[0].name}, so the differences between them say "
-        "nothing about the models."
+        f"{name} and {runs[0].name} were evaluated on different {what}, so their difference does not compare "
+        "the models."
         for name, what in unlike.items()
     ]
     return [*(element("p", text, class_="worse") for text in warnings), table(head, rows)]
@@ -180,17 +182,21 @@ def table_sizes(runs: Sequence[RunReport]) -> list[Html]:
             for what in ("rows", "bytes", "bytes/row")
         ),
     ]
-    text = "Of the trained model's files, or of the newest full snapshot: ids, weights and optimizer state."
+    text = "Sizes in the trained model, or in the newest full snapshot: ids, weights and optimizer state."
     return [element("p", text, class_="soft"), table(head, rows)]
 
 
 def _sizes(found: Sequence[Any]) -> list[str]:
     cells = []
-    for one in found:
+    for table_size in found:
         cells += (
             ["", "", ""]
-            if one is None
-            else [f"{one.rows:,}", size(one.bytes), f"{one.bytes / max(one.rows, 1):,.0f}"]
+            if table_size is None
+            else [
+                f"{table_size.rows:,}",
+                size(table_size.bytes),
+                f"{table_size.bytes / max(table_size.rows, 1):,.0f}",
+            ]
         )
     return cells
 
@@ -198,16 +204,18 @@ def _sizes(found: Sequence[Any]) -> list[str]:
 def _totals(runs: Sequence[RunReport]) -> list[str]:
     cells = []
     for run in runs:
-        rows, total = (sum(getattr(one, key) for one in run.tables.values()) for key in ("rows", "bytes"))
+        rows, total = (
+            sum(getattr(table_size, key) for table_size in run.tables.values()) for key in ("rows", "bytes")
+        )
         cells += [f"{rows:,}", size(total), ""] if run.tables else ["", "", ""]
     return cells
 
 
 def traffic(runs: Sequence[RunReport]) -> list[Html]:
-    """Return what passed between worker 0 and the rows, without figures that are 0 in all runs."""
+    """Return traffic between worker 0 and the rows, without figures that are 0 in all runs."""
     each = [{k: v for k, v in (run.metrics.get("traffic") or {}).items() if v} for run in runs]
     return _side_by_side(
-        runs, {name: [_figure(one.get(key)) for one in each] for key, name in TRAFFIC.items()}
+        runs, {name: [_figure(figures.get(key)) for figures in each] for key, name in TRAFFIC.items()}
     )
 
 
@@ -220,11 +228,11 @@ def _figure(value: Any) -> str:
 
 
 def machines(runs: Sequence[RunReport]) -> list[Html]:
-    """Return versions and machine of each run, as its last session wrote them."""
+    """Return versions and machine of each run, from its last session."""
     last = [run.sessions[-1] if run.sessions else {} for run in runs]
-    names = dict.fromkeys(key for one in last for key in one if key not in ("step", "time"))
+    names = dict.fromkeys(key for session in last for key in session if key not in ("step", "time"))
     rows: dict[str, Sequence[Content]] = {
-        name.replace("_", " "): [_fact(name, one.get(name)) for one in last] for name in names
+        name.replace("_", " "): [_fact(name, session.get(name)) for session in last] for name in names
     }
     rows["sessions"] = [str(len(run.sessions)) if len(run.sessions) > 1 else "" for run in runs]
     return _side_by_side(runs, rows, numbers=False)
@@ -237,7 +245,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def differences(runs: Sequence[RunReport]) -> list[Html]:
-    """Return the keys in which the recipes differ, without where files are."""
+    """Return the recipe keys that differ, without file locations."""
     keys = dict.fromkeys(key for run in runs for key in run.recipe)
     rows: dict[str, Sequence[Content]] = {
         key: cells
@@ -247,7 +255,7 @@ def differences(runs: Sequence[RunReport]) -> list[Html]:
         > 1
     }
     if len(runs) > 1 and not rows:
-        return [element("p", "Nothing.")]
+        return [element("p", "None.")]
     return _side_by_side(runs, rows, numbers=False)
 
 
@@ -257,7 +265,7 @@ def recipes(runs: Sequence[RunReport]) -> list[Html]:
 
 
 def missing(runs: Sequence[RunReport]) -> list[Html]:
-    """Return what each run lacks, in one sentence each."""
+    """Return the missing content of each run, one sentence each."""
     several = len(runs) > 1
     lines = [
         element("li", f"{run.name}: {text}" if several else text) for run in runs for text in run.missing
