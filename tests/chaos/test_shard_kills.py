@@ -46,5 +46,5 @@ def test_without_a_journal_all_go_on_from_the_newest_snapshot(tmp_path: Path) ->
     found = run(recipe, tmp_path, settings, kills=2, seed=3)
     assert found.kills >= 1, found
     assert found.same_bytes, found
-    again = [n for n in found.notices if "all workers start again from" in n and "steps are done again" in n]
+    again = [n for n in found.notices if "all workers restart from" in n and "steps are repeated" in n]
     assert len(again) >= 1, found.notices

@@ -124,7 +124,7 @@ def test_a_delta_alone_cannot_forget(tmp_path: Path) -> None:
     series = Series(str(tmp_path), keep=9)
     with opened(0) as exchange:
         saved(exchange, series, 2)
-    with pytest.raises(ConfigError, match="this is a delta: the row would stay"):
+    with pytest.raises(ConfigError, match="this is a delta: the row would remain"):
         forget_everywhere(series.place(2), "a", "1", hashed=True)
     with pytest.raises(CheckpointError, match="has no table 'z'"):
         forget(series.place(2), "z", 1)

@@ -114,7 +114,7 @@ def test_a_damaged_model_is_not_sent_to_snapshots_that_cannot_help(run: Path, tm
     assert satrap(*command.split()).code == 0
     shutil.rmtree(run / "checkpoints")
     satrap("checkpoint", "repair", run).assert_refused(
-        "no snapshots to go back to", "restore a backup", code=1
+        "the folder has no snapshots", "restore a backup", code=1
     )
 
 
@@ -151,7 +151,9 @@ def test_nothing_good_is_left(run: Path) -> None:
     for place in (run / "checkpoints").iterdir():
         damage(place)
     before = sorted((run / "checkpoints").iterdir())
-    satrap("checkpoint", "repair", run).assert_refused("no snapshot is good; nothing was removed", code=1)
+    satrap("checkpoint", "repair", run).assert_refused(
+        "all snapshots are damaged; nothing was removed", code=1
+    )
     assert sorted((run / "checkpoints").iterdir()) == before
 
 
@@ -229,8 +231,8 @@ def test_forget_removes_a_row_everywhere(run: Path) -> None:
                 assert not extra[name.replace("ids", "rows")][at].any()
     assert satrap("checkpoint", "verify", run).code == 0
     assert "had no such row" in satrap("checkpoint", "forget", run, "user", "u3").out
-    satrap("checkpoint", "forget", run, "nobody", "u3").assert_refused("there is no table 'nobody'")
-    satrap("checkpoint", "forget", run, "user", "x", "--hashed").assert_refused("is no id")
+    satrap("checkpoint", "forget", run, "nobody", "u3").assert_refused("unknown table 'nobody'")
+    satrap("checkpoint", "forget", run, "user", "x", "--hashed").assert_refused("is not an id")
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
@@ -292,4 +294,4 @@ def test_nothing_to_resume_is_the_users_error(run: Path, tmp_path: Path) -> None
     satrap("train", "--output", run, "--resume").assert_refused("there is nothing to resume", "is complete")
     answer = satrap("train", "--resume")
     assert answer.code == 2
-    assert "name a RECIPE" in answer.err
+    assert "give a RECIPE" in answer.err

@@ -19,5 +19,5 @@ def test_compiling_ahead_without_a_place_to_keep_it_is_refused() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "error: compiled code cannot be kept" in done.stderr
+    assert "error: compiled code cannot be cached" in done.stderr
     assert "NUMBA_CACHE_DIR" in done.stderr

@@ -22,8 +22,8 @@ def test_config_prints_values_with_their_origin(tmp_path: Path) -> None:
 def test_config_keys() -> None:
     assert "batch_size: whole number, default 4096" in satrap("config", "--keys").out
     assert satrap("config", "--section", "cluster").out.startswith("cluster\n")
-    satrap("config", "--section", "clutser").assert_refused("there is no section 'clutser'")
-    satrap("config").assert_refused("no recipe is given")
+    satrap("config", "--section", "clutser").assert_refused("unknown section 'clutser'")
+    satrap("config").assert_refused("a recipe is required")
 
 
 def test_config_refuses_what_train_refuses(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_the_image_goes_with_the_device(tmp_path: Path, device: str, image: str)
 def test_mistakes_are_one_error(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
     satrap("deploy", "kubernetes", path, *SETTINGS[:4]).assert_refused("--data-claim")
-    satrap("deploy", "kubernetes", path, *SETTINGS, "--name", "X").assert_refused("name 'X'", "--name")
+    satrap("deploy", "kubernetes", path, *SETTINGS, "--name", "X").assert_refused(
+        "'X' is not a valid name", "--name"
+    )
     wrong = satrap("deploy", "kubernetes", path, *SETTINGS, "--shard-nodes", "pool")
     assert (wrong.code, "'pool' is not KEY=VALUE" in wrong.err) == (2, True)
 

@@ -35,7 +35,7 @@ def test_a_recipe_that_cannot_work_exits_1_and_says_what_to_change(tmp_path: Pat
     assert "set embedding.memory to at most" in error["fix"]
     lines = satrap("doctor", recipe, "--set", "embedding.memory=999TiB").out.splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("error "))
-    assert lines[place + 1].strip() == f"what to change: {error['fix']}"
+    assert lines[place + 1].strip() == f"what to do: {error['fix']}"
 
 
 def test_a_recipe_that_is_wrong_is_refused(tmp_path: Path) -> None:

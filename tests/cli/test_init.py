@@ -64,7 +64,7 @@ def test_what_looks_like_a_copy_of_the_label_is_a_warning(
     assert [line.split(":")[1] for line in warnings] == [
         f" {name} is left out" for name in ("purchased", "net revenue", "coupon", "status")
     ]
-    assert warnings[1].endswith("if it is known before the label, --keep 'net revenue'")
+    assert warnings[1].endswith("if it is known before the label, use --keep 'net revenue'")
     answer = satrap("init", "shop.csv", "--label", "clicked", "--keep", "net revenue", "--force")
     assert "revenue is left out" not in answer.out
 
@@ -73,7 +73,7 @@ def test_a_recipe_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     clicks(200).to_csv("clicks.csv", index=False)
     Path("recipe.yaml").write_text("mine")
-    satrap("init", "clicks.csv", "--label", "y").assert_refused("recipe.yaml is there already", "--force")
+    satrap("init", "clicks.csv", "--label", "y").assert_refused("recipe.yaml already exists", "--force")
     assert Path("recipe.yaml").read_text() == "mine"
     assert satrap("init", "clicks.csv", "--label", "y", "--force").code == 0
     assert load("recipe.yaml").sections.labels

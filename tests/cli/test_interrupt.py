@@ -14,5 +14,5 @@ def test_ctrl_c_during_imports_ends_as_it_does_later() -> None:
         next(line for line in process.stderr if line.endswith(" click.core\n"))
         process.send_signal(signal.SIGINT)
         said = [line for line in process.stderr if not line.startswith("import time:")]
-    assert said == ["error: interrupted; nothing was kept\n"]
+    assert said == ["error: interrupted; nothing was saved\n"]
     assert process.returncode == 1

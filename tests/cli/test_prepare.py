@@ -79,7 +79,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "out" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         answer = satrap("prepare", recipe, "--output", tmp_path / "out", "--processes", 1)
-    answer.assert_refused("another satrap prepare is at work in the output folder")
+    answer.assert_refused("another satrap prepare is using the output folder")
 
 
 @pytest.mark.cluster

@@ -39,7 +39,7 @@ def test_the_answer_is_waited_for(
 
 
 def test_nobody_waits_where_no_run_is_at_work(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run that could be asked"):
+    with pytest.raises(ConfigError, match="no run in this folder accepts requests"):
         ask(str(tmp_path), "list", as_json=False)
 
 

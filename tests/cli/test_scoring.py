@@ -78,7 +78,7 @@ def test_ids_that_were_never_trained_are_counted_and_warned_of(run: Path, tmp_pa
     for command in (["evaluate"], ["predict", "--output", tmp_path / "out.csv"]):
         answer = satrap(command[0], run, "--input", tmp_path / "other.csv", *command[1:])
         assert answer.code == 0
-        assert "most ids have never been trained: user 100%\n" in answer.err
+        assert "most ids are not in the model: user 100%\n" in answer.err
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz"])
@@ -100,7 +100,7 @@ def test_predict_refuses_to_overwrite_and_leaves_nothing_behind(run: Path, tmp_p
     (tmp_path / "out.csv").write_text("mine")
     satrap(*given, tmp_path / "out.csv").assert_refused("already exists", "out.csv")
     assert (tmp_path / "out.csv").read_text() == "mine"
-    satrap(*given, tmp_path / "out.xlsx").assert_refused("cannot tell the format")
+    satrap(*given, tmp_path / "out.xlsx").assert_refused("the format of the output")
     satrap(*given, tmp_path / "none" / "out.csv").assert_refused("does not exist")
     frame(10).assign(clicked_probability=1.0).to_csv(tmp_path / "new.csv", index=False)
     satrap(*given, tmp_path / "x.csv").assert_refused("already has a column 'clicked_probability'")
@@ -115,5 +115,5 @@ def test_from_more_than_half_on_unseen_ids_are_warned_of(capsys: pytest.CaptureF
     _warn_of_unseen({"user": 0.5, "item": 0.0})
     assert capsys.readouterr().err == ""
     _warn_of_unseen({"user": 0.51, "item": 0.5, "city": 0.75})
-    first = "warning: most ids have never been trained: user 51%, city 75%"
+    first = "warning: most ids are not in the model: user 51%, city 75%"
     assert capsys.readouterr().err.splitlines()[0] == first

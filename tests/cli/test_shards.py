@@ -69,7 +69,7 @@ def test_a_refusal_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_which_nothing_trains_is_refused(tmp_path: Path) -> None:
-    satrap("shards", "list", tmp_path).assert_refused("no run that could be asked", str(tmp_path))
+    satrap("shards", "list", tmp_path).assert_refused("no run in this folder accepts requests", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_search_prints_what_mattered_and_writes_the_best(
 def test_a_time_has_a_unit(given: str) -> None:
     answer = satrap("tune", "recipe.yaml", "--time", given)
     assert answer.code == 2
-    assert "is no time such as 90s, 30m, 2h or 1d" in answer.err
+    assert "is not a time such as 90s, 30m, 2h or 1d" in answer.err
 
 
 def test_a_misspelt_key_is_one_error(tmp_path: Path) -> None:

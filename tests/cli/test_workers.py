@@ -29,8 +29,8 @@ def test_the_run_is_asked_for_so_many(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_one_clear_error(tmp_path: Path) -> None:
-    error = ConfigError("this run cannot go on with 3 workers", fix="give another number")
+    error = ConfigError("this run cannot continue with 3 workers", fix="give another number")
     answer, _ = asked(tmp_path, error, tmp_path, 3, command="workers")
-    answer.assert_refused("cannot go on with 3 workers", "give another number")
-    satrap("workers", tmp_path / "none", 3).assert_refused("no run that could be asked")
+    answer.assert_refused("cannot continue with 3 workers", "give another number")
+    satrap("workers", tmp_path / "none", 3).assert_refused("no run in this folder accepts requests")
     assert "0 is not in the range" in satrap("workers", tmp_path, 0).err

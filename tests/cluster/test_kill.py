@@ -105,7 +105,7 @@ def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_p
         os.kill(run.roles["loader 1"], signal.SIGKILL)
         answer = run.answer()
         answer.assert_refused("loader 1 was killed by SIGKILL", f"process {run.roles['loader 1']}", code=1)
-        assert "it is started again (restart 3 of 3)" in answer.err
+        assert "restarting it (restart 3 of 3)" in answer.err
         assert run.left() == []
 
 

@@ -103,7 +103,7 @@ def test_pods_that_are_killed_come_back_and_lose_nothing(room: Path, code: Path,
         shard.process.kill()
         shard.process.wait()
         cluster.start(shard.name)  # as a StatefulSet does
-        signs = {"journal": (shard, "recovering from"), "snapshot": (train, "start again from the snapshot")}
+        signs = {"journal": (shard, "recovering from"), "snapshot": (train, "restart from the snapshot")}
         pod, sign = signs[durability]
         assert eventually(lambda: sign in cluster.log(pod.name)), cluster.log(train.name)
         before = newest()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 SETTINGS = ["training.epochs=30", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
 JOURNAL = "checkpoint.durability=journal"
-AGAIN = "all workers start again from"
+AGAIN = "all workers restart from"
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_workers_and_shards_without_a_journal_begin_anew_and_the_move_can_be_ask
     where = Point(tmp_path, point)
     with Run(tmp_path, *SETTINGS, variables=where.variables) as run:
         added = add_and_kill(run, where, role, visit=visit)
-        assert "not all rows were moved: all workers start again" in added.err, run.log.read_text()
+        assert "not all rows were moved: all workers restart" in added.err, run.log.read_text()
         again = run.shards("add")
         assert [one["shard"] for one in again["shards"]] == [0, 1, 2]
         run.ended()

@@ -86,8 +86,8 @@ def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_text().count('"validation"') == 12
     said = run.with_suffix(".log").read_text()
     assert "worker 0 was killed by SIGKILL" in said
-    assert "all workers start again from the beginning" in said
-    assert "all workers start again from the snapshot of step" in said
+    assert "all workers restart from the beginning" in said
+    assert "all workers restart from the snapshot of step" in said
     assert "(restart 3 of 1000)" in said
 
 

@@ -145,4 +145,4 @@ def test_a_machine_that_does_not_see_the_run_folder_is_named(tmp_path: Path) -> 
         pytest.skip("no mounts of its own here")
     assert ran.returncode == 1
     assert "worker 1 on " in ran.stderr
-    assert "does not see the run folder" in ran.stderr
+    assert "cannot read the run folder" in ran.stderr

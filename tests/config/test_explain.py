@@ -47,8 +47,8 @@ def test_unknown_key_of_an_override(tmp_path: Path) -> None:
     [
         ("training.batch_size=3", "'batch_size' belongs to data;"),
         ("epochs=3", "'epochs' belongs to training;"),
-        ("features.price.dim=3", "'dim' is for ids: remove it"),
-        ("features.user.transform=log1p", "'transform' is for numbers: add numeric: true"),
+        ("features.price.dim=3", "'dim' is for categorical features: remove it"),
+        ("features.user.transform=log1p", "'transform' is for numeric features: add numeric: true"),
         ("data.weight=w", "'weight' belongs to the top level;"),
         ("model.name=dcnv2", ""),
     ],
@@ -71,7 +71,7 @@ def test_a_key_misspelt_and_misplaced_still_gets_a_hint(tmp_path: Path) -> None:
         ("data.batch_size=0", "data.batch_size must be at least 1, got 0"),
         ("data.batch_size=true", "data.batch_size must be a whole number, got true"),
         ("data.shuffle=1", "data.shuffle must be true or false, got 1"),
-        ("data.train=[3]", "data.train.0 must be a text, got 3"),
+        ("data.train=[3]", "data.train.0 must be a string, got 3"),
         ("data.format=xml", "data.format must be 'csv', 'tsv', 'parquet' or 'arrow', got 'xml'"),
         ("data.split.modulo=0", "data.split.modulo must be at least 1, got 0"),
         ("features.user.dim=wide", "features.user.dim must be a whole number, got 'wide'"),
@@ -151,11 +151,14 @@ def test_every_key_is_documented() -> None:
 @pytest.mark.parametrize(
     ("feature", "hint"),
     [
-        ("{transform: standardize}", "'transform' is for numbers: add numeric: true; "),
-        ("{missing: 1.0}", "'missing' is for numbers: add numeric: true; "),
-        ("{numeric: true, dim: 4}", "'dim' is for ids: remove it, or numeric: true; "),
-        ("{type: numeric}", "the kind is said by dim: 16 for ids, numeric: true for a number; "),
-        ("{kind: categorical, dim: 8}", "the kind is said by dim: 16 for ids, numeric: true for a number; "),
+        ("{transform: standardize}", "'transform' is for numeric features: add numeric: true; "),
+        ("{missing: 1.0}", "'missing' is for numeric features: add numeric: true; "),
+        (
+            "{numeric: true, dim: 4}",
+            "'dim' is for categorical features: remove it, or remove numeric: true; ",
+        ),
+        ("{type: numeric}", "give the kind with dim: 16 for ids, numeric: true for a number; "),
+        ("{kind: categorical, dim: 8}", "give the kind with dim: 16 for ids, numeric: true for a number; "),
         ("{dmi: 4}", "did you mean 'dim'? "),
     ],
 )

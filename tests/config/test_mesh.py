@@ -1,4 +1,4 @@
-"""The number of workers follows the mesh, and some keys do not go with it."""
+"""The number of workers follows the mesh, and some keys cannot be combined with it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_given_another_number_it_is_an_error(tmp_path: Path, mesh: dict[str, int
 def test_keys_that_do_not_go_with_a_divided_network(tmp_path: Path, mesh: str, other: str) -> None:
     error = refused(tmp_path, SERVERS, "cluster.workers=2", mesh, other)
     key = other.split("=")[0]
-    assert error.what == f"{key} does not go with {mesh.split('=')[0]}"
+    assert error.what == f"{key} cannot be combined with {mesh.split('=')[0]}"
     assert error.where == f"--set {key}"
 
 
@@ -78,7 +78,7 @@ def test_keys_that_do_not_go_with_a_divided_network(tmp_path: Path, mesh: str, o
 def test_keys_that_do_not_go_with_tensor_alone(tmp_path: Path, other: list[str]) -> None:
     exchange = "cluster.exchange=collective" if "training.lookahead=2" in other else SERVERS
     error = refused(tmp_path, exchange, "dense.mesh.tensor=2", *other)
-    assert error.what.endswith("does not go with dense.mesh.tensor")
+    assert error.what.endswith("cannot be combined with dense.mesh.tensor")
 
 
 def test_the_size_of_a_shard_divides_the_copies(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mesh", ["dense.mesh.tensor=2", "dense.mesh.pipeline=2"])
 def test_divided_networks_are_not_translated(tmp_path: Path, mesh: str) -> None:
     error = refused(tmp_path, SERVERS, mesh, "dense.compile=true")
-    assert error.what == f"dense.compile does not go with {mesh.removesuffix('=2')}"
+    assert error.what == f"dense.compile cannot be combined with {mesh.removesuffix('=2')}"
 
 
 def test_copies_of_stages_may_share_their_weights(tmp_path: Path) -> None:

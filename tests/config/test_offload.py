@@ -14,12 +14,15 @@ SERVERS = "cluster.exchange=servers"
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["{optimizer: disk, folder: /ssd}", "training.mode=async"], "does not go with training.mode: async"),
+        (
+            ["{optimizer: disk, folder: /ssd}", "training.mode=async"],
+            "cannot be combined with training.mode: async",
+        ),
         (["{optimizer: cpu}"], "with optimizer: cpu has no effect on training.device: cpu"),
         (["{optimizer: disk}"], "with optimizer: disk needs a folder"),
         (
             ["{optimizer: cpu, folder: /ssd}", "training.device=cuda"],
-            "with optimizer: cpu needs no folder",
+            "with optimizer: cpu takes no folder",
         ),
     ],
 )
@@ -50,7 +53,7 @@ def test_an_offload_that_cannot_be(tmp_path: Path, settings: list[str], what: st
 )
 def test_what_does_not_go_with_weights_off_the_device(tmp_path: Path, settings: list[str], what: str) -> None:
     error = refused(tmp_path, "dense.offload={optimizer: disk, folder: /d, weights: true}", *settings)
-    assert error.what == f"dense.offload with weights: true does not go with {what}"
+    assert error.what == f"dense.offload with weights: true cannot be combined with {what}"
     assert error.where == "--set dense.offload"
 
 

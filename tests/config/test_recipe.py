@@ -179,10 +179,10 @@ def test_impossible_values_name_the_line(tmp_path: Path, text: str, what: str, w
     ("override", "what"),
     [
         ("data.validation=v.csv", "data.split.validation and data.validation are both given"),
-        ("data.split.test=[10]", "names part 10, but parts are 0 to 9"),
+        ("data.split.test=[10]", "names part 10, but the parts are 0 to 9"),
         ("data.split.test=[8]", "data.split names a part twice"),
         ("data.split={modulo: 2, validation: [0], test: [1]}", "data.split leaves no rows for training"),
-        ("data.split={column: at}", "data.split names no time"),
+        ("data.split={column: at}", "data.split has no time"),
         ("data.split={}", "'modulo' is missing"),
         ("data.split={column: at, modulo: 2}", "modulo"),
     ],
@@ -201,7 +201,7 @@ def test_a_global_batch_is_divided_among_the_workers(tmp_path: Path) -> None:
     ):
         assert loaded(tmp_path, *servers, *settings).sections.batch_size == size
     error = refused(tmp_path, *servers, "cluster.workers=7")
-    assert "120, which 7 workers cannot divide equally" in error.what
+    assert "120, which is not divisible by 7 workers" in error.what
     assert "multiple of 7" in error.fix
 
 
@@ -233,7 +233,7 @@ def test_tables_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "again.yaml").write_text(to_yaml(recipe.resolved()), encoding="utf-8")
     assert load(tmp_path / "again.yaml").sections.tables == recipe.sections.tables
     for override, what, fix in (
-        ("tables.usr.dtype=float16", "tables names 'usr', which is no table", "did you mean 'user'?"),
+        ("tables.usr.dtype=float16", "tables names the unknown table 'usr'", "did you mean 'user'?"),
         ("tables.user.dtyp=float16", "unknown key 'dtyp' in tables.user", "did you mean 'dtype'?"),
         ("tables.user.optimizer={name: sgd}", "key 'lr' is missing in tables.user.optimizer", "add lr"),
         ("tables.user.optimizer={name: sgdd, lr: 1}", "tables.user.optimizer.name cannot be 'sgdd'", "'sgd'"),

@@ -35,12 +35,12 @@ def test_origins_cover_the_resolved_recipe(tmp_path: Path) -> None:
 
 def test_reference_explains_sections_and_keys() -> None:
     text = reference()
-    assert "  batch_size: whole number, default 4096\n      Samples per step." in text
+    assert "  batch_size: whole number, default 4096\n      Samples per step and worker;" in text
     assert "features.<name>  (Numeric)" in text
     training = reference("training")
     assert training.startswith("training\n")
     assert "batch_size" not in training
-    with pytest.raises(ConfigError, match="no section 'trainin'"):
+    with pytest.raises(ConfigError, match="unknown section 'trainin'"):
         reference("trainin")
 
 

@@ -86,7 +86,7 @@ def test_a_key_twice_names_both_places(tmp_path: Path) -> None:
         ("- a\n- b\n", "must be a mapping", None),
         ("", "must be a mapping", None),
         ("a: 1\n<<: {b: 2}\n", "merge keys are not supported", 2),
-        ("? [a, b]\n: 1\n", "keys must be plain words", 1),
+        ("? [a, b]\n: 1\n", "keys must be plain strings", 1),
         ("a: !!int x\n", "cannot read the value", 1),
         ("a: !!python/name:os.system x\n", "cannot read the value", 1),
         ("a: 1\n--- \nb: 1\n", "not valid YAML", 2),
@@ -127,7 +127,7 @@ def test_what_is_no_recipe_is_not_read(tmp_path: Path, what: str) -> None:
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)
-    with pytest.raises(ConfigError, match="at most" if what == "long" else "no regular file") as caught:
+    with pytest.raises(ConfigError, match="at most" if what == "long" else "not a regular file") as caught:
         read(path)
     assert caught.value.where == str(path)
 
@@ -234,14 +234,14 @@ def test_values_as_errors_show_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a:\n  b: 1\n c: 2\n", "not indented like those around it"),
+        ("a:\n  b: 1\n c: 2\n", "not indented like the lines around it"),
         ("a: b: c\n", "a second ':' on the line"),
         ("a: 1\nb\nc: 2\n", "a key without ':'"),
-        ("a: [1, 2\nb: 3\n", "has no ]"),
-        ("a: {b: 1\nc: 3\n", "has no }"),
+        ("a: [1, 2\nb: 3\n", "lacks its ]"),
+        ("a: {b: 1\nc: 3\n", "lacks its }"),
         ("a:\n\tb: 1\n", "a tab"),
         ("a: 'x\n", "a quote that is not closed"),
-        ("a: *x\n", "alias that is defined nowhere"),
+        ("a: *x\n", "this alias is not defined"),
         ("- a\nb: 1\n", "not indented"),
         ("a: 1\n--- \nb: 1\n", "one mapping"),
     ],

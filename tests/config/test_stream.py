@@ -1,4 +1,4 @@
-"""Recipes that train on a log of events: what they need, and what does not go with one."""
+"""Recipes that train on a log of events: what they need, and what cannot be combined with one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_reads_rows_in_another_way_does_not_go_with_it(
     tmp_path: Path, settings: list[str], key: str
 ) -> None:
     error = refused(tmp_path, *settings, text=STREAM)
-    assert error.what == f"{key} does not go with data.stream"
+    assert error.what == f"{key} cannot be combined with data.stream"
     assert error.where is not None
     assert key in error.where
 
@@ -53,7 +53,7 @@ def test_what_reads_rows_in_another_way_does_not_go_with_it(
             STREAM.replace("{folder: log}", "{folder: a, redis: {url: b, streams: c}}"),
             "data.stream names 2 logs",
         ),
-        (TEXT.replace("  train: rows.csv\n", "  batch_size: 5\n"), "the recipe names no training rows"),
+        (TEXT.replace("  train: rows.csv\n", "  batch_size: 5\n"), "the recipe has no training rows"),
         (TEXT + "  follow: true\n", "training.follow needs data.stream"),
     ],
 )

@@ -14,13 +14,13 @@ FROZEN = TEXT + "tables:\n  user: {frozen: true, rows: users.npz}\n"
 @pytest.mark.parametrize(("key", "value"), [("optimizer", "{name: sgd, lr: 1}"), ("initial_scale", "0.1")])
 def test_a_frozen_table_has_nothing_that_changes_rows(key: str, value: str, tmp_path: Path) -> None:
     error = refused(tmp_path, f"tables.user.{key}={value}", text=FROZEN)
-    assert error.what == f"tables.user.{key} does not go with frozen: true"
+    assert error.what == f"tables.user.{key} cannot be combined with frozen: true"
     assert error.where == f"--set tables.user.{key}"
 
 
 def test_a_frozen_table_needs_rows(tmp_path: Path) -> None:
     error = refused(tmp_path, "tables.user.rows=", text=FROZEN)
-    assert error.what == "tables.user is frozen, and has no rows"
+    assert error.what == "tables.user is frozen, but has no file of rows"
     assert "recipe.yaml:14" in error.where
 
 
@@ -120,7 +120,7 @@ def test_budgets_of_all_tables_may_be_all_of_the_memory(tmp_path: Path) -> None:
 def test_a_frozen_table_may_have_a_budget_but_no_admission(tmp_path: Path) -> None:
     loaded(tmp_path, "tables.user.memory=1MiB", "tables.user.eviction=null", text=FROZEN)
     error = refused(tmp_path, "tables.user.admission={min_count: 2}", text=FROZEN)
-    assert error.what == "tables.user.admission does not go with frozen: true"
+    assert error.what == "tables.user.admission cannot be combined with frozen: true"
 
 
 @pytest.mark.parametrize(("memory", "good"), [("4194303", True), ("4194304", False), ("4194305", False)])

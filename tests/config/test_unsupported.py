@@ -20,18 +20,18 @@ def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
 
 def test_a_worker_has_at_most_one_loader(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.workers=2", "cluster.loaders=3")
-    assert error.what == "cluster.loaders is 3, but there are 2 workers"
+    assert error.what == "cluster.loaders is 3, but cluster.workers is 2"
     assert error.where == "--set cluster.loaders"
 
 
 def test_a_worker_has_at_most_one_embedding_worker_and_then_no_clip_norm(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.embedding_workers=2")
-    assert error.what == "cluster.embedding_workers is 2, but there are 1 workers"
+    assert error.what == "cluster.embedding_workers is 2, but cluster.workers is 1"
     assert error.where == "--set cluster.embedding_workers"
     for key, value in (("training.clip_norm", 1), ("dense.microbatches", 2)):
         both = ("cluster.embedding_workers=1", f"{key}={value}")
         error = refused(tmp_path, "cluster.exchange=servers", *both)
-        assert error.what == f"{key} does not go with cluster.embedding_workers"
+        assert error.what == f"{key} cannot be combined with cluster.embedding_workers"
 
 
 def test_a_journal_needs_shard_servers(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
     tmp_path: Path, key: str, value: str
 ) -> None:
     error = refused(tmp_path, "cluster.exchange=collective", "cluster.workers=2", f"{key}={value}")
-    assert error.what == f"{key} does not go with cluster.exchange: collective"
+    assert error.what == f"{key} cannot be combined with cluster.exchange: collective"
     assert error.where == f"--set {key}"
     sections = loaded(tmp_path, "cluster.exchange=collective", "cluster.workers=3").sections
     assert (sections.cluster.servers, sections.holders) == (0, 3)
@@ -84,7 +84,7 @@ model: {name: dnn}
 def test_numbers_alone_need_no_shards(tmp_path: Path, key: str, others: list[str]) -> None:
     error = refused(tmp_path, key, *others, text=NUMBERS)
     name = key.partition("=")[0]
-    assert error.what == f"{name} does not go with features that are all numbers"
+    assert error.what == f"{name} cannot be combined with a recipe without categorical features"
     assert (error.where, error.fix.partition(";")[0]) == (f"--set {name}", "remove the key")
 
 
@@ -135,12 +135,15 @@ def test_placements_go_with_workers_that_hold_the_rows_and_rows_that_stay(
     tmp_path: Path, key: str, value: str, others: list[str], with_: str
 ) -> None:
     error = refused(tmp_path, f"cluster.{key}={value}", *others)
-    assert (error.what, error.where) == (f"cluster.{key} does not go with {with_}", f"--set cluster.{key}")
+    assert (error.what, error.where) == (
+        f"cluster.{key} cannot be combined with {with_}",
+        f"--set cluster.{key}",
+    )
 
 
 def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     error = refused(tmp_path, *HELD, "cluster.placements={usr: replicated}")
-    assert error.what == "cluster.placements names 'usr', which is no table"
+    assert error.what == "cluster.placements names the unknown table 'usr'"
     assert error.fix.startswith("tables: ")
     assert "user" in error.fix
     cluster = loaded(tmp_path, *HELD, "cluster.placements={user: replicated}").sections.cluster
@@ -151,7 +154,10 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     loaded(tmp_path, *HELD, f"cluster.placements={HOT}", EVICTS, "tables.user.eviction=null")
     loaded(tmp_path, *HELD, f"cluster.placements={HOT}", "tables.genres.memory=1GiB")
     mixed = ["cluster.placement=auto", "cluster.placements={user: replicated}", EVICTS]
-    assert refused(tmp_path, *HELD, *mixed).what == "cluster.placements does not go with embedding.eviction"
+    assert (
+        refused(tmp_path, *HELD, *mixed).what
+        == "cluster.placements cannot be combined with embedding.eviction"
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,14 +177,14 @@ def test_lookahead_is_refused_where_it_could_not_be_exact(
     key: str, values: list[str], tmp_path: Path
 ) -> None:
     error = refused(tmp_path, "training.lookahead=2", *values)
-    assert error.what == f"{key} does not go with training.lookahead"
+    assert error.what == f"{key} cannot be combined with training.lookahead"
     assert loaded(tmp_path, "training.lookahead=2", SYNC).sections.training.lookahead == 2
 
 
 def test_short_gradients_of_the_network_need_the_cpu(tmp_path: Path) -> None:
     for device in ("cuda", "cuda:1"):
         error = refused(tmp_path, f"training.device={device}", "cluster.wire.dense=int8")
-        assert error.what == f"cluster.wire.dense: int8 does not go with training.device: {device}"
+        assert error.what == f"cluster.wire.dense: int8 cannot be combined with training.device: {device}"
         assert error.where == "--set cluster.wire.dense"
     for dense in ("float32", "powersgd", "sign"):
         loaded(tmp_path, "training.device=cuda", f"cluster.wire.dense={dense}")
@@ -202,10 +208,22 @@ def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "what", "why"),
     [
-        (["cluster.exchange=local"], "cluster.exchange does not go with cluster.addresses", "shard servers"),
-        (["cluster.shards=3"], "cluster.shards does not go with cluster.addresses", "there are 2 addresses"),
-        (["checkpoint.durability=journal"], "checkpoint.durability does not go", "gives it a journal"),
-        (["cluster.addresses=[a:1, a:1]"], "cluster.addresses does not go", "a shard is named twice"),
+        (
+            ["cluster.exchange=local"],
+            "cluster.exchange cannot be combined with cluster.addresses",
+            "shard servers",
+        ),
+        (
+            ["cluster.shards=3"],
+            "cluster.shards cannot be combined with cluster.addresses",
+            "there are 2 addresses",
+        ),
+        (["checkpoint.durability=journal"], "checkpoint.durability cannot be combined", "their own journals"),
+        (
+            ["cluster.addresses=[a:1, a:1]"],
+            "cluster.addresses cannot be combined",
+            "an address is given twice",
+        ),
     ],
 )
 def test_shards_that_run_already_are_all_there_are(
@@ -238,7 +256,7 @@ def test_what_only_ray_needs_is_refused_without_it(tmp_path: Path) -> None:
 def test_workers_on_gpus_ask_ray_for_them(tmp_path: Path) -> None:
     ray = ("cluster.exchange=servers", "cluster.launcher=ray", "training.device=cuda")
     error = refused(tmp_path, *ray)
-    assert error.what == "training.device is cuda, but workers ask Ray for no GPU"
+    assert error.what == "training.device is cuda, but cluster.resources.worker.gpu is below 1"
     assert error.fix == "set cluster.resources.worker.gpu to 1"
     assert loaded(tmp_path, *ray, "cluster.resources.worker.gpu=1.0").sections.training.device == "cuda"
 

@@ -96,9 +96,9 @@ def test_whole_panels() -> None:
     assert {panel["title"] for panel in panels if panel["fieldConfig"]["defaults"]["custom"] != plain} == {
         "Time of a worker, by stage",
         "Rows",
-        "Answers of servers, per second",
+        "Responses of servers per second",
         "Time of a server, by stage",
-        "Time of an answer, by stage",
+        "Time of a response, by stage",
     }
     assert panels[3]["fieldConfig"]["defaults"]["custom"] == {
         "lineWidth": 1,
@@ -113,7 +113,8 @@ def test_whole_panels() -> None:
         "id": 6,
         "type": "timeseries",
         "title": "Staleness",
-        "description": "Updates that a lookup did not see: the worker's own, and those of others.",
+        "description": "Updates that a lookup did not see: the worker's own updates, and updates of other "
+        "workers.",
         "datasource": SOURCE,
         "gridPos": {"x": 16, "y": 8, "w": 8, "h": 8},
         "fieldConfig": {"defaults": {"unit": "short", "custom": plain}, "overrides": []},

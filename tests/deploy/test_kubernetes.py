@@ -33,7 +33,7 @@ def test_texts_of_several_lines_stay_readable(tmp_path: Path) -> None:
 
 
 KEY = [
-    "# once, before: the key of the cluster, which these manifests name and do not hold",
+    "# once, before: the key of the cluster, which is not part of these manifests",
     "#   satrap key cluster.key",
     "#   kubectl create secret generic run-key --from-file=cluster.key",
 ]
@@ -42,7 +42,7 @@ USE = [
     "# watch:  kubectl logs -f job/run-train",
     "# result: folder run in the volume of claim run-run",
 ]
-SHARDS = ["# after the job, shards still run: kubectl delete statefulset run-shard"]
+SHARDS = ["# after the job, the shards keep running; delete them: kubectl delete statefulset run-shard"]
 RAY = ["cluster.launcher=ray", "cluster.exchange=servers"]
 
 

@@ -79,7 +79,7 @@ def test_own_code_lies_beside_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "nets/helper.py").unlink()
     (tmp_path / "nets/helper").mkdir()
     (tmp_path / "nets/helper/__init__.py").write_text("")
-    with pytest.raises(ConfigError, match="cannot lie in one folder with the recipe"):
+    with pytest.raises(ConfigError, match="cannot be in the same folder as the recipe"):
         made(path, *NEEDED)
 
 
@@ -92,7 +92,7 @@ def test_all_that_is_missing_is_one_error(tmp_path: Path) -> None:
     said = str(caught.value)
     for part in ("4 reasons", "embedding.memory is not set", "checkpoint.every_steps is not set"):
         assert part in said
-    for part in ("checkpoint.url is not set", "data.train is a path of this machine", "(4) name a URL"):
+    for part in ("checkpoint.url is not set", "data.train is a path of this machine", "(4) use a URL"):
         assert part in said
     assert len(said.splitlines()) == 4
     done = [*servers, *NEEDED, "checkpoint.url=s3://b/run", "data.train=s3://b/rows.csv"]
@@ -111,12 +111,12 @@ def test_all_that_is_missing_is_one_error(tmp_path: Path) -> None:
         (
             [*SERVERS, "training.device=cuda", "cluster.workers=64"],
             "data",
-            "64 workers on cuda need as many GPUs in one pod",
+            "64 workers on cuda need 64 GPUs in one pod",
         ),
         (
             [*NEEDED, "cluster.exchange=servers", 'cluster.addresses=["h:1"]'],
             "data",
-            "cluster.addresses names shards that run already",
+            "cluster.addresses names running shards",
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_shards_must_see_where_snapshots_are(tmp_path: Path) -> None:
 def test_paths_leave_no_volume(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
     path.write_text(path.read_text().replace("rows.csv", "../rows.csv"))
-    with pytest.raises(ConfigError, match="which has paths relative to its root"):
+    with pytest.raises(ConfigError, match="by paths relative to its root"):
         made(path, *NEEDED)
 
 

@@ -8,7 +8,7 @@ from satrap.errors import ConfigError
 
 @pytest.mark.parametrize("name", ["", "A", "1st", "a_b", "a-", "a.b", "a" * 41])
 def test_names_that_kubernetes_refuses(name: str) -> None:
-    with pytest.raises(ConfigError, match="Kubernetes takes no object of the name"):
+    with pytest.raises(ConfigError, match="is not a valid name in Kubernetes"):
         Request(name=name, image="satrap:1")
 
 

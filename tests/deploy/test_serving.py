@@ -106,7 +106,7 @@ def test_the_command_is_one_that_satrap_knows(recipe: Path) -> None:
     assert container["command"][:3] == ["satrap", "serve", "/srv/satrap/run/run"]
     done = CliRunner().invoke(serve, container["command"][2:])
     assert isinstance(done.exception, ConfigError)
-    assert "no recipe.yaml" in str(done.exception)
+    assert "recipe.yaml is missing" in str(done.exception)
     wrong = CliRunner().invoke(serve, [*container["command"][2:], "--drian", "1"])
     assert wrong.exit_code == 2
 
@@ -140,14 +140,14 @@ def test_the_head_says_how_to_make_the_key(recipe: Path) -> None:
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "#   satrap key serve.key" in head
     assert "#   kubectl -n ml create secret generic run-serve --from-file=serve.key" in head
-    assert "# scores: http://run-serve:8000/v1/score, once the run has published something" in head
+    assert "# scores: http://run-serve:8000/v1/score, after the run has published its first version" in head
     head = kserve(load(recipe, NEEDED), Request(**ASKED)).splitlines()  # type: ignore[arg-type]
     assert "#   kubectl create secret generic run-serve --from-file=serve.key" in head
-    assert "# it serves folder run in the volume of claim run-run" in head
+    assert "# serves folder run in the volume of claim run-run" in head
 
 
 def test_servers_that_would_see_no_run_are_refused(recipe: Path) -> None:
-    with pytest.raises(ConfigError, match=r"servers see no volume.*\n.*--servers\n.*\n.*--shared"):
+    with pytest.raises(ConfigError, match=r"servers cannot mount the volume.*\n.*--servers\n.*\n.*--shared"):
         servers(recipe, shared=False)
 
 
@@ -155,7 +155,7 @@ def test_kserve_needs_the_memory_and_a_server(recipe: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedding.memory is not set\n.*\n.*\n.*--server-memory"):
         kserve(load(recipe), Request(**ASKED))  # type: ignore[arg-type]
     kserve(load(recipe), Request(**(ASKED | {"server_memory": 1 << 30})))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="needs a server"):
+    with pytest.raises(ConfigError, match="needs at least one server"):
         service(recipe, servers=0)
 
 

@@ -24,11 +24,11 @@ def test_a_folder_that_does_not_exist_yet_is_tested_above_and_left_as_it_was(tmp
     ("free", "speed", "skew", "level", "word"),
     [
         (1 << 40, 1e9, 0, "ok", "free"),
-        (1 << 35, 1e9, 0, "error", "are to be used"),
+        (1 << 35, 1e9, 0, "error", "are needed"),
         (1 << 40, 1e6, 0, "warning", "slow"),
         (1 << 40, 1e9, -5, "warning", "-5 s off"),
         (1 << 36, 50e6, 2.0, "ok", "free"),
-        ((1 << 36) - 1, 1e9, 0, "error", "but 64 GiB are to be used"),
+        ((1 << 36) - 1, 1e9, 0, "error", "but 64 GiB are needed"),
         (1 << 36, 49e6, 0, "warning", "slow"),
         (1 << 36, 1e9, 2.1, "warning", "+2 s off"),
     ],

@@ -34,7 +34,7 @@ def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path), ["embedding.memory=4GiB"])
     found = [requirements.tables(recipe, limit) for limit in (5 * GIB, 5 * GIB - 1, 4 * GIB, 4 * GIB - 1)]
     assert [one.level for one in found] == ["ok", "warning", "warning", "error"]
-    assert found[0].found == "4.0 GiB for all tables of 5.0 GiB: about 76,695,845 of the widest rows"
+    assert found[0].found == "4.0 GiB of 5.0 GiB for all tables: about 76,695,845 of the widest rows"
     assert [one.fix for one in found] == [
         "",
         "set embedding.memory to at most 4095MiB",
@@ -47,7 +47,10 @@ def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
 
 def test_budgets_of_all_tables_are_the_memory(tmp_path: Path) -> None:
     given = ["tables.user.memory=5GiB", "tables.item.memory=4GiB"]
-    assert "9.0 GiB for all tables" in requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB).found
+    assert (
+        "9.0 GiB of 80 GiB for all tables"
+        in requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB).found
+    )
     assert "no limit" in requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB).found
 
 
@@ -118,10 +121,10 @@ def test_each_process_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     processes = ["exchange=servers", "workers=1", "shards=2", "loaders=1", "embedding_workers=1"]
     servers = [f"cluster.{one}" for one in processes]
     for first, given, text in (
-        (7000, [], "1 from 7000 on are free"),
+        (7000, [], "1 free, from 7000 on"),
         (7001, [], "not free on 127.0.0.1: 7001"),
-        (7002, [], "1 from 7002 on are free"),
-        (6996, servers, "5 from 6996 on are free"),
+        (7002, [], "1 free, from 7002 on"),
+        (6996, servers, "5 free, from 6996 on"),
         (6997, servers, "not free on 127.0.0.1: 7001"),
     ):
         recipe = load(make_recipe(tmp_path), [f"cluster.metrics_port={first}", *given])
@@ -134,7 +137,7 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for wanted, level in (("cuda", "ok"), ("cuda:1", "ok"), ("cuda:2", "error")):
         recipe = load(make_recipe(tmp_path), [f"training.device={wanted}"])
         found = requirements.device(recipe)
-        assert (found.level, "PyTorch does not see it" in found.found) == (level, level == "error")
+        assert (found.level, "PyTorch does not see this device" in found.found) == (level, level == "error")
     for flags, precision, level in (
         ([], "float32", "ok"),
         ([], "bfloat16", "warning"),
@@ -161,7 +164,7 @@ def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = list(requirements.data(load(recipe)))
     assert levels(found) == {"train rows": "ok", "validation rows": "error", "test rows": "error"}
     none = f"no rows are left after the row split: {tmp_path / 'rows.csv'}"
-    assert [one.found for one in found] == ["the first ones can be read", none, none]
+    assert [one.found for one in found] == ["the first rows can be read", none, none]
 
     def unreadable(*_: object) -> None:
         raise OSError("a broken disk")
@@ -169,5 +172,5 @@ def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(requirements, "open_part", unreadable)
     found = list(requirements.data(load(recipe)))
     assert {(one.level, one.found, one.fix) for one in found} == {
-        ("error", "they cannot be read: a broken disk", "check path and permissions")
+        ("error", "the rows cannot be read: a broken disk", "check path and permissions")
     }

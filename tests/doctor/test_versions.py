@@ -32,7 +32,7 @@ def test_what_is_missing_or_does_not_fit_is_named() -> None:
     ]
     assert version("torch") in found[2].found
     assert (found[0].found, found[0].fix) == (f"Python is {platform.python_version()}", "use Python >=3.99")
-    assert found[1].found == "it is not installed"
+    assert found[1].found == "not installed"
     assert found[1].fix == "pip install 'no-such-library>=1'"
 
 

@@ -237,7 +237,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.mark.parametrize(
     ("name", "there", "said"),
     [
-        ("network.onnx", None, r"cannot tell the format .*\n.*\.pt2"),
+        ("network.onnx", None, r"the format of the output .*\n.*\.pt2"),
         ("network.pt2", "network.pt2", "already exists"),
         ("network.pt2", "network.json", "already exists"),
         ("no/network.pt2", None, "folder of the output does not exist"),

@@ -21,19 +21,19 @@ def test_a_role_is_what_it_reported() -> None:
     role.heard(Ready("h:2"))
     role.heard(Ended(-9))
     assert (role.moved, role.killed, role.ending) == (True, True, "was killed by SIGKILL")
-    assert role.traces == "process 7; its last lines: " + " | ".join(
+    assert role.traces == "process 7; last lines: " + " | ".join(
         f"line {n}" for n in range(9 - TAIL_LINES, 9)
     )
 
 
 def test_a_role_that_has_said_little() -> None:
     role = RoleState("shard 0", "h:1")
-    assert (role.killed, role.moved, role.traces) == (False, False, "; it logged nothing")
+    assert (role.killed, role.moved, role.traces) == (False, False, "; no log lines")
     role.heard(Ready("h:1"))
     assert (role.ready, role.moved) == (True, False)
     role.heard(Launched("process 7"))
     role.heard(Logged(""))
-    assert role.traces == "process 7; it logged nothing"
+    assert role.traces == "process 7; no log lines"
     for code, killed in ((0, False), (1, False), (-1, True)):
         role.heard(Ended(code))
         assert role.killed == killed

@@ -31,7 +31,7 @@ def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
     longer = recipe.changed({("training", "epochs"): 3})
     folder, longer = opened(longer, str(tmp_path / "run"), resume=True, name="", notice=print)
     prepared(longer, folder, resume=True, notice=said.append)
-    assert re.match(r"going on after step \d+, in pass 2: ", said[1])
+    assert re.match(r"resuming after step \d+, in epoch 2: ", said[1])
 
 
 def test_a_new_run_does_not_take_over_the_snapshots_of_another(tmp_path: Path) -> None:
@@ -39,5 +39,5 @@ def test_a_new_run_does_not_take_over_the_snapshots_of_another(tmp_path: Path) -
     recipe = load(make_recipe(tmp_path, rows=frame(500)), [*SNAPSHOTS, place])
     launch.train(recipe, str(tmp_path / "run"))
     folder, again = opened(recipe, str(tmp_path / "other"), resume=False, name="", notice=print)
-    with pytest.raises(ConfigError, match="already holds snapshots of a run"):
+    with pytest.raises(ConfigError, match="already holds snapshots of another run"):
         prepared(again, folder, resume=False, notice=lambda _: None)

@@ -107,7 +107,7 @@ def test_another_model_by_an_override_leaves_out_arguments_of_the_files_model(tm
     path, said = make_recipe(tmp_path, text), list[str]()
     overrides = ["model.name=deepfm", "training.steps=2", "checkpoint.every_steps=1"]
     outcome = launch.train(load(path, overrides), str(tmp_path / "run"), notice=said.append)
-    assert "note: deepfm takes no cross_layers: left out of the recipe's model" in said
+    assert "note: deepfm has no argument cross_layers: removed from the recipe's model" in said
     assert outcome.folder.recipe().resolved()["model"] == {"name": "deepfm", "hidden": [8]}
     again = load(path, ["model.name=deepfm", "training.steps=4", "checkpoint.every_steps=1"])
     assert launch.train(again, str(tmp_path / "run"), resume=True).result.steps == 4

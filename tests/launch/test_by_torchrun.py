@@ -25,16 +25,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize(
     ("sets", "match"),
     [
-        ([], "cluster.exchange does not go with torchrun"),
+        ([], "cluster.exchange cannot be combined with torchrun"),
         (
             ["cluster.exchange=servers"],
-            "cluster.addresses is needed under torchrun.*\n.*\n.*\n.*satrap shard",
+            "cluster.addresses is required with torchrun.*\n.*\n.*\n.*satrap shard",
         ),
         (["cluster.exchange=collective", "cluster.workers=4"], "torchrun has started 2 processes"),
-        (["cluster.exchange=collective", "cluster.loaders=1"], "nobody starts loaders"),
+        (["cluster.exchange=collective", "cluster.loaders=1"], "torchrun does not start loaders"),
         (
             ["cluster.exchange=servers", "cluster.addresses=['127.0.0.1:1']", "cluster.embedding_workers=1"],
-            "nobody starts embedding workers",
+            "torchrun does not start embedding workers",
         ),
     ],
 )

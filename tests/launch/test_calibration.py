@@ -88,7 +88,7 @@ def test_an_interrupted_calibration_goes_on(
             found = calibrate(recipe, rounds=rounds, kept=kept, notice=said.append)
     assert (found, done) == (whole, order)
     assert said[0].startswith(f"calibrating: {len(order)} short runs; at least ")
-    assert f", {len(order) - 1} of which are done; at least 0:0" in "\n".join(said)
+    assert f", {len(order) - 1} already done; at least 0:0" in "\n".join(said)
     done, budget = [], 1
     for others, count in (([], 1), (["training.seed=5"], 2)):  # another recipe begins anew
         with suppress(KeyboardInterrupt):

@@ -306,7 +306,7 @@ def test_a_run_whose_loader_was_killed_leaves_the_same_model(tmp_path: Path) -> 
         observers=[killer],
         notice=said.append,
     )
-    assert any(f"process {killer.killed[0]}" in line and "started again" in line for line in said)
+    assert any(f"process {killer.killed[0]}" in line and "restarting it" in line for line in said)
     assert saved(tmp_path / "there") == saved(tmp_path / "here")
     assert there.test == here.test
 

@@ -20,7 +20,7 @@ WUKONG = "{name: wukong, layers: 2, hidden: [16]}"
     [
         ([], ""),
         (["cluster.workers=2"], ""),
-        (["dense.mesh={data: 2, tensor: 2}"], "mesh: 2 data x 2 tensor = 4 workers; divided layers: "),
+        (["dense.mesh={data: 2, tensor: 2}"], "mesh: 2 data x 2 tensor = 4 workers; sharded layers: "),
         (["dense.sharded=true", "cluster.workers=2"], "mesh: 2 data = 2 workers, weights in 2 parts"),
         (
             ["dense.mesh={pipeline: 2}", "model.hidden=[16, 6]"],
@@ -28,8 +28,8 @@ WUKONG = "{name: wukong, layers: 2, hidden: [16]}"
         ),
         (
             ["dense.mesh={pipeline: 2}", f"model={WUKONG}"],
-            "mesh: 1 data x 2 pipeline = 2 workers; "
-            "stages: bottom layers.0 (6,372) | layers.1 top.0 head (23,977)",
+            "mesh: 1 data x 2 pipeline = 2 workers; stages: bottom layers.0 (6,372) | layers.1 top.0 head "
+            "(23,977)",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_metrics_are_valid_json(tmp_path: Path) -> None:
 
 def test_open_wants_a_finished_run(tmp_path: Path) -> None:
     folder = RunFolder.claim(load(make_recipe(tmp_path)), tmp_path / "run")
-    with pytest.raises(ConfigError, match="it has no model"):
+    with pytest.raises(ConfigError, match="model is missing"):
         RunFolder.open(folder.path)
     folder.model.mkdir()
     assert RunFolder.open(folder.path).model == folder.model
@@ -116,7 +116,7 @@ def test_why_a_run_ended(tmp_path: Path) -> None:
 def test_one_process_is_at_work_in_a_folder(tmp_path: Path) -> None:
     with locked(tmp_path / "a" / "b", "search"):
         with (
-            pytest.raises(ConfigError, match="another search is at work in the output folder"),
+            pytest.raises(ConfigError, match="another search is using the output folder"),
             locked(tmp_path / "a" / "b", "search"),
         ):
             pass

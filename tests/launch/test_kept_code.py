@@ -221,7 +221,7 @@ def test_resuming_uses_the_copy_and_says_that_the_original_changed(tmp_path: Pat
     said: list[str] = []
     resumed = launch.train(load(path, overrides), str(tmp_path / "half/run"), resume=True, notice=said.append)
     assert resumed.result.metrics == whole.result.metrics
-    [note] = [line for line in said if "changed since" in line]
+    [note] = [line for line in said if "has changed; the run uses" in line]
     assert str(tmp_path / "half/my_model.py") in note
     assert note.endswith(str(tmp_path / "half/run/code/my_model.py"))
     assert "class: code/my_model.py:MyNet" in (tmp_path / "half/run/recipe.yaml").read_text()
@@ -232,7 +232,7 @@ def test_resuming_with_another_model_is_refused(tmp_path: Path) -> None:
     launch.train(load(path, ["training.steps=5", "checkpoint.every_steps=5"]), str(tmp_path / "run"))
     (tmp_path / "other.py").write_text(MODEL, encoding="utf-8")
     path.write_text(OWN.replace("my_model.py", "other.py"), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"not the run's: model.class differs"):
+    with pytest.raises(ConfigError, match=r"differs from the run's recipe in model\.class"):
         launch.train(load(path), str(tmp_path / "run"), resume=True)
 
 
@@ -241,7 +241,9 @@ def test_a_copy_that_was_changed_is_told(tmp_path: Path) -> None:
     assert kept_code.changed(folder.path) == []
     with (folder.code / "layers.py").open("a") as file:
         file.write("# changed\n")
-    assert kept_code.changed(folder.path) == [f"note: {folder.code}/layers.py is not what the run began with"]
+    assert kept_code.changed(folder.path) == [
+        f"note: {folder.code}/layers.py has changed since the run began"
+    ]
 
 
 def test_two_folders_of_code_keep_their_names_apart(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
     assert_near(saved(tmp_path / "four"), saved(tmp_path / "two"))
     assert four.test == pytest.approx(two.test, abs=1e-5)
     assert four.result.samples == two.result.samples
-    mesh = "mesh: 2 data x 2 tensor = 4 workers, weights in 2 parts; divided layers: deep.0 (alone)"
+    mesh = "mesh: 2 data x 2 tensor = 4 workers, weights in 2 parts; sharded layers: deep.0 (alone)"
     assert mesh in said
     assert launch.evaluate(four.folder)["auc"] == pytest.approx(four.test["auc"], abs=1e-6)
 
@@ -87,7 +87,7 @@ def test_a_run_in_stages_leaves_the_model_of_whole_networks(
     common = [*SERVERS, "training.mode=sync", "training.epochs=1", "model.hidden=[16, 6, 2]"]
     last = "deep.2 (102) | deep.4 (14) | head (3)" if "of 2" in words else "deep.2 deep.4 head (119)"
     words += f"stages: deep.0 (160) | {last}"
-    words += "; divided layers: deep.0 (alone), deep.2 (column), deep.4 (row)" * ("tensor" in mesh)
+    words += "; sharded layers: deep.0 (alone), deep.2 (column), deep.4 (row)" * ("tensor" in mesh)
     shares = f"cluster.workers={words[0]}"
     one = launch.train(load(path, [*common, shares]), str(tmp_path / "one"))
     settings = [*common, f"dense.mesh={mesh}", f"dense.sharded={sharded}", "dense.microbatches=3"]
@@ -155,7 +155,7 @@ def test_a_run_goes_on_over_another_mesh_and_in_one_process(tmp_path: Path) -> N
     tensor = [*common, *SERVERS, "dense.mesh.tensor=2", "dense.layout={deep.0: column, head: row}"]
     said = list[str]()
     launch.train(load(path, [*tensor, "training.epochs=1"]), str(tmp_path / "run"), notice=said.append)
-    assert "mesh: 1 data x 2 tensor = 2 workers; divided layers: deep.0 (column), head (row)" in said
+    assert "mesh: 1 data x 2 tensor = 2 workers; sharded layers: deep.0 (column), head (row)" in said
     shares = [*common, *SERVERS, "dense.mesh.data=2", "dense.sharded=true", "training.epochs=2"]
     launch.train(load(path, shares), str(tmp_path / "run"), resume=True)
     alone = launch.train(load(path, [*common, "training.epochs=3"]), str(tmp_path / "run"), resume=True)
@@ -185,5 +185,5 @@ def test_a_wrong_layout_is_refused_with_its_line(tmp_path: Path, layout: str, ma
 def test_what_a_network_computes_may_not_change_in_a_resume(tmp_path: Path) -> None:
     path = make_recipe(tmp_path, rows=frame(200))
     launch.train(load(path, ["checkpoint.every_steps=1", "training.epochs=1"]), str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=r"dense\.precision differs"):
+    with pytest.raises(ConfigError, match=r"differs from the run's recipe in dense\.precision"):
         launch.train(load(path, ["dense.precision=bfloat16"]), str(tmp_path / "run"), resume=True)

@@ -78,7 +78,9 @@ def test_a_table_that_is_bounded_by_itself_leaves_the_others_free(tmp_path: Path
     assert found.placements == {"user": "row_wise", "item": "replicated"}
     load_of = {table.name: table for table in found.workload.tables}
     assert load_of["user"].rows == (1 << 20) // load_of["user"].row_bytes
-    with pytest.raises(ConfigError, match=r"1,000,000,000 rows of table 'user' need .*, and it has 1\.0 MiB"):
+    with pytest.raises(
+        ConfigError, match=r"1,000,000,000 rows of table 'user' need .*, but tables\.user\.memory is 1\.0 MiB"
+    ):
         plan(load(path, [own[0], *held]), Facts(workers=2, rows={"user": 10**9}))
     both = ["tables.item.memory=3MiB", "tables.item.eviction={policy: lru}", *own[:2]]
     topology = plan(load(path, both), Facts(workers=2)).topology

@@ -34,7 +34,7 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
 
 def test_other_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCHEDSTAT", tmp_path / "none")
-    with pytest.raises(ConfigError, match="processor time of threads"):
+    with pytest.raises(ConfigError, match="CPU time of threads"):
         probe(make_recipe(tmp_path), [], 10)
 
 

@@ -37,7 +37,9 @@ def test_everything_comes_from_the_files_of_the_run(run: Path) -> None:
     assert found.scores is not None
     assert found.scores.part == "validation"
     assert found.scores.labels["clicked"].auc == pytest.approx(found.metrics["validation"]["auc"])
-    assert found.missing == ["Figures of steps: metrics.jsonl has none; it gets a line every 50 steps."]
+    assert found.missing == [
+        "Figures of steps are missing: metrics.jsonl has none; it gets a line every 50 steps."
+    ]
     assert said == [f"{run}: scoring the validation rows"]
 
 
@@ -83,7 +85,7 @@ def test_without_validation_rows_the_test_rows_are_scored_and_without_any_none(t
         launch.train(load(make_recipe(place, text), ["training.steps=2"]), str(place / "run"))
         found = report(str(place / "run"))
         assert (found.scores.part if found.scores else None) == part
-    assert any("names no validation or test rows" in text for text in found.missing)
+    assert any("has no validation or test rows" in text for text in found.missing)
 
 
 def test_missing_data_leaves_the_scores_out(tmp_path: Path) -> None:

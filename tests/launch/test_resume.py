@@ -53,7 +53,7 @@ def test_it_says_from_where_a_run_goes_on(tmp_path: Path, at: int, pass_: int, e
     launch.train(load(recipe), str(run), resume=True, notice=said.append)
     assert said[:2] == [
         "starting hybrid: one process",
-        f"going on after step {step}, in pass {pass_}: {100 * step:,} samples, "
+        f"resuming after step {step}, in epoch {pass_}: {100 * step:,} samples, "
         f"{evaluations}; snapshot: {run}/checkpoints/step-{step:08d}",
     ]
 
@@ -71,7 +71,7 @@ def test_more_epochs_may_be_asked_for(tmp_path: Path) -> None:
     recipe = restored(tmp_path)
     run = str(recipe.parent / "run")
     more = load(recipe, ["training.epochs=3", "training.patience="])
-    with pytest.raises(ConfigError, match=r"training\.patience differs"):
+    with pytest.raises(ConfigError, match=r"differs from the run's recipe in training\.patience"):
         launch.train(more, run, resume=True)
     outcome = launch.train(load(recipe, ["training.epochs=3"]), run, resume=True)
     assert outcome.result.steps == 48
@@ -80,7 +80,7 @@ def test_more_epochs_may_be_asked_for(tmp_path: Path) -> None:
 
 def test_another_recipe_is_refused(tmp_path: Path) -> None:
     recipe = restored(tmp_path)
-    with pytest.raises(ConfigError, match=r"is not the run's: data\.batch_size differs"):
+    with pytest.raises(ConfigError, match=r"differs from the run's recipe in data\.batch_size"):
         launch.train(load(recipe, ["data.batch_size=50"]), str(recipe.parent / "run"), resume=True)
 
 
@@ -133,7 +133,7 @@ def test_what_is_said_about_a_run_that_was_killed(tmp_path: Path) -> None:
 def test_a_new_run_does_not_write_among_snapshots_of_another(tmp_path: Path) -> None:
     place = f"checkpoint.url={tmp_path / 'there'}"
     recipe = killed(tmp_path, place)
-    with pytest.raises(ConfigError, match="already holds snapshots of a run"):
+    with pytest.raises(ConfigError, match="already holds snapshots of another run"):
         launch.train(load(recipe, [place]), str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
@@ -169,7 +169,7 @@ def test_a_command_that_is_repeated_starts_goes_on_and_ends(tmp_path: Path) -> N
     assert begun(load(path, ["training.epochs=3"]), str(run)) is True
     other = load(path, ["training.seed=2"])
     assert begun(other, str(run)) is True  # which is then refused: nothing is removed
-    with pytest.raises(ConfigError, match=r"training\.seed differs"):
+    with pytest.raises(ConfigError, match=r"differs from the run's recipe in training\.seed"):
         launch.train(other, str(run), resume=True)
 
 

@@ -131,7 +131,7 @@ def test_without_any_rows_to_score_evaluate_asks_for_them(tmp_path: Path) -> Non
     outcome = launch.train(recipe, str(tmp_path / "run"))
     assert (outcome.result.steps, outcome.result.stopped) == (3, "steps")
     assert "auc" not in outcome.metrics
-    with pytest.raises(ConfigError, match="no recipe names test or validation rows"):
+    with pytest.raises(ConfigError, match="the run's recipe has no test or validation rows"):
         launch.evaluate(outcome.folder)
     frame(100, seed=3).to_csv(tmp_path / "more.csv", index=False)
     assert 0 <= launch.evaluate(outcome.folder, [str(tmp_path / "more.csv")])["auc"] <= 1
@@ -161,9 +161,9 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
             launch.evaluate(folder, overrides=too_small)
         assert "no room for" in caught.value.why
         assert "--set embedding.memory=SIZE" in caught.value.fix
-    with pytest.raises(ConfigError, match=r"tables\.user\.dtype of a trained model cannot be set"):
+    with pytest.raises(ConfigError, match=r"tables\.user\.dtype cannot be changed for a trained model"):
         launch.evaluate(folder, overrides=["tables.user.dtype=float16"])
-    with pytest.raises(ConfigError, match=r"model\.name of a trained model cannot be set"):
+    with pytest.raises(ConfigError, match=r"model\.name cannot be changed for a trained model"):
         launch.evaluate(folder, overrides=["model.name=dnn"])
 
 
@@ -252,7 +252,7 @@ def test_a_folder_that_a_trainer_saved_scores_as_that_of_a_run(tmp_path: Path) -
     assert launch.evaluate(saved, rows) == pytest.approx(launch.evaluate(outcome.folder, rows), rel=1e-6)
     assert launch.evaluate(saved, rows, ["training.device=cpu"])["samples"] == 600
     assert launch.predict(saved, rows, tmp_path / "scores.csv") == 600
-    with pytest.raises(ConfigError, match="no recipe names test or validation rows") as caught:
+    with pytest.raises(ConfigError, match="the run's recipe has no test or validation rows") as caught:
         launch.evaluate(saved)
     assert caught.value.fix == "give the rows: --input FILE"
     again = Trainer.load(str(tmp_path / "saved"))

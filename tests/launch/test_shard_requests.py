@@ -90,7 +90,7 @@ def test_a_drained_shard_is_released_once_its_rows_have_gone() -> None:
     assert play.roles["shard 0"].aside
     assert play.requests.map.members == [1]
     [error] = replies(play.ask("drain", 1))
-    assert "the last shard stays" in str(error)
+    assert "the last shard cannot be drained" in str(error)
 
 
 def test_a_shard_that_left_gives_its_number_to_the_next_once_it_has_ended() -> None:
@@ -145,10 +145,10 @@ def test_what_is_under_way_is_given_up_with_the_workers_and_the_rest_with_the_ru
     play.roles["shard 2"].heard(Ready("h:9"))
     play.decide()
     play.ask("balance")
-    done = play.requests.give_up("all workers start again", play.roles)
+    done = play.requests.give_up("all workers restart", play.roles)
     assert without_words(done) == [GiveOrder(None), StopRole("shard 2", Stop.KILL)]
     assert play.roles["shard 2"].aside
-    assert "not all rows were moved: all workers start again" in str(replies(done)[0])
+    assert "not all rows were moved: all workers restart" in str(replies(done)[0])
     assert play.requests.map == ShardMap(2)
     [error] = replies(play.requests.give_up("the run has ended", play.roles, final=True))
     assert "the run has ended" in str(error)
@@ -157,7 +157,7 @@ def test_what_is_under_way_is_given_up_with_the_workers_and_the_rest_with_the_ru
 
 @pytest.mark.parametrize(
     ("command", "shard", "what"),
-    [("drain", 2, "there is no shard 2"), ("swap", -1, "no request 'swap'")],
+    [("drain", 2, "unknown shard 2"), ("swap", -1, "unknown request 'swap'")],
 )
 def test_impossible_requests_are_refused(command: str, shard: int, what: str) -> None:
     [error] = replies(Play().ask(command, shard))
@@ -181,7 +181,10 @@ def test_the_measure_comes_with_the_order_and_a_balance_without_gain_says_so_and
     done = play.requests.answered(Moved("balance", play.requests.map, traffic=traffic), play.roles)
     assert not [action for action in done if isinstance(action, KeepMap)]
     [answer] = replies(done)
-    assert f"nothing to gain, moving whole buckets would hardly make the {by} of shards" in answer["said"]
+    assert (
+        f"no rows moved, because moving whole buckets would hardly balance the {by} of the shards"
+        in answer["said"]
+    )
     assert [one["traffic"] for one in answer["shards"]] == [0.75, 0.25]
     assert (answer["rows"], answer["buckets"]) == (0, 0)
     assert play.ask("list") == [GiveOrder(Order("list", survey=True, epoch=3))]

@@ -41,5 +41,5 @@ def test_a_disturbed_calibration_is_told(tmp_path: Path) -> None:
 
 def test_what_is_not_simulated_is_refused(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path), [*SERVERS, "cluster.loaders=1"])
-    with pytest.raises(ConfigError, match="cannot be simulated"):
+    with pytest.raises(ConfigError, match="simulation does not support"):
         simulate_recipe(recipe, calibration())

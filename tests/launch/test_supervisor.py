@@ -235,9 +235,9 @@ def test_what_roles_report_reaches_user_and_observers() -> None:
 @pytest.mark.parametrize(
     ("name", "consequence"),
     [
-        ("shard 1", "the rows it held are lost"),
-        ("worker 0", "the others cannot go on alone"),
-        ("embedding worker 0", "the workers it served get no more rows"),
+        ("shard 1", "the rows on this shard are lost"),
+        ("worker 0", "the other workers cannot continue without this worker"),
+        ("embedding worker 0", "its workers get no more rows"),
     ],
 )
 def test_a_death_ends_a_run_that_has_nothing_to_go_on_from(name: str, consequence: str) -> None:
@@ -251,9 +251,9 @@ def test_a_death_ends_a_run_that_has_nothing_to_go_on_from(name: str, consequenc
     error = play.failed()
     assert isinstance(error, ExchangeError)
     assert error.what == f"{name} was killed by SIGKILL"
-    assert error.where == f"process {pid}; its last lines: one | two"
+    assert error.where == f"process {pid}; last lines: one | two"
     assert consequence in error.why
-    assert "with checkpoint.every_steps a run goes on" in error.fix
+    assert "with checkpoint.every_steps a run continues" in error.fix
     assert {stop.name for stop in play.stops} == set(play.live)
     assert {stop.how for stop in play.stops} == {Stop.KILL}
 
@@ -271,10 +271,10 @@ def test_a_killed_worker_starts_all_again_from_the_newest_snapshot(newest: int |
     assert play.stops == [StopRole("worker 0", Stop.KILL)]
     assert {name: play.live[name] for name in shards} == shards
     steps = 55 - (newest or 0)
-    origin = f"the snapshot of step {newest}" if newest else "the beginning: there is no snapshot yet"
+    origin = f"the snapshot of step {newest}" if newest else "the beginning (no snapshot yet)"
     assert play.said == [
-        f"worker 1 was killed by SIGKILL (process {pid}): all workers start again from {origin}; about "
-        f"{steps} steps are done again (restart 1 of 3)"
+        f"worker 1 was killed by SIGKILL (process {pid}): all workers restart from {origin}; about "
+        f"{steps} steps are repeated (restart 1 of 3)"
     ]
     assert (play.supervisor.restarts, play.supervisor.repeated) == (1, steps)
     play.hear("worker 0", TRAINED)
@@ -436,7 +436,7 @@ def test_several_deaths_at_once_cost_one_restart() -> None:
         ("shard 1", True),
         ("loader 0", False),
     ]
-    assert play.said[0].startswith("shard 0 was killed by SIGKILL (process 101): all workers start again")
+    assert play.said[0].startswith("shard 0 was killed by SIGKILL (process 101): all workers restart")
     assert play.supervisor.restarts == 1
 
 
@@ -451,7 +451,7 @@ def test_no_more_restarts_than_allowed(name: str) -> None:
     play.end(name)
     play.settle()
     assert play.failed().what == f"{name} was killed by SIGKILL"
-    assert play.failed().why == "roles were restarted 3 times before; cluster.restarts allows no more"
+    assert play.failed().why == "processes were already restarted 3 times, the limit of cluster.restarts"
 
 
 @pytest.mark.parametrize("code", [KILLED, 0, 1])
@@ -463,13 +463,13 @@ def test_loaders_are_started_again_so_often(code: int) -> None:
         play.end("loader 1", code)
         play.settle()
         assert play.servers[-1] == StartServer("loader 1", address)
-        assert f"(process {pid}; it logged nothing): it is started again" in play.said[-1]
+        assert f"(process {pid}; no log lines): restarting it" in play.said[-1]
         assert f"(restart {number + 1} of {LOADER_RESTARTS})" in play.said[-1]
     assert play.groups == [StartWorkers(0)]
     play.end("loader 0", code)
     play.settle()
     assert play.failed().what.startswith("loader 0 ")
-    assert play.failed().why == "the workers it read for get no more batches"
+    assert play.failed().why == "its workers get no more batches"
 
 
 def fail(play: Play, name: str, error: SatrapError, code: int) -> None:
@@ -525,7 +525,7 @@ def test_workers_that_lost_a_peer_start_again() -> None:
     fail(play, "worker 1", ExchangeError("the connection broke", where="shard 0; here"), PEER_LOST)
     play.settle()
     play.wait()
-    assert play.said[0].startswith("the connection broke (shard 0): all workers start again")
+    assert play.said[0].startswith("the connection broke (shard 0): all workers restart")
     play.end("worker 1")  # what the one before has said is forgotten
     play.settle()
     play.wait()
@@ -556,7 +556,7 @@ def test_an_embedding_worker_that_ended_by_itself_does_not_come_back() -> None:
     error = play.failed()
     assert error.what == "embedding worker 0 ended with exit code 1"
     assert "every_steps" not in error.fix
-    assert error.fix == "its last lines above say why"
+    assert error.fix == "see the last log lines of embedding worker 0 above"
 
 
 def test_a_shard_that_was_never_ready_lost_no_rows_and_its_own_error_ends_the_run() -> None:
@@ -566,7 +566,10 @@ def test_a_shard_that_was_never_ready_lost_no_rows_and_its_own_error_ends_the_ru
     play.end(name, 1)
     play.settle()
     error = play.failed()
-    assert (error.what, error.why) == (f"{name} ended with exit code 1", "nothing trains without it")
+    assert (error.what, error.why) == (
+        f"{name} ended with exit code 1",
+        f"training cannot start without {name}",
+    )
     assert "memory" not in error.fix
     play, mistake = Play(RULES, prompt=False), ConfigError("the metrics endpoint cannot listen on h:1")
     play.hear(name, Failed(mistake))
@@ -668,7 +671,7 @@ def test_a_server_that_is_not_ready_in_time_is_named() -> None:
     assert play.over is None
     play.decide(2)
     assert play.failed().what == "loader 0 was not ready after 120 s"
-    assert play.failed().where == "process 103; its last lines: reading"
+    assert play.failed().where == "process 103; last lines: reading"
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -806,7 +809,7 @@ def test_whatever_happens(
     assert starts["loader"] <= rules.loaders + LOADER_RESTARTS
     assert starts["embedding worker"] <= rules.embedding_workers * (1 + rules.restarts)
     fresh = sum(start.fresh for start in play.servers)
-    told = sum("all workers start again" in text for text in play.said)
+    told = sum("all workers restart" in text for text in play.said)
     assert starts["shard"] - rules.shards - fresh + told == play.supervisor.restarts
     assert len(play.groups[1:]) <= told  # fewer, if servers that they need did not come back
     assert play.supervisor.restarts <= rules.restarts
@@ -976,7 +979,7 @@ def test_a_worker_that_dies_or_cannot_save_meanwhile_leaves_the_number_as_it_is(
     play.settle()
     assert play.groups == [StartWorkers(0), StartWorkers(1, 30)]
     assert sorted(name for name in play.live if name.startswith("worker")) == ["worker 0", "worker 1"]
-    assert "goes on with 2 workers" in str(play.answers[0])
+    assert "continues with 2 workers" in str(play.answers[0])
 
 
 def test_without_room_for_more_workers_all_go_on() -> None:

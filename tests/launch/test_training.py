@@ -24,7 +24,7 @@ def test_sigterm_before_the_first_step_leaves_no_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.launch.stopped", recipe, output]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done
-    assert "nothing was kept" in done.stdout
+    assert "nothing was saved" in done.stdout
     assert not output.exists()
 
 
@@ -33,7 +33,7 @@ def test_notices(tmp_path: Path) -> None:
     said: list[str] = []
     launch.train(recipe, str(tmp_path / "run"), notice=said.append)
     assert len(said) == 2
-    assert "rows.csv is not the file the figures in the recipe are for" in said[0]
+    assert "rows.csv differs from the file of the figures in the recipe" in said[0]
 
 
 VECTORS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)

@@ -62,7 +62,7 @@ def test_nothing_begins_before_the_workers_train() -> None:
     assert requests.decide(8.0) == [MakeRoom(3)]
 
 
-@pytest.mark.parametrize(("number", "why"), [(2, "2 workers already"), (0, "0 workers cannot")])
+@pytest.mark.parametrize(("number", "why"), [(2, "already has 2 workers"), (0, "with 0 workers")])
 def test_impossible_numbers_are_refused(number: int, why: str) -> None:
     assert why in str(answer(ask(training(), number)))
 
@@ -88,7 +88,7 @@ def test_what_is_under_way_is_given_up_when_all_start_again_and_what_waits_when_
     requests.has_room(None, ROLES)
     error = answer(requests.give_up("restart"))
     assert isinstance(error, ExchangeError)
-    assert "goes on with 2 workers: restart" in str(error)
+    assert "continues with 2 workers: restart" in str(error)
     requests.ask(Request("again", "workers", 3))
     assert "the run has ended" in str(answer(requests.give_up("the run has ended", final=True)))
     assert requests.give_up("twice", final=True) == []
@@ -97,7 +97,7 @@ def test_what_is_under_way_is_given_up_when_all_start_again_and_what_waits_when_
 @pytest.mark.parametrize(
     ("settings", "number", "why"),
     [
-        (["data.global_batch=true"], 3, "cannot divide equally"),
+        (["data.global_batch=true"], 3, "not divisible by 3 workers"),
         (["cluster.loaders=2"], 1, "cluster.loaders is 2"),
         (["dense.mesh={data: 1, tensor: 2}"], 4, "a part of the network"),
         (["cluster.metrics_port=9000"], 3, "metrics ports"),

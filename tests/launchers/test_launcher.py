@@ -66,7 +66,7 @@ def test_events_of_a_role_begin_with_its_place_and_end_with_its_code(launcher: L
     assert logged == [*(f"log {i}" for i in range(5)), "end of input"]
     role = state_of(heard)
     assert (role.code, role.ending) == (4, "ended with exit code 4")
-    assert role.traces == f"{heard[0][1].place}; its last lines: log 3 | log 4 | end of input"
+    assert role.traces == f"{heard[0][1].place}; last lines: log 3 | log 4 | end of input"
     launcher.stop("worker 7", Stop.KILL)  # of one that has ended: nothing
     assert launcher.events(0.1) == []
 

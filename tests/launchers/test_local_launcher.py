@@ -92,4 +92,4 @@ def test_a_killed_role_that_logged_nothing() -> None:
         for _, event in hear(launcher, lambda heard: ("shard 0", Ended(-signal.SIGKILL)) in heard):
             role.heard(event)
     assert role.ending == "was killed by SIGKILL"
-    assert role.traces == f"process {pid}; it logged nothing"
+    assert role.traces == f"process {pid}; no log lines"

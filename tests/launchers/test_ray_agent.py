@@ -122,7 +122,7 @@ def test_a_node_without_the_files_or_the_version_says_so(tmp_path: Path) -> None
         (replace(TERMS, needs=(str(tmp_path / "run"),)), f"the node does not have {tmp_path / 'run'}"),
         (
             replace(TERMS, version="9.9"),
-            f"satrap {satrap.__version__} is installed there, and 9.9 started the run",
+            f"satrap {satrap.__version__} is installed on the node, but 9.9 started the run",
         ),
     ):
         heard = hear(agent(role, terms), ended)

@@ -60,7 +60,7 @@ def test_a_killed_command_is_started_again_a_few_times(
     lines, found = ended(begin(KILLED, tmp_path, restarts=restarts))
     assert found == code
     assert [line for line in lines if line.startswith("time")] == [f"time {i + 1}" for i in range(times)]
-    assert "satrap train was killed by SIGKILL; it is started again" in lines
+    assert "satrap train was killed by SIGKILL; restarting" in lines
 
 
 WAITS = """
@@ -95,7 +95,7 @@ def test_a_command_waits_until_that_of_an_earlier_controller_has_ended(tmp_path:
 
 
 REFUSED = [
-    "the earlier process has not ended after 0.3 s\n  why it matters: [Errno 98] Address already in use"
+    "the previous process has not ended after 0.3 s\n  why it matters: [Errno 98] Address already in use"
 ]
 
 
@@ -146,7 +146,7 @@ def test_a_detached_run_survives_deaths_and_has_the_rows_of_one_process(
     assert begun.code == 0, begun.err
     assert "--attach" in begun.out
     again = process("train", path, "--output", run, "--detach", *on(nodes, *same, *wire), folder=tmp_path)
-    again.assert_refused("is kept going already")
+    again.assert_refused("already has a controller")
     follower = following(path, run, *on(nodes, *same, *wire))
     assert follower.stdout is not None
     assert follower.stdout.readline()  # it has found the controller
@@ -156,15 +156,13 @@ def test_a_detached_run_survives_deaths_and_has_the_rows_of_one_process(
     os.kill(program if killed == "the program that trains" else controller, signal.SIGKILL)
     out, err = follower.communicate(timeout=300)
     assert follower.returncode == 0, (out, err)
-    said = (
-        "started again" if killed == "the program that trains" else "another controller keeps the run going"
-    )
+    said = "restarting" if killed == "the program that trains" else "a new controller continues the run"
     assert said in out
-    assert "going on after step" in out
+    assert "resuming after step" in out
     assert out.rstrip().splitlines()[-1].startswith("next: satrap report")
     launch.train(load(path, same), str(tmp_path / "here"))
     assert saved(run) == saved(tmp_path / "here")
-    process("train", "--output", run, "--attach").assert_refused("no controller keeps the run")
+    process("train", "--output", run, "--attach").assert_refused("has no controller")
     assert nodes.free() == 8
 
 
@@ -188,7 +186,7 @@ def test_a_stopped_run_is_saved_and_can_be_detached_again(nodes: Nodes, tmp_path
     assert begun.code == 0, begun.err
     attached = process(*words, "--attach", *short)
     assert attached.code == 0, (attached.out, attached.err)
-    assert "going on after step" in attached.out
+    assert "resuming after step" in attached.out
 
 
 class AwayError(Exception):
@@ -273,7 +271,7 @@ def test_a_follower_shows_each_line_once_whatever_happens_to_the_controller(
     ray = RayHere(Actor(answers))
     shown, code = attached(monkeypatch, ray)
     assert ray.actor is not None
-    again = "another controller keeps the run going"
+    again = "a new controller continues the run"
     assert shown == ["a", "(2 earlier lines were dropped)", "d", again, "a", "b"]
     assert ray.actor.asked == [(0, 0, 2.0), (0, 0, 2.0), (1, 1, 2.0), (1, 1, 2.0), (1, 4, 2.0), (2, 2, 2.0)]
     assert (code, ray.actor.stops, ray.pauses, ray.killed) == (3, 0, 2, ray.actor)
@@ -294,16 +292,16 @@ def test_a_controller_that_is_away_for_more_than_a_minute_is_given_up(
     with pytest.raises(ExchangeError) as caught:
         attached(monkeypatch, ray)
     assert (caught.value.what, caught.value.why) == ("the controller of the run does not answer", "gone")
-    assert caught.value.fix == "once its node is back: satrap train --output /a/run --attach"
+    assert caught.value.fix == "when its node is back: satrap train --output /a/run --attach"
     assert (ray.now, ray.pauses, ray.killed) == (120.0, 6, None)
 
 
 @pytest.mark.parametrize("keys", [Cluster(), Cluster(exchange="servers", launcher="ray")])
 def test_nobody_follows_a_run_without_a_cluster(keys: Cluster) -> None:
-    with pytest.raises(ConfigError, match="a run can be detached on a Ray cluster only"):
+    with pytest.raises(ConfigError, match="a run can only be detached on a Ray cluster"):
         ray_controller.attach(keys, Path("run"), print)
 
 
 def test_nobody_follows_a_run_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="no controller keeps the run in /a/run going"):
+    with pytest.raises(ConfigError, match="the run in /a/run has no controller"):
         attached(monkeypatch, RayHere(None))

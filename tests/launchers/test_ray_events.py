@@ -197,7 +197,7 @@ def test_a_silent_agent_is_given_up_after_the_deadline(ray: RayHere) -> None:
     ray.now += 32.0
     assert made.events(0.0) == []
     ray.now += 1.0
-    lost = [Logged("its node has not answered for 33 s"), Ended(-signal.SIGKILL)]
+    lost = [Logged("the node has not answered for 33 s"), Ended(-signal.SIGKILL)]
     assert made.events(0.0) == [("shard 0", event) for event in lost]
 
 
@@ -209,6 +209,6 @@ def test_a_role_without_a_place_is_given_up(ray: RayHere) -> None:
     ray.now += 1.0
     (_, first), (_, last) = made.events(0.0)
     assert isinstance(first, Failed)
-    assert first.error.what == "shard 0 found no place on the Ray cluster in 98 s"
-    assert (first.error.where, last) == ("it asks for 2 CPU", Ended(1))
+    assert first.error.what == "shard 0 was not placed on the Ray cluster within 98 s"
+    assert (first.error.where, last) == ("shard 0 needs 2 CPU", Ended(1))
     assert made._roles == {}

@@ -58,9 +58,9 @@ def test_a_cluster_that_is_too_small_is_told_role_by_role(nodes: Nodes) -> None:
     assert time.monotonic() - began < 3
     assert str(caught.value).splitlines() == [
         "the Ray cluster is too small for the processes of the run",
-        "  where: shard: 2 of 5 fit, each asks for 3 CPU; worker: 0 of 2 fit, each asks for 1 CPU and 1 GPU",
-        "  why it matters: its 2 nodes have 8 CPU and 0 GPU; free are 8 CPU and 0 GPU",
-        "  what to do: ask for less in cluster.resources, add nodes, or queue: cluster.wait: SECONDS",
+        "  where: shard: 2 of 5 fit, each needs 3 CPU; worker: 0 of 2 fit, each needs 1 CPU and 1 GPU",
+        "  why it matters: the cluster's 2 nodes have 8 CPU and 0 GPU; 8 CPU and 0 GPU are free",
+        "  what to do: lower cluster.resources, add nodes, or set cluster.wait to wait in the queue",
     ]
 
 
@@ -69,9 +69,9 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
     with closing(launcher(most, [])):
         with pytest.raises(ConfigError) as caught:
             launcher(most, [])
-        assert caught.value.what == "the Ray cluster has no room now for the processes of the run"
-        assert caught.value.where == "worker: 2 of 6 fit, each asks for 1 CPU"
-        assert "free are 2 CPU" in caught.value.why
+        assert caught.value.what == "the Ray cluster has too few free resources for the processes of the run"
+        assert caught.value.where == "worker: 2 of 6 fit, each needs 1 CPU"
+        assert "2 CPU are free" in caught.value.why
     assert nodes.free() == 8
     first, said = launcher(most, []), list[str]()
     release = nodes.later(2, first.close)
@@ -79,7 +79,7 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
         pass
     release.join()
     [line] = said
-    assert line.endswith("(worker: 2 of 6 fit, each asks for 1 CPU); waiting up to 60 s")
+    assert line.endswith("(worker: 2 of 6 fit, each needs 1 CPU); waiting up to 60 s")
     assert nodes.free() == 8  # the next test counts on it
 
 
@@ -93,9 +93,9 @@ def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None
     with closing(launcher(workers(5), [])) as made:
         made.reserve(workers(7), [])
         assert eventually(lambda: free() == 1, 20)
-        with pytest.raises(ConfigError, match=r"has no room now .*\n.*worker: ") as caught:
+        with pytest.raises(ConfigError, match=r"has too few free .*\n.*worker: ") as caught:
             made.reserve(workers(10), [])
-        assert caught.value.fix == "add nodes, or ask for fewer processes"
+        assert caught.value.fix == "add nodes, or request fewer processes"
         assert eventually(lambda: free() == 1, 20)
         made.release(workers(6), [])
         assert eventually(lambda: free() == 2, 20)
@@ -124,7 +124,7 @@ def test_an_address_where_nobody_answers_is_an_error_at_once() -> None:
         "cannot reach the Ray cluster at 127.0.0.1:9",
         "  where: cluster.address",
         "  why it matters: [Errno 111] Connection refused",
-        "  what to do: check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
+        "  what to do: check the address, and RAY_AUTH_TOKEN_PATH if the cluster requires a token",
     ]
 
 
@@ -212,4 +212,4 @@ def test_a_dead_node_costs_the_steps_since_the_newest_snapshot(nodes: Nodes, tmp
     assert metrics["restarts"] >= 1, said
     assert saved(tmp_path / "run") == saved(tmp_path / "expected")
     assert outcome.test == expected.test
-    assert any("all workers start again from the snapshot of step" in line for line in said)
+    assert any("all workers restart from the snapshot of step" in line for line in said)

@@ -54,8 +54,8 @@ def test_one_two_and_one_worker_take_the_steps_of_one(nodes: Nodes, tmp_path: Pa
             assert reserved(nodes, 2 + number)
             steps.append(answer["step"])
         answer = satrap("workers", run.folder, 20)
-        assert "the Ray cluster has no room now for the processes of the run" in answer.err
-        assert "where: worker: 0 of 1 fit, each asks for 1 CPU" in answer.err
+        assert "the Ray cluster has too few free resources for the processes of the run" in answer.err
+        assert "where: worker: 0 of 1 fit, each needs 1 CPU" in answer.err
         run.ended()
     assert 0 < steps[0] < steps[1] < 3 * 480
     here = launch.train(load(make_recipe(tmp_path, TEXT, rows), same), str(tmp_path / "here"))
@@ -75,8 +75,8 @@ def test_two_three_and_two_shards_under_training_give_the_model_of_two(nodes: No
         assert moved.training()
         with closing(launcher(Cluster(exchange="collective", launcher="ray", workers=4), [])):
             answer = satrap("shards", "add", moved.folder)
-            assert "the Ray cluster has no room now for the processes of the run" in answer.err
-            assert "where: shard: 0 of 1 fit, each asks for 1 CPU" in answer.err
+            assert "the Ray cluster has too few free resources for the processes of the run" in answer.err
+            assert "where: shard: 0 of 1 fit, each needs 1 CPU" in answer.err
         assert reserved(nodes, 4)
         for command, number, members, room in (
             ("add", [], [0, 1, 2], 5),

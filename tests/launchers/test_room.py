@@ -40,7 +40,7 @@ def test_the_message_counts_role_by_role() -> None:
     fit = fitting(asked(KEYS), nodes)
     assert fit == {"shard 0", "shard 1", "loader 0", "worker 0"}
     assert by_kind(asked(KEYS), fit) == (
-        "shard: 2 of 3 fit, each asks for 1 CPU, 4.0 GiB and 1 disk; worker: 1 of 2 fit, each asks for 2 CPU "
+        "shard: 2 of 3 fit, each needs 1 CPU, 4.0 GiB and 1 disk; worker: 1 of 2 fit, each needs 2 CPU "
         "and 1 GPU; loader: 1 of 1"
     )
     assert words(relevant(nodes[1], asked(KEYS))) == "3 CPU, 0 B, 0 disk and 1 GPU"

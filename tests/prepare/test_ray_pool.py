@@ -174,7 +174,7 @@ def test_ctrl_c_ends_the_workers_and_the_same_command_goes_on(nodes: Nodes, tmp_
         actors = [pid for pid, _ in nodes.actors("Writer")]
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=60)
-    assert (started.returncode, said) == (1, "interrupted; the same command goes on\n")
+    assert (started.returncode, said) == (1, "interrupted; repeat the command to resume\n")
     assert actors
     assert eventually(lambda: not any(map(alive, actors)), 30)
     again = subprocess.run(command(nodes, tmp_path, out), capture_output=True, text=True, check=False)

@@ -82,7 +82,7 @@ class Run:
         for _ in range(20):
             asked = self.ask(*words)
             out, err = asked.communicate()
-            if "not all rows were moved: all workers start again" not in err:
+            if "not all rows were moved: all workers restart" not in err:
                 assert asked.returncode == 0, err
                 found: dict[str, Any] = json.loads(out)
                 return found

@@ -110,7 +110,7 @@ def test_one_search_at_a_time(found: tuple[Path, Recipe, Found, list[str]]) -> N
     folder, recipe, _, _ = found
     lock = os.open(folder / "out" / "lock", os.O_WRONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(ConfigError, match="another search is at work"):
+    with pytest.raises(ConfigError, match="another search is using"):
         tune(recipe, str(folder / "out"))
     os.close(lock)
 

@@ -35,8 +35,8 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
 }
 """0 shards: one process that holds the rows itself. No shards: the workers hold the rows together."""
 
-_ALONE = "does not go with cluster.exchange: collective"
-_EARLY = "does not go with training.lookahead"
+_ALONE = "cannot be combined with cluster.exchange: collective"
+_EARLY = "cannot be combined with training.lookahead"
 
 REFUSED: dict[tuple[tuple[str, Value], tuple[str, Value]], str] = {
     (("tier", "yes"), ("eviction", "none")): "embedding.tier needs embedding.memory and an eviction policy",
@@ -56,8 +56,8 @@ REFUSED: dict[tuple[tuple[str, Value], tuple[str, Value]], str] = {
         ("embedding_workers", 2),
         ("shards", 0),
     ): "cluster.embedding_workers is 2, but cluster.exchange is local",
-    (("loaders", 2), ("workers", 1)): "cluster.loaders is 2, but there are 1 workers",
-    (("embedding_workers", 2), ("workers", 1)): "cluster.embedding_workers is 2, but there are 1 workers",
+    (("loaders", 2), ("workers", 1)): "cluster.loaders is 2, but cluster.workers is 1",
+    (("embedding_workers", 2), ("workers", 1)): "cluster.embedding_workers is 2, but cluster.workers is 1",
     (("mode", "async"), ("shards", "none")): f"training.mode {_ALONE}",
     (("durability", "journal"), ("shards", "none")): f"checkpoint.durability {_ALONE}",
     (("embedding_workers", 1), ("shards", "none")): f"cluster.embedding_workers {_ALONE}",
@@ -73,7 +73,7 @@ REFUSED: dict[tuple[tuple[str, Value], tuple[str, Value]], str] = {
     (("embedding_workers", 1), ("lookahead", 2)): f"cluster.embedding_workers {_EARLY}",
     (("embedding_workers", 2), ("lookahead", 2)): f"cluster.embedding_workers {_EARLY}",
     (("workers", 2), ("lookahead", 2)): f"cluster.workers {_EARLY}",
-    (("loaders", 2), ("lookahead", 2)): "cluster.loaders is 2, but there are 1 workers",
+    (("loaders", 2), ("lookahead", 2)): "cluster.loaders is 2, but cluster.workers is 1",
 }
 """Pairs that a recipe may not have -> what its error says."""
 

@@ -1,4 +1,4 @@
-"""The command `satrap`. Heavy modules are imported inside the commands, so that help is instant."""
+"""The command `satrap`. Commands import heavy modules lazily, so that help is instant."""
 
 from __future__ import annotations
 

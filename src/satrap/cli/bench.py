@@ -13,7 +13,7 @@ from satrap.cli.versions import key_option, server_argument
 
 @click.group()
 def bench() -> None:
-    """Measure what a server does under load."""
+    """Measure a server under load."""
 
 
 @bench.command()
@@ -33,32 +33,35 @@ def bench() -> None:
     default=10.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="For how long.",
+    help="Duration of the test.",
 )
-@click.option(
-    "--items", default=100, show_default=True, type=click.IntRange(min=1), help="Rows of a request."
-)
+@click.option("--items", default=100, show_default=True, type=click.IntRange(min=1), help="Rows per request.")
 @click.option(
     "--context",
     multiple=True,
     metavar="COL",
-    help="Column whose value in the first row of a request counts for all of them; may be repeated.",
+    help="Context column: its value in the first row of a request applies to all rows; may be repeated.",
 )
 @click.option(
     "--run",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Run folder of the served model: compare each answer with the offline scores of the step it names.",
+    help="Run folder of the served model: compare each response with the offline scores of the step it "
+    "reports.",
 )
 @click.option(
     "--tolerance",
     default=1e-6,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="Largest difference of a score, absolute and relative.",
+    help="Largest allowed difference of a score, absolute and relative.",
 )
 @click.option(
-    "--connections", default=64, show_default=True, type=click.IntRange(min=1), help="Most connections."
+    "--connections",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Maximum number of connections.",
 )
 @click.option(
     "--timeout",
@@ -66,19 +69,19 @@ def bench() -> None:
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    help="After which a request has failed.",
+    help="Time after which a request counts as failed.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the times when requests are sent.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the request times.")
 @key_option
 @json_option
 @debug_option
 def serve(as_json: bool, **options: Any) -> int:
-    """Send requests to the server at URL at a given rate, and say how long the answers took.
+    """Send requests to the server at URL at a given rate, and report its latency.
 
-    Requests are sent when they are due, whether or not the ones before are answered (Poisson arrivals), and
-    an answer's time counts from then. Standard output has percentiles, also by stage, failures by status and
-    the steps that answered. The exit code is 1 if a request failed, a step fell that was not rolled back, or
-    a score differs from the offline one.
+    Requests arrive as a Poisson process, independent of responses, and latency counts from the scheduled
+    arrival. Standard output has latency percentiles, in total and by stage, failures by status, and the
+    training steps in the responses. The exit code is 1 if a request failed, if the step went back without a
+    rollback, or if a score differs from the offline score.
     """
     from satrap.serve.loadtest.run import LoadTest
 

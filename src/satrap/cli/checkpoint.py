@@ -1,4 +1,4 @@
-"""`satrap checkpoint`: commands on the files of a saved run."""
+"""`satrap checkpoint`: commands for the files of a saved run."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ folder = click.argument("folder", metavar="DIR")
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect, verify, repair, compact, reshard, export and change checkpoints.
+    """Inspect, verify, repair, compact, reshard, export and edit checkpoints.
 
     DIR is the path or URL of a run folder, of a folder of snapshots, or of one checkpoint.
     """
@@ -26,7 +26,7 @@ def checkpoint() -> None:
 @json_option
 @debug_option
 def inspect(folder: str, as_json: bool) -> None:
-    """Show steps, sizes and rows per table of what is in DIR; reads manifests only."""
+    """Show step, size and rows per table of each checkpoint in DIR. Reads manifests only."""
     from satrap.checkpoint.manifest import read_manifest
     from satrap.checkpoint.series import find
     from satrap.checkpoint.storage import Storage
@@ -48,14 +48,16 @@ def inspect(folder: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown, indent=2))
         return
-    for name, one in shown.items():
-        kind = "to go on from" if one["resumable"] else "weights"
-        step = "no step" if one["step"] is None else f"step {one['step']:,}"
-        click.echo(f"{name}: {step}, {one['bytes']:,} bytes, {kind}")
-        if one["delta"]:
-            click.echo(f"  delta {one['delta']['number']}, changes since {one['delta']['follows']}")
-        for table, rows in one["rows"].items():
-            click.echo(f"  {table:<24} {rows:>12,} rows{' changed' if one['delta'] else ''}")
+    for name, checkpoint in shown.items():
+        kind = "resumable" if checkpoint["resumable"] else "weights only"
+        step = "no step" if checkpoint["step"] is None else f"step {checkpoint['step']:,}"
+        click.echo(f"{name}: {step}, {checkpoint['bytes']:,} bytes, {kind}")
+        if checkpoint["delta"]:
+            click.echo(
+                f"  delta {checkpoint['delta']['number']}, changes since {checkpoint['delta']['follows']}"
+            )
+        for table, rows in checkpoint["rows"].items():
+            click.echo(f"  {table:<24} {rows:>12,} rows{' changed' if checkpoint['delta'] else ''}")
 
 
 @checkpoint.command()
@@ -63,7 +65,7 @@ def inspect(folder: str, as_json: bool) -> None:
 @json_option
 @debug_option
 def verify(folder: str, as_json: bool) -> None:
-    """Read every byte in DIR and compare checksums; exit code 1 if anything is damaged."""
+    """Read every byte in DIR and compare checksums. The exit code is 1 if a checkpoint is damaged."""
     from satrap.checkpoint import verify as verify_one
     from satrap.checkpoint.series import find
 
@@ -78,9 +80,9 @@ def verify(folder: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(damage, indent=2))
     else:
-        for name, found in damage.items():
-            click.echo(f"{name}: {found or 'good'}")
-    bad = [name for name, found in damage.items() if found]
+        for name, problem in damage.items():
+            click.echo(f"{name}: {problem or 'good'}")
+    bad = [name for name, problem in damage.items() if problem]
     if bad:
         raise CheckpointError(
             f"{len(bad)} of {len(damage)} checkpoints are damaged: {', '.join(bad)}",
@@ -105,28 +107,28 @@ def repair(folder: str) -> None:
     good, removed = series_in(folder).repair()
     if good is None:
         raise CheckpointError(
-            "no snapshot is good; nothing was removed" if removed else "there are no snapshots to go back to",
+            "all snapshots are damaged; nothing was removed" if removed else "the folder has no snapshots",
             where=folder,
             fix="restore a backup, or train again: satrap train RECIPE",
         )
     for step, error in removed.items():
         click.echo(f"removed step {step:,}: {error.what}: {error.where}")
-    click.echo(f"the newest snapshot is of step {good:,} and good")
+    click.echo(f"the newest snapshot is of step {good:,} and intact")
 
 
 @checkpoint.command()
 @folder
-@click.option("--prune", is_flag=True, help="Then remove all older snapshots.")
+@click.option("--prune", is_flag=True, help="Then delete all older snapshots.")
 @debug_option
 def compact(folder: str, prune: bool) -> None:
-    """Make the newest snapshot full if it is a delta."""
+    """Turn the newest snapshot into a full one if it is a delta."""
     from satrap.checkpoint.rewrite import compact as compact_one
     from satrap.checkpoint.series import series_in
 
     series = series_in(folder)
     step = series.latest()
     if step is None:
-        raise CheckpointError("there are no snapshots", where=folder, fix="give the folder of a run")
+        raise CheckpointError("the folder has no snapshots", where=folder, fix="give the folder of a run")
     rows = compact_one(series.place(step)).rows()
     if prune:
         series.keep = 1
@@ -139,12 +141,12 @@ def compact(folder: str, prune: bool) -> None:
 @checkpoint.command()
 @folder
 @click.option("--output", required=True, metavar="DIR", help="New folder.")
-@click.option("--state", is_flag=True, help="Write the optimizer state, too.")
+@click.option("--state", is_flag=True, help="Also write the optimizer state.")
 @debug_option
 def export(folder: str, output: str, state: bool) -> None:
     """Write tables as Parquet (id, weights) and the network as safetensors.
 
-    For a run folder: those of the trained model or, without one, of the newest snapshot.
+    For a run folder: of the trained model or, without one, of the newest snapshot.
     """
     from satrap.checkpoint.series import newest
     from satrap.launch import checkpoint_rows
@@ -158,9 +160,9 @@ def export(folder: str, output: str, state: bool) -> None:
 @click.option("--shards", required=True, type=click.IntRange(1), help="Number of shards.")
 @debug_option
 def reshard(folder: str, shards: int) -> None:
-    """Rewrite every checkpoint in DIR as that many shards would write it.
+    """Rewrite every checkpoint in DIR for another number of shards.
 
-    Resuming does not need this: any number of shards reads what any other number wrote.
+    Resuming does not need this: any number of shards can read any checkpoint.
     """
     from satrap.launch.reshard import reshard_everywhere
 
@@ -172,11 +174,15 @@ def reshard(folder: str, shards: int) -> None:
 @folder
 @click.argument("table")
 @click.argument("file")
-@click.option("--tensor", metavar="NAME", help="Matrix in a safetensors file; default the only one.")
-@click.option("--raw", is_flag=True, help="Hash the ids of a Parquet file: they are values of the data.")
+@click.option(
+    "--tensor", metavar="NAME", help="Name of the matrix in a safetensors file; default: the only matrix."
+)
+@click.option(
+    "--raw", is_flag=True, help="Hash the ids of a Parquet file, because they are values of the data."
+)
 @debug_option
 def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -> None:
-    """Put rows of FILE (Parquet, NumPy, safetensors of an nn.Embedding) into TABLE of a checkpoint.
+    """Copy rows of FILE (Parquet, NumPy, safetensors of an nn.Embedding) into TABLE of a checkpoint.
 
     Row n of an embedding matrix becomes the row of value n in the data.
     """
@@ -195,7 +201,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 @click.option("--hashed", is_flag=True, help="ID is the row's 64-bit id instead of a value in the data.")
 @debug_option
 def forget(folder: str, table: str, id_: str, hashed: bool) -> None:
-    """Remove the row of ID from TABLE in every checkpoint of DIR."""
+    """Delete the row of ID from TABLE in every checkpoint of DIR."""
     from satrap.launch import checkpoint_rows
 
     for name, count in checkpoint_rows.forget_everywhere(folder, table, id_, hashed=hashed).items():

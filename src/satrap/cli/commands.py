@@ -1,4 +1,4 @@
-"""The `satrap` command: its subcommands, and its exit codes: 0 done, 1 failed, 2 wrong input."""
+"""The `satrap` command: subcommands and exit codes (0 done, 1 failed, 2 wrong input)."""
 
 import os
 import sys
@@ -41,10 +41,10 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order a newcomer needs them."""
+    """A group that lists its commands in the order in which new users need them."""
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Return the names in the order they were added."""
+        """Return the names in the order in which they were added."""
         return list(self.commands)
 
 
@@ -88,13 +88,13 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; errors are at most four lines on standard error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
     if not debug:
         sys.excepthook = _internal_error
     try:
         with told(notice):
-            code = satrap.main(given, prog_name="satrap", standalone_mode=False)
+            code = satrap.main(words, prog_name="satrap", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
     except click.ClickException as error:
         error.show()
@@ -104,11 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail(INTERRUPTED, FAILED, debug)
     except BrokenPipeError:
-        # Nobody reads our output any more; the interpreter must not complain when it flushes at exit.
+        # No process reads our output any more, and the flush at exit must not raise an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     except OSError as error:
-        _fail(f"the system refused: {error}", FAILED, debug)
+        _fail(f"operating system error: {error}", FAILED, debug)
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

@@ -14,12 +14,12 @@ from satrap.cli.options import debug_option, json_option
 @json_option
 @debug_option
 def compile_(as_json: bool) -> None:
-    """Compile what runs need now, so that none waits for it later.
+    """Compile the functions of training runs now, so that no run waits for it later.
 
-    The machine code is kept for this version of satrap and this processor, and found by all later commands.
-    Images are built with it. Without this command, each function is compiled when it is first called.
+    The machine code is cached for this version of satrap and this CPU, and all later commands use it. Use it
+    to build container images. Without this command, each function is compiled at its first call.
     """
-    click.echo("compiling for this processor, up to some minutes", err=True)
+    click.echo("compiling for this CPU; this takes up to a few minutes", err=True)
     from satrap.launch.compiling import compile_ahead
 
     done = compile_ahead()

@@ -25,7 +25,7 @@ def config(
         click.echo(recipes.reference(section))
         return
     if recipe is None:
-        raise ConfigError("no recipe is given", fix="satrap config RECIPE, or satrap config --keys")
+        raise ConfigError("a recipe is required", fix="satrap config RECIPE, or satrap config --keys")
     loaded = recipes.load(recipe, overrides)
     if as_json:
         click.echo(json.dumps({"recipe": loaded.resolved(), "origin": recipes.origins(loaded)}, indent=2))

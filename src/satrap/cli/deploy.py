@@ -16,88 +16,103 @@ if TYPE_CHECKING:
 
 
 def _label(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    labels = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE")
-        found[key] = text
-    return found
+        labels[key] = text
+    return labels
 
 
 _COMMON = (
     click.argument("recipe"),
     set_option,
     click.option("--image", metavar="IMAGE", help="Container image; default satrap:VERSION."),
-    click.option("--name", help="First part of the names of all objects; default the recipe's name."),
-    click.option("--namespace", help="Of all objects; default the current one of kubectl."),
-    click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables."),
-    click.option("--service-account", metavar="NAME", help="Of all pods."),
+    click.option("--name", help="Prefix of the names of all objects; default the recipe's name."),
+    click.option("--namespace", help="Namespace of all objects; default the current namespace of kubectl."),
+    click.option(
+        "--env-secret",
+        "env_secrets",
+        multiple=True,
+        metavar="NAME",
+        help="Secret with environment variables.",
+    ),
+    click.option("--service-account", metavar="NAME", help="Service account of all pods."),
 )
 _TRAINING = (
+    click.option("--data-claim", metavar="CLAIM", help="Volume with the data at the recipe's paths."),
     click.option(
-        "--data-claim", metavar="CLAIM", help="Volume with the data that the recipe names by paths."
+        "--storage", callback=byte_size, metavar="SIZE", help="Size of the run folder; default 20GiB."
     ),
-    click.option("--storage", callback=byte_size, metavar="SIZE", help="Of the run folder; default 20GiB."),
-    click.option("--storage-class", metavar="NAME", help="Of all volumes; default the cluster's."),
-    click.option("--shared", is_flag=True, help="Shards mount the run folder, too (ReadWriteMany)."),
+    click.option(
+        "--storage-class", metavar="NAME", help="Storage class of all volumes; default the cluster's."
+    ),
+    click.option("--shared", is_flag=True, help="Shards also mount the run folder (ReadWriteMany)."),
     click.option(
         "--journal",
         callback=byte_size,
         metavar="SIZE",
-        help="Of a shard's journal; default twice its memory.",
+        help="Size of a shard's journal; default twice its memory.",
     ),
     click.option(
         "--shard-memory",
         callback=byte_size,
         metavar="SIZE",
-        help="Default by embedding.memory and cluster.shards.",
+        help="Memory of a shard; default from embedding.memory and cluster.shards.",
     ),
     click.option(
         "--worker-memory",
         callback=byte_size,
         metavar="SIZE",
-        help="Of a worker besides rows; default 4GiB.",
+        help="Memory of a worker in addition to rows; default 4GiB.",
     ),
-    click.option("--shard-cpu", type=click.FloatRange(0, min_open=True), help="Cores of a shard; default 2."),
-    click.option("--worker-cpu", type=click.IntRange(1), help="Cores of a worker; default 4."),
+    click.option(
+        "--shard-cpu", type=click.FloatRange(0, min_open=True), help="CPU cores of a shard; default 2."
+    ),
+    click.option("--worker-cpu", type=click.IntRange(1), help="CPU cores of a worker; default 4."),
     click.option(
         "--shard-nodes",
         multiple=True,
         callback=_label,
         metavar="KEY=VALUE",
-        help="Label of the shards' nodes.",
+        help="Node label for shards; may be repeated.",
     ),
     click.option(
         "--worker-nodes",
         multiple=True,
         callback=_label,
         metavar="KEY=VALUE",
-        help="The same for workers.",
+        help="Node label for workers; may be repeated.",
     ),
-    click.option("--one-zone", is_flag=True, help="All pods in one zone."),
+    click.option("--one-zone", is_flag=True, help="Place all pods in one zone."),
     click.option("--queue", metavar="NAME", help="Kueue's LocalQueue."),
     click.option(
         "--ray-version",
         metavar="VERSION",
-        help="Of the image, with cluster.launcher: ray; default 2.60.0.",
+        help="Ray version of the image, with cluster.launcher: ray; default 2.60.0.",
     ),
     click.option(
-        "--key-secret", metavar="NAME", help="Secret with the key as cluster.key; default NAME-key."
+        "--key-secret", metavar="NAME", help="Secret that holds the key as cluster.key; default NAME-key."
     ),
 )
 
 
 _SERVERS = (
-    click.option("--server-memory", callback=byte_size, metavar="SIZE", help="Default by embedding.memory."),
     click.option(
-        "--server-cpu", type=click.FloatRange(0, min_open=True), help="Cores of a server; default 2."
+        "--server-memory",
+        callback=byte_size,
+        metavar="SIZE",
+        help="Memory of a server; default from embedding.memory.",
+    ),
+    click.option(
+        "--server-cpu", type=click.FloatRange(0, min_open=True), help="CPU cores of a server; default 2."
     ),
     click.option(
         "--drain",
         type=click.IntRange(0),
         metavar="SECONDS",
-        help="How long a server answers on after SIGTERM; default 15.",
+        help="How long a server keeps answering after SIGTERM; default 15.",
     ),
     click.option("--serve-secret", metavar="NAME", help="Secret with the clients' key; default NAME-serve."),
 )
@@ -129,20 +144,20 @@ def _asked(recipe: str, overrides: Sequence[str], given: Mapping[str, Any]) -> t
 
 @click.group()
 def deploy() -> None:
-    """Write what a cluster needs to run a recipe."""
+    """Write manifests that run a recipe on a cluster."""
 
 
 @deploy.command()
 @_with((*_COMMON, *_TRAINING, *_SERVERS))
-@click.option("--servers", type=click.IntRange(0), help="Pods that answer requests; default none.")
+@click.option("--servers", type=click.IntRange(0), help="Number of pods that answer requests; default none.")
 @debug_option
 def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
-    """Print manifests for Kubernetes: shards that keep running, and a job that trains RECIPE.
+    """Print manifests for Kubernetes: a job that trains RECIPE, and permanent shards.
 
-    If the recipe has `cluster.launcher: ray`, a RayJob for KubeRay, with a pod for every process. With
-    --servers, also a Deployment of servers that follow what the run publishes.
+    With `cluster.launcher: ray` in the recipe, a RayJob for KubeRay with a pod per process. With --servers,
+    also a Deployment of servers that follow the run's feed.
 
-    Their head says how to use them. Nothing is started and no cluster is asked.
+    Comments at the top of the output explain its use. The command starts nothing and contacts no cluster.
     """
     from satrap import deploy
 
@@ -171,12 +186,13 @@ def helm(recipe: str, overrides: tuple[str, ...], output: Path, **asked: Any) ->
 
 @deploy.command()
 @_with((*_COMMON, *_SERVERS))
-@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="How many pods.")
+@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Number of pods.")
 @debug_option
 def kserve(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
-    """Print an InferenceService for KServe: servers that follow what the run of RECIPE publishes.
+    """Print an InferenceService for KServe: servers that follow the feed of RECIPE's run.
 
-    They speak the Open Inference Protocol, version 2, and read the run folder from its volume, NAME-run.
+    The servers implement the Open Inference Protocol, version 2, and read the run folder from the volume
+    NAME-run.
     """
     from satrap import deploy
 
@@ -185,33 +201,42 @@ def kserve(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
 
 @deploy.command(name="ray-serve")
 @click.argument("run", metavar="DIR")
-@click.option("--replicas", type=click.IntRange(1), help="Processes, each with all rows; default 2.")
-@click.option("--name", help="Of the model, in answers. Default: the name of the folder.")
-@click.option("--listen", metavar="HOST:PORT", help="Of Ray's proxies; default 127.0.0.1:8000.")
-@click.option("--key", metavar="FILE", help="Key that clients must send, as all nodes see it.")
-@click.option("--cpu", type=click.FloatRange(0, min_open=True), help="Cores of a replica; default 2.")
 @click.option(
-    "--memory", callback=byte_size, metavar="SIZE", help="Of a replica. Default by embedding.memory, if set."
+    "--replicas", type=click.IntRange(1), help="Number of processes, each with all rows; default 2."
 )
-@click.option("--follow/--no-follow", default=None, help="Serve each new version. Default: if it publishes.")
+@click.option("--name", help="Name of the model in responses; default the name of the folder.")
+@click.option("--listen", metavar="HOST:PORT", help="Address of Ray's proxies; default 127.0.0.1:8000.")
+@click.option(
+    "--key", metavar="FILE", help="File with the key that clients must send, at the same path on all nodes."
+)
+@click.option("--cpu", type=click.FloatRange(0, min_open=True), help="CPU cores of a replica; default 2.")
+@click.option(
+    "--memory",
+    callback=byte_size,
+    metavar="SIZE",
+    help="Memory of a replica; default from embedding.memory, if set.",
+)
+@click.option(
+    "--follow/--no-follow", default=None, help="Serve each new version; default: if the run publishes."
+)
 @debug_option
 def ray_serve(**asked: Any) -> None:
-    """Print the file of an application of Ray Serve that serves the run in folder DIR.
+    """Print a Ray Serve application file that serves the run in folder DIR.
 
-    All nodes must see DIR. Each replica follows the run by itself.
+    All nodes must have access to DIR. Each replica follows the run independently.
     """
     from satrap import deploy
 
-    given = {name: value for name, value in asked.items() if value is not None}
-    click.echo(deploy.ray_serve(deploy.RayServing(**given)), nl=False)
+    settings = {name: value for name, value in asked.items() if value is not None}
+    click.echo(deploy.ray_serve(deploy.RayServing(**settings)), nl=False)
 
 
 @deploy.command()
 @debug_option
 def dashboard() -> None:
-    """Print a dashboard for Grafana, as JSON to import: throughput, staleness, latency, memory, servers.
+    """Print a Grafana dashboard, as JSON to import: throughput, staleness, latency, memory, servers.
 
-    It needs a Prometheus that reads the metrics of runs, see docs/metrics.md.
+    It needs a Prometheus that scrapes the runs, see docs/metrics.md.
     """
     import json
 
@@ -223,7 +248,7 @@ def dashboard() -> None:
 @deploy.command()
 @debug_option
 def alerts() -> None:
-    """Print alert rules for Prometheus, as YAML: what an operator must act on."""
+    """Print alert rules for Prometheus, as YAML."""
     from satrap import deploy
     from satrap.deploy.text import to_yaml
 

@@ -13,15 +13,15 @@ from satrap.events import Report
     "--shards",
     required=True,
     metavar="HOST:PORT,...",
-    help="Addresses of all shard servers, in the order that the workers use.",
+    help="Addresses of all shard servers, in the same order as for the workers.",
 )
 @server_options
 @debug_option
 def embedding_worker(shards: str, listen: str, key: Path | None, report: Report, metrics: str | None) -> None:
     """Look up and pool rows for workers until SIGTERM or Ctrl-C.
 
-    A worker first sends its features and tables, then the ids of each batch, and gets pooled tensors.
-    When the embedding worker is ready, it prints its address in one line.
+    A worker sends its features and tables once, then the ids of each batch, and receives pooled tensors. When
+    the embedding worker is ready, it prints its address on one line.
     """
     import torch
 
@@ -34,7 +34,7 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     addresses = shards.split(",")
     for address in addresses:
         split_address(address)
-    torch.set_num_threads(1)  # each worker's requests have threads of their own
+    torch.set_num_threads(1)  # each worker's requests run on separate threads
     secret = read_key(key) if key else None
     service = EmbeddingService(addresses, secret)
     server = Server(listen, service, key=secret, dispatcher=Lanes)

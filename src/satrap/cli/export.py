@@ -1,4 +1,4 @@
-"""`satrap export`: the network of a run, and the vectors of its items, for other systems."""
+"""`satrap export`: writes the network of a run and the vectors of its items for other systems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satrap.cli.scoring import step_option
 
 @click.group()
 def export() -> None:
-    """Write what a trained run has for other systems."""
+    """Write the network or item vectors of a trained run for other systems."""
 
 
 @export.command()
@@ -21,16 +21,17 @@ def export() -> None:
 @step_option
 @debug_option
 def network(folder: str, output: Path, step: int | None) -> None:
-    """Write the network of run folder DIR to FILE.pt2, a program of torch.export, and FILE.json beside it.
+    """Write the network of run folder DIR as a torch.export program, FILE.pt2, described in FILE.json.
 
-    It takes pooled rows and numbers, for a batch of any size, and gives predictions: lookup and pooling stay
-    outside. FILE.json says what the columns of its inputs and outputs are. satrap is not needed to load it.
+    The program maps pooled rows and numeric features to predictions, for any batch size. Lookup and pooling
+    are not part of it. FILE.json describes the columns of its inputs and outputs. Loading the program does
+    not need satrap.
     """
     from satrap import launch
     from satrap.export import export_network
 
     about = export_network(launch.RunFolder.open(folder), output, step=step)
-    inputs = ", ".join(f"{one['name']} [batch, {one['shape'][1]}]" for one in about["inputs"])
+    inputs = ", ".join(f"{entry['name']} [batch, {entry['shape'][1]}]" for entry in about["inputs"])
     click.echo(f"network   {output}, step {about['step']:,}")
     click.echo(f"inputs    {inputs}")
     click.echo(f"outputs   {', '.join(about['outputs'][0]['columns'])}")
@@ -44,13 +45,20 @@ def network(folder: str, output: Path, step: int | None) -> None:
     "sources",
     multiple=True,
     metavar="FILE",
-    help="A row for each item; may be repeated. Default: the items of the recipe's training rows.",
+    help="File with one row per item; may be repeated. Default: the items of the recipe's training rows.",
 )
 @click.option(
-    "--id", "column", metavar="COL", help="Column of the ids. Default: of the tower's first feature."
+    "--id",
+    "column",
+    metavar="COL",
+    help="Column of the ids; default the column of the tower's first feature.",
 )
 @click.option(
-    "--tower", type=click.Choice(["item", "user"]), default="item", show_default=True, help="Whose vectors."
+    "--tower",
+    type=click.Choice(["item", "user"]),
+    default="item",
+    show_default=True,
+    help="Tower whose vectors to write.",
 )
 @step_option
 @set_option
@@ -66,8 +74,8 @@ def items(
 ) -> None:
     """Write the vectors of the items of a two-tower model in run folder DIR to FILE.parquet.
 
-    The file has the ids as in the data, and `vector`, float32 of fixed length. The larger the dot product of
-    a user's vector and an item's, the higher the score. --set works as for `satrap evaluate`.
+    The file has the ids as in the data, and `vector`, float32 of fixed length. A larger dot product of a user
+    vector and an item vector means a higher score. --set works as in `satrap evaluate`.
     """
     from satrap import launch
     from satrap.export import export_items

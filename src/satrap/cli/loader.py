@@ -15,8 +15,8 @@ from satrap.events import Report
 def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics: str | None) -> None:
     """Read and batch the rows of RECIPE for workers until SIGTERM or Ctrl-C.
 
-    Workers ask for a part, a share and a position of the data. When the loader is ready, it prints its
-    address in one line.
+    Workers request a part, a share and a position of the data. When the loader is ready, it prints its
+    address on one line.
     """
     from satrap.launch.datasets import loader_service
     from satrap.openmetrics import loader_values, metrics_of

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 import functools
 import os
@@ -17,15 +17,16 @@ from satrap.events import Failed, Outlet, Report
 F = TypeVar("F", bound=Callable[..., object])
 
 STOP_SECONDS = 10.0
-"""Time for a server to end after its standard input did."""
+"""Seconds for a server to end after its standard input closes."""
 
 SAVE_SECONDS = 600.0
-"""Time for a run to save and end after its standard input did; `cluster.grace` ends most runs earlier."""
+"""Seconds for a run to save and end after its standard input closes; `cluster.grace` ends most runs
+earlier."""
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
 )
-"""`--debug`, before or after the command's name; `main` looks for it."""
+"""`--debug`, before or after the command's name; `main` searches for it."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -37,21 +38,23 @@ set_option = click.option(
     help="Override a recipe key, for example training.mode=sync; may be repeated.",
 )
 
-trust_option = click.option("--trust", is_flag=True, help="Run the code in the folder of another user.")
+trust_option = click.option(
+    "--trust", is_flag=True, help="Allow the code in a folder that another user owns."
+)
 
 
 def notice(text: str) -> None:
-    """Say something that is not part of the answer."""
+    """Print a message that is not part of the output."""
     click.echo(text, err=True)
 
 
 output_folder_option = click.option(
-    "--output", metavar="DIR", help="Run folder; default the first free runs/<recipe>-<n>."
+    "--output", metavar="DIR", help="Run folder; default the first unused runs/<recipe>-<n>."
 )
 
 
 def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Return the bytes of an option such as 512MiB; None if it is not given."""
+    """Return the bytes of an option such as 512MiB; None without the option."""
     from satrap.config.values import as_bytes
 
     try:
@@ -61,7 +64,7 @@ def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int |
 
 
 def stop_at_eof_option(seconds: float, *, hidden: bool = False) -> Callable[[F], F]:
-    """Return the option `--stop-at-eof`: end by SIGTERM with the parent process, killed after `seconds`."""
+    """Return the option `--stop-at-eof`: SIGTERM when the parent process ends, SIGKILL `seconds` later."""
 
     def asked(_: click.Context, __: click.Parameter, given: bool) -> None:
         if given:
@@ -73,7 +76,7 @@ def stop_at_eof_option(seconds: float, *, hidden: bool = False) -> Callable[[F],
         expose_value=False,
         callback=asked,
         hidden=hidden,
-        help="Stop when standard input ends, with the parent process.",
+        help="Stop when standard input ends, that is, with the parent process.",
     )
 
 
@@ -90,16 +93,20 @@ def _report(_: click.Context, __: click.Parameter, asked: bool) -> Report:
 
 
 def server_options(command: F) -> F:
-    """Add the options of a role that listens: --listen, --key, --stop-at-eof, --events, --metrics."""
+    """Add the options of a listening role: --listen, --key, --stop-at-eof, --events, --metrics."""
     options = (
         click.option(
-            "--listen", required=True, metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."
+            "--listen",
+            required=True,
+            metavar="HOST:PORT",
+            help="Address to listen on; port 0 picks a free port.",
         ),
         click.option(
             "--key",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="File with the cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
+            help="File with the cluster's key, mode 0600 or 0440. Required unless HOST is a loopback "
+            "address.",
         ),
         stop_at_eof_option(STOP_SECONDS),
         click.option(
@@ -112,24 +119,25 @@ def server_options(command: F) -> F:
         click.option(
             "--metrics",
             metavar="HOST:PORT",
-            help="Serve OpenMetrics over HTTP to whoever reaches this address; port 0 takes a free one.",
+            help="Serve OpenMetrics over HTTP at this address, without access control; port 0 picks a free "
+            "port.",
         ),
     )
-    told: Callable[..., object] = _telling(command)
+    decorated: Callable[..., object] = _telling(command)
     for option in reversed(options):
-        told = option(told)
-    return cast(F, told)
+        decorated = option(decorated)
+    return cast(F, decorated)
 
 
 def _telling(command: F) -> F:
-    """Have a role report a mistake of the user, so that whoever started it can name the cause."""
+    """Make a role report user errors, so that its parent process can show the cause."""
 
     @functools.wraps(command)
-    def told(*arguments: Any, report: Report, **named: Any) -> object:
+    def reporting(*arguments: Any, report: Report, **named: Any) -> object:
         try:
             return command(*arguments, report=report, **named)
         except (ConfigError, DataError) as error:
             report(Failed(error))
             raise
 
-    return cast(F, told)
+    return cast(F, reporting)

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipe")
-@click.option("--output", required=True, metavar="DIR", help="Folder of the files and their recipe.")
+@click.option("--output", required=True, metavar="DIR", help="Output folder for the files and their recipe.")
 @click.option(
     "--files",
     type=click.IntRange(1),
     metavar="N",
-    help="About how many files to write; default one for each 256 MiB.",
+    help="Approximate number of files; default one per 256 MiB.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
     metavar="P",
-    help="Parts written at a time; default the cores, of this machine or of the Ray cluster.",
+    help="Number of parts written in parallel; default the number of cores of this machine or of the Ray "
+    "cluster.",
 )
 @click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Write the parts on the nodes of a Ray cluster: HOST:PORT, or auto for that of this machine.",
+    help="Write the parts on the nodes of a Ray cluster: HOST:PORT, or auto for the cluster running on this "
+    "machine.",
 )
 @set_option
 @debug_option
@@ -45,10 +47,10 @@ def prepare(
     ray: str | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Write the rows of RECIPE as Parquet files of ids and numbers, which are read faster.
+    """Write the rows of RECIPE as Parquet files of ids and numbers, for faster reading.
 
-    Then: satrap train DIR/recipe.yaml trains to the same result. After Ctrl-C or a kill, the same command
-    goes on, and the files get the same bytes.
+    Next: satrap train DIR/recipe.yaml, which gives the same result. After Ctrl-C or a kill, repeat the
+        command to resume; the files are the same to the byte.
     """
     from satrap.config import load
 
@@ -63,17 +65,17 @@ def prepare(
                 loaded, output, files=files, processes=processes, ray=ray, progress=line, notice=line.say
             )
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command goes on", err=True)
+        click.echo("interrupted; repeat the command to resume", err=True)
         sys.exit(1)
     click.echo(
-        f"{output}: {done.rows:,} rows in {done.files} files, "
-        f"{done.after / 1e6:,.1f} MB of {done.before / 1e6:,.1f} MB"
+        f"{output}: {done.rows:,} rows in {done.files} files, {done.after / 1e6:,.1f} MB of "
+        f"{done.before / 1e6:,.1f} MB"
     )
     click.echo(f"next:\n  satrap train {done.recipe}")
 
 
 class _Line:
-    """Shows on a terminal how many rows are written, how much is read and how fast."""
+    """Shows on a terminal the rows written, the bytes read and the speed."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int] | None = None
@@ -82,7 +84,7 @@ class _Line:
     def __call__(self, now: Progress) -> None:
         if not self._terminal:
             return
-        if self._start is None:  # what an earlier call has read says nothing of the speed
+        if self._start is None:  # the speed excludes bytes read by an earlier call
             self._start = time.monotonic(), now.read
         text = f"{now.rows:,} rows, {now.read / 1e9:,.2f} GB read"
         seconds = time.monotonic() - self._start[0]
@@ -93,7 +95,7 @@ class _Line:
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         self.__exit__()
         click.echo(text, err=True)
 

@@ -20,7 +20,7 @@ RECIPE = "goodbooks.yaml"
 @output_folder_option
 @debug_option
 def quickstart(output: str | None) -> None:
-    """Train on bundled real data; print AUC beside that of a logistic regression."""
+    """Train on bundled real data, and compare the AUC with a logistic regression."""
     from satrap.cli.train import run
     from satrap.config import load
 

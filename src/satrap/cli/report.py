@@ -15,17 +15,17 @@ PAGE = "report.html"
 @click.option(
     "--output",
     metavar="FILE",
-    help=f"The page, ending in .html; default RUN/{PAGE}, of several runs {PAGE} in the current folder.",
+    help=f"The page, ending in .html; default RUN/{PAGE}, or {PAGE} in the current folder for several runs.",
 )
-@click.option("--quick", is_flag=True, help="Read the run's files only, and score no rows.")
+@click.option("--quick", is_flag=True, help="Only read the run's files; do not score rows.")
 @json_option
 @debug_option
 def report(folders: tuple[str, ...], output: str | None, quick: bool, as_json: bool) -> None:
     """Write an HTML page about one run, or about several side by side.
 
-    Curves, metrics, ROC, calibration, gain by feature, tables, time by stage. The page needs no network.
-    For ROC, calibration and gain the model scores the validation rows, else the test rows. With --json, the
-    numbers are printed, and a page is written only if --output names one.
+    It has curves, metrics, ROC, calibration, gain by feature, tables and time by stage, and works offline.
+    For ROC, calibration and gain, the model scores the validation rows, else the test rows. --json prints the
+    numbers and writes a page only with --output.
     """
     from satrap.errors import ConfigError
     from satrap.launch.folder import write_whole
@@ -35,7 +35,7 @@ def report(folders: tuple[str, ...], output: str | None, quick: bool, as_json: b
     target = Path(output or (Path(folders[0]) / PAGE if len(folders) == 1 else PAGE))
     if target.suffix != ".html":
         raise ConfigError(
-            f"the page would be called {target.name!r}", fix="give --output a name that ends in .html"
+            f"--output {target.name!r} does not end in .html", fix="give --output a name that ends in .html"
         )
     runs = [report_of(path, score=not quick, notice=notice) for path in folders]
     if as_json:

@@ -1,4 +1,4 @@
-"""How commands ask a run that trains."""
+"""Control requests to a running training."""
 
 import json
 import time
@@ -11,24 +11,25 @@ from satrap.cli.options import notice
 
 LOOK_SECONDS = 0.1
 QUIET_SECONDS, AGAIN_SECONDS = 1.0, 10.0
-"""Seconds until a command that waits says how far its request is, and until it says so again."""
+"""Seconds until a waiting command prints the stage of its request, and until it repeats it."""
 
 
 def ask(
     run: str, command: str, number: int = -1, by: str = "rows", *, as_json: bool
 ) -> dict[str, Any] | None:
-    """Ask the run in a folder, and wait for its answer; print that as JSON and return None, or return it."""
+    """Send a request to the run in a folder and wait; return the answer, or None after printing it as
+    JSON."""
     from satrap.launch.folder import RunFolder
     from satrap.launch.mailbox import Mailbox
 
     mailbox = Mailbox(RunFolder(Path(run)).requests)
     request = mailbox.ask(command, number, by)
-    begun, said, due = time.monotonic(), "", 0.0
+    begun, printed, due = time.monotonic(), "", 0.0
     while (answer := mailbox.answer(request)) is None:
         stage, seconds = mailbox.stage(request), time.monotonic() - begun
-        if (stage != said and seconds >= QUIET_SECONDS) or seconds >= due > 0:
+        if (stage != printed and seconds >= QUIET_SECONDS) or seconds >= due > 0:
             notice(f"{seconds:.0f} s: {stage}")
-            said, due = stage, seconds + AGAIN_SECONDS
+            printed, due = stage, seconds + AGAIN_SECONDS
         time.sleep(LOOK_SECONDS)
     if as_json:
         click.echo(json.dumps(answer, indent=2))

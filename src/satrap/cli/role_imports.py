@@ -1,6 +1,6 @@
-"""All that the processes of a run load until their first step: what a fork server imports for its copies.
+"""Imports of a fork server: all modules that the processes of a run load until their first step.
 
-Nothing here may start a thread or compute anything: a copy must be like a process that has just begun.
+No module here may start a thread or compute anything, because a fork must be like a new process.
 """
 
 from contextlib import suppress
@@ -16,5 +16,5 @@ with suppress(ImportError):
     import torch.utils.tensorboard  # noqa: F401 - its package is optional
 
 _target: Any = numba.core.registry.cpu_target
-_target.typing_context.refresh()  # reads what Numba knows of functions and types, 0.6 s
+_target.typing_context.refresh()  # loads Numba's registry of functions and types, 0.6 s
 _target.target_context.refresh()

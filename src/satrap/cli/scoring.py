@@ -9,23 +9,23 @@ from satrap.cli.options import debug_option, json_option, notice, set_option
 from satrap.words import counted
 
 MANY_UNSEEN = 0.5
-"""With a larger share of unseen ids, the values are probably written differently than in training."""
+"""Above this share of unseen ids, values are probably formatted differently than in training."""
 
 
 step_option = click.option(
     "--step",
     type=click.IntRange(min=0),
     metavar="STEP",
-    help="Use the snapshot, or the version of the feed, of this training step. Default: the trained model.",
+    help="Use the snapshot, or the feed's version, of this training step. Default: the trained model.",
 )
 
 
 def _warn_of_unseen(shares: Mapping[str, float]) -> None:
     if many := [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]:
         notice(
-            f"warning: most ids have never been trained: {', '.join(many)}\n"
-            "  why it matters: the model knows nothing about them, so the scores say little\n"
-            "  what to do: check that these columns are written as in the training data"
+            f"warning: most ids are not in the model: {', '.join(many)}\n"
+            "  why it matters: the model has not been trained on these ids, so the scores mean little\n"
+            "  what to do: check that these columns have the same format as in the training data"
         )
 
 
@@ -45,10 +45,10 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
 def evaluate(
     folder: str, sources: tuple[str, ...], step: int | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Print the metrics of the trained model in run folder DIR, and the share of ids it has never seen.
+    """Print the metrics of the trained model in run folder DIR, and the share of unseen ids.
 
-    Standard error says which rows are scored. embedding.memory and embedding.tier of its recipe limit memory;
-    --set can change them, embedding.eviction and training.device.
+    Standard error shows which rows are scored. The recipe's embedding.memory and embedding.tier limit memory.
+    --set can change these keys, embedding.eviction and training.device.
     """
     from satrap import launch
     from satrap.report.history import finite
@@ -94,9 +94,10 @@ def predict(
 ) -> None:
     """Score rows with the trained model in run folder DIR.
 
-    The output has the input's columns and the predictions: <label>_probability, of a multiclass label one per
-    class (<label>_probability_<class>), of a regression label <label>_prediction. Columns are put together by
-    their names; one that a file lacks is empty in its rows. --set works as for `satrap evaluate`.
+    The output has the input's columns and the predictions: <label>_probability for a binary label,
+    <label>_probability_<class> per class for a multiclass label, <label>_prediction for a regression label.
+    Columns of several files are matched by name, and missing columns are empty. --set works as in `satrap
+    evaluate`.
     """
     from satrap import launch
 

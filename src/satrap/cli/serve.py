@@ -15,13 +15,13 @@ from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_e
     default="127.0.0.1:8000",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen; port 0 takes a free one.",
+    help="Address to listen on; port 0 picks a free port.",
 )
 @click.option(
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File with the key that clients must send; needed unless HOST is a loopback address.",
+    help="File with the key that clients must send. Required unless HOST is a loopback address.",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve OpenMetrics over HTTP at this address.")
 @click.option(
@@ -30,25 +30,28 @@ from satrap.cli.options import STOP_SECONDS, debug_option, set_option, stop_at_e
     default=0.0,
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="After SIGTERM, go on answering for so long and be not ready, so that a balancer notices.",
+    help="After SIGTERM, keep answering for this time while reporting not ready, so that load balancers "
+    "react.",
 )
-@click.option("--follow", is_flag=True, help="Serve each new snapshot of a run that trains.")
+@click.option("--follow", is_flag=True, help="Serve each new snapshot of a running training.")
 @click.option(
     "--log",
     metavar="URL",
-    help="Write answers, with the values they were computed from, to this folder: a log for data.stream.",
+    help="Log responses and their input values to this folder, as a log for data.stream.",
 )
 @click.option(
     "--shadow",
     metavar="DIR2",
-    help="Have the model of another run score each request, too, after it is answered, and compare them.",
+    help="Also score each request with the model of another run, after answering it, and compare the scores.",
 )
 @click.option(
     "--shards",
     metavar="HOST:PORT,...",
-    help="The rows are in these processes of `satrap serve-shard`, in the order of their numbers.",
+    help="Processes of `satrap serve-shard` that hold the rows, in the order of their numbers.",
 )
-@click.option("--name", metavar="NAME", help="Of the model, in answers. Default: the name of the folder.")
+@click.option(
+    "--name", metavar="NAME", help="Name of the model in responses; default the name of the folder."
+)
 @trust_option
 @stop_at_eof_option(STOP_SECONDS, hidden=True)
 @set_option
@@ -58,14 +61,14 @@ def serve(
 ) -> None:
     """Answer requests over HTTP with the scores of the trained model in run folder DIR.
 
-    DIR may also be what a run publishes, a folder or a URL such as s3://models/first/feed.
+    DIR may also be the feed of a run: a folder, or a URL such as s3://models/first/feed.
 
     POST /v1/score takes one context and many items, as JSON or Arrow; `satrap request DIR` prints a body.
-    /v2 is the Open Inference Protocol. Each answer names the training step that gave it. --set can change the
-    limits (serving.max_items=1000) and keys that `satrap evaluate` can change.
+    /v2 is the Open Inference Protocol. Each response has the training step of its model. --set can change the
+    limits (serving.max_items=1000) and the keys that `satrap evaluate` can change.
 
-    --shadow starts a process of the lowest priority for the other model. Metrics say how its predictions
-    differ; requests for which it is too slow are left out, and counted.
+    --shadow runs the other model in a process of the lowest priority. Metrics show how its predictions
+    differ, and count the requests it is too slow for.
     """
     from satrap import launch
     from satrap.serve.run import Options, run
@@ -77,13 +80,13 @@ def serve(
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--input", "sources", multiple=True, metavar="FILE", help="Take the rows of this file.")
-@click.option("--items", default=3, show_default=True, type=click.IntRange(min=1), help="How many items.")
+@click.option("--input", "sources", multiple=True, metavar="FILE", help="Use the rows of this file.")
+@click.option("--items", default=3, show_default=True, type=click.IntRange(min=1), help="Number of items.")
 @debug_option
 def request(folder: str, sources: tuple[str, ...], items: int) -> None:
     """Print a valid request for the model in run folder DIR: POST it to /v1/score of `satrap serve DIR`.
 
-    It has the first of the recipe's test rows, else of its validation or training rows.
+    The request has the first of the recipe's test rows, else of its validation or training rows.
     """
     import json
 

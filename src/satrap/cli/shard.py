@@ -14,13 +14,13 @@ from satrap.events import Report
     "--journal",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write every request there before executing it; a shard started again repeats them.",
+    help="Write every request to this folder before executing it; a restarted shard replays them.",
 )
 @debug_option
 def shard(listen: str, key: Path | None, journal: Path | None, report: Report, metrics: str | None) -> None:
     """Serve one shard of the embedding tables until SIGTERM or Ctrl-C.
 
-    The first worker that connects defines the tables. When the shard is ready, it prints its address in one
+    The first worker that connects defines the tables. When the shard is ready, it prints its address on one
     line.
     """
     from satrap.exchange.servers import ShardServer

@@ -1,4 +1,4 @@
-"""`satrap shards`: looks at the shards of a run that trains, and has rows move between them."""
+"""`satrap shards`: lists the shards of a running training and moves rows between them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ run = click.argument("run", metavar="RUN")
 
 @click.group()
 def shards() -> None:
-    """List the shards of a run that trains, add and drain shards, and balance their rows.
+    """List, add, drain and balance the shards of a running training.
 
     RUN is the run folder. Training pauses while rows move; each command waits until it is done.
     """
@@ -23,9 +23,9 @@ def shards() -> None:
 @json_option
 @debug_option
 def list_(run: str, as_json: bool) -> None:
-    """Show address, buckets, rows, bytes and part of the traffic of each shard.
+    """Show address, buckets, rows, bytes and share of the traffic of each shard.
 
-    Traffic is how often rows were used in the last minutes; what is older than five counts half or less.
+    Traffic counts uses of rows in the last minutes. Uses older than five minutes count half or less.
     """
     _ask(run, "list", as_json=as_json)
 
@@ -45,7 +45,7 @@ def add(run: str, as_json: bool) -> None:
 @json_option
 @debug_option
 def drain(run: str, number: int, as_json: bool) -> None:
-    """Give all rows of shard NUMBER to the others, and end it."""
+    """Move all rows of shard NUMBER to the other shards, and end it."""
     _ask(run, "drain", number, as_json=as_json)
 
 
@@ -56,17 +56,17 @@ def drain(run: str, number: int, as_json: bool) -> None:
     type=click.Choice(["rows", "bytes", "traffic"]),
     default="rows",
     show_default=True,
-    help="What is to be even: rows, their bytes, or how often they were used in the last minutes.",
+    help="Quantity to balance: rows, their bytes, or their uses in the last minutes.",
 )
 @json_option
 @debug_option
 def balance(run: str, by: str, as_json: bool) -> None:
-    """Move rows so that all shards have equally many, or as many bytes, or as much to do."""
+    """Move rows until all shards have equal rows, bytes or traffic."""
     _ask(run, "balance", by=by, as_json=as_json)
 
 
 def _ask(run: str, command: str, number: int = -1, by: str = "rows", *, as_json: bool) -> None:
-    """Ask, wait for the answer, and show it."""
+    """Send a request, wait for the answer, and show it."""
     answer = ask(run, command, number, by, as_json=as_json)
     if answer is None:
         return
@@ -78,8 +78,8 @@ def _ask(run: str, command: str, number: int = -1, by: str = "rows", *, as_json:
 
 def _table(shards: list[dict[str, Any]]) -> list[str]:
     lines = [f"{'shard':>5}  {'address':<22}{'buckets':>8}{'rows':>14}{'bytes':>18}{'traffic':>9}"]
-    for one in shards:
-        numbers = f"{one['buckets']:>8,}{one['rows']:>14,}{one['bytes']:>18,}"
-        numbers += f"{one['traffic']:>9.1%}" if one.get("traffic") is not None else f"{'-':>9}"
-        lines.append(f"{one['shard']:>5}  {one['address']:<22}{numbers}")
+    for shard in shards:
+        numbers = f"{shard['buckets']:>8,}{shard['rows']:>14,}{shard['bytes']:>18,}"
+        numbers += f"{shard['traffic']:>9.1%}" if shard.get("traffic") is not None else f"{'-':>9}"
+        lines.append(f"{shard['shard']:>5}  {shard['address']:<22}{numbers}")
     return lines

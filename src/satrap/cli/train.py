@@ -29,24 +29,22 @@ if TYPE_CHECKING:
 @click.option(
     "--follow",
     is_flag=True,
-    help="With a log of events, data.stream: wait for more at its end, until Ctrl-C or SIGTERM.",
+    help="With data.stream: at the end of the log, wait for more events until Ctrl-C or SIGTERM.",
 )
 @click.option(
     "--until-done",
     is_flag=True,
-    help="For a process manager that repeats the command until it succeeds: start the run in DIR, or "
-    "continue it; exit code 0 only if it is complete.",
+    help="For process managers that repeat a command until it succeeds: start or continue the run in DIR; "
+    "the exit code is 0 only if the run is complete.",
 )
 @click.option(
     "--detach",
     is_flag=True,
-    help="Leave the run in DIR to the Ray cluster of the recipe, and return. It begins or continues there, "
-    "and goes on when this machine or that of its controller is gone.",
+    help="Start or continue the run in DIR on the recipe's Ray cluster, and return. The run survives the "
+    "loss of this machine and of its controller's machine.",
 )
-@click.option(
-    "--attach", is_flag=True, help="Show a detached run's output until it ends, from its beginning."
-)
-@click.option("--stop", is_flag=True, help="Have a detached run save and end, and show its output.")
+@click.option("--attach", is_flag=True, help="Show a detached run's output from its beginning until it ends.")
+@click.option("--stop", is_flag=True, help="Make a detached run save and end, and show its output.")
 @stop_at_eof_option(SAVE_SECONDS, hidden=True)
 @debug_option
 def train(
@@ -66,18 +64,18 @@ def train(
 
     overrides += ("training.follow=true",) * follow
     if sum(detached.values()) > 1 or (any(detached.values()) and (resume or until_done)):
-        raise click.UsageError("give one of --resume, --until-done, --detach, --attach and --stop")
+        raise click.UsageError("give only one of --resume, --until-done, --detach, --attach and --stop")
     if any(detached.values()):
         return _detached(recipe, overrides, output, begin=detached["detach"], stop=detached["stop"])
     if until_done:
         if recipe is None or output is None or resume:
-            raise click.UsageError("--until-done goes with a RECIPE and --output DIR, and without --resume")
-        found = _begun(load(recipe, overrides), output)
-        if found is None:
+            raise click.UsageError("--until-done needs a RECIPE and --output DIR, and excludes --resume")
+        begun = _begun(load(recipe, overrides), output)
+        if begun is None:
             return 0
-        resume = found
+        resume = begun
     if recipe is None and not (resume and output):
-        raise click.UsageError("name a RECIPE, or a run to continue: --output DIR --resume")
+        raise click.UsageError("give a RECIPE, or a run to continue: --output DIR --resume")
     file = recipe or str(Path(str(output)) / "recipe.yaml")
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
     from satrap.launch.by_torchrun import speaks
@@ -94,24 +92,24 @@ def train(
 
 
 def _begun(recipe: Recipe, output: str) -> bool | None:
-    """Return whether a run left a snapshot; None, after saying so: it is complete."""
+    """Return whether a run left a snapshot; None if it is complete, which is printed."""
     from satrap.launch.by_torchrun import has_begun, speaks
 
-    found = has_begun(recipe, output)
-    if found is None and speaks(recipe):
+    begun = has_begun(recipe, output)
+    if begun is None and speaks(recipe):
         click.echo(f"the run in {output} is complete")
-    return found
+    return begun
 
 
 def _detached(
     recipe: str | None, overrides: tuple[str, ...], output: str | None, *, begin: bool, stop: bool
 ) -> int:
-    """Begin a detached run, or follow one."""
+    """Start a detached run, or follow one."""
     from satrap.config import load
 
     if output is None or (begin and recipe is None):
         raise click.UsageError(
-            "--detach goes with a RECIPE and --output DIR, --attach and --stop with --output DIR"
+            "--detach needs a RECIPE and --output DIR; --attach and --stop need --output DIR"
         )
     loaded = load(recipe or str(Path(output) / "recipe.yaml"), overrides)
     from satrap.launch import detached
@@ -119,13 +117,13 @@ def _detached(
     where = shlex.quote(output)
     if begin:
         detached.detach(loaded, output, overrides)
-        click.echo(f"the run goes on without this program\nnext:\n  satrap train --output {where} --attach")
+        click.echo(f"the run continues without this command\nnext:\n  satrap train --output {where} --attach")
         click.echo(f"  satrap train --output {where} --stop")
         return 0
     try:
         return detached.attach(loaded, output, click.echo, stop=stop)
     except KeyboardInterrupt:
-        click.echo(f"the run goes on\nnext: satrap train --output {where} --attach, or --stop", err=True)
+        click.echo(f"the run continues\nnext: satrap train --output {where} --attach, or --stop", err=True)
         return 0
 
 
@@ -134,7 +132,7 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
 
     See `satrap.launch.train` for the arguments.
     """
-    click.echo("loading PyTorch", err=True)  # seconds, or more when the disk has not read it yet
+    click.echo("loading PyTorch", err=True)  # takes seconds, or longer if it is not in the disk cache
     from satrap import launch
     from satrap.launch.by_torchrun import speaks
     from satrap.report import ProgressLine

@@ -10,7 +10,7 @@ import click
 from satrap.cli.options import debug_option, set_option
 
 TRIALS = 30
-"""Trials of a search without limits of its own."""
+"""Number of trials of a search without limits."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -19,10 +19,10 @@ def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float 
     """Read a time such as `90s`, `30m`, `2h` or `1d`."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
-    if found is None or float(found[1]) == 0:
-        raise click.BadParameter(f"{value!r} is no time such as 90s, 30m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
+    if match is None or float(match[1]) == 0:
+        raise click.BadParameter(f"{value!r} is not a time such as 90s, 30m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @click.command()
@@ -31,14 +31,14 @@ def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float 
     "--trials",
     type=click.IntRange(1),
     metavar="N",
-    help=f"End after N trials; default {TRIALS}, if no --time.",
+    help=f"End after N trials; default {TRIALS} without --time.",
 )
 @click.option(
     "--time", "seconds", callback=_seconds, metavar="T", help="End after this time, for example 30m or 2h."
 )
 @set_option
 @click.option("--output", metavar="DIR", help="Folder of the search; default runs/<recipe>-tune.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of what is tried.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search.")
 @debug_option
 def tune(
     recipe: str,
@@ -48,10 +48,10 @@ def tune(
     output: str | None,
     seed: int,
 ) -> None:
-    """Train variants of RECIPE and write the best one, by its validation rows.
+    """Train variants of RECIPE and write the best one, as measured on its validation rows.
 
-    The first trial is the recipe itself. Both limits count trials of earlier calls: the same command goes on
-    after Ctrl-C or a kill. Test rows are not read. Needs Optuna: pip install 'satrap[tune]'
+    The first trial is the recipe itself. After Ctrl-C or a kill, repeat the command to resume: both limits
+    include the trials of earlier calls. Test rows are not read. Needs Optuna: pip install 'satrap[tune]'
     """
     from satrap.config import load
 
@@ -62,7 +62,7 @@ def tune(
 
     limits = Limits(trials or (None if seconds else TRIALS), seconds)
     with LiveLine() as line:
-        found = search(
+        search_result = search(
             loaded,
             output,
             limits=limits,
@@ -70,11 +70,11 @@ def tune(
             observers=[line],
             notice=line.say,
         )
-    if found.best is not None:
+    if search_result.best is not None:
         click.echo("")
-        for text in result_lines(found):
+        for text in result_lines(search_result):
             click.echo(text)
-        best = shlex.quote(str(found.folder / BEST))
+        best = shlex.quote(str(search_result.folder / BEST))
         click.echo(f"best recipe: {best}\nnext: satrap train {best}")
-    if found.interrupted:
-        click.echo("the search was ended; the same command goes on")
+    if search_result.interrupted:
+        click.echo("the search was interrupted; repeat the command to resume")

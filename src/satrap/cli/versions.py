@@ -14,15 +14,15 @@ key_option = click.option(
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File with the key of the server, if it has one.",
+    help="File with the server's key, if it has one.",
 )
 
 
 @click.group()
 def versions() -> None:
-    """List the versions of a server that follows a run, and keep or change the one it answers with.
+    """List the versions of a server that follows a run, and pin or change the served version.
 
-    URL is that of the server, for example http://127.0.0.1:8000.
+    URL is the server's address, for example http://127.0.0.1:8000.
     """
 
 
@@ -32,19 +32,19 @@ def versions() -> None:
 @json_option
 @debug_option
 def list_versions(url: str, key: Path | None, as_json: bool) -> None:
-    """List the versions that the server at URL could answer with; an arrow points at the one it does.
+    """List the versions that the server at URL can serve; an arrow marks the served version.
 
-    Going back to one in memory takes less than a second, to another one as long as a start.
+    A rollback to a version in memory takes less than a second, to another version as long as a start.
     """
-    said = _asked(url, "", key)
+    status = _asked(url, "", key)
     if as_json:
         import json
 
-        click.echo(json.dumps(said))
+        click.echo(json.dumps(status))
         return
-    for step in sorted({*said["versions"], *said["earlier"], said["step"]}):
-        served = f" <- served{', pinned' if said['pinned'] else ''}" if step == said["step"] else ""
-        click.echo(f"{step}{served}{' (in memory)' if step in said['earlier'] else ''}")
+    for step in sorted({*status["versions"], *status["earlier"], status["step"]}):
+        served = f" <- served{', pinned' if status['pinned'] else ''}" if step == status["step"] else ""
+        click.echo(f"{step}{served}{' (in memory)' if step in status['earlier'] else ''}")
 
 
 @versions.command()
@@ -52,19 +52,21 @@ def list_versions(url: str, key: Path | None, as_json: bool) -> None:
 @key_option
 @debug_option
 def pin(url: str, key: Path | None) -> None:
-    """Have the server at URL keep the version it answers with."""
-    click.echo(f"step {_asked(url, 'pin', key)['step']} is kept until satrap versions release {url}")
+    """Pin the version that the server at URL serves."""
+    click.echo(f"step {_asked(url, 'pin', key)['step']} is pinned until satrap versions release {url}")
 
 
 @versions.command()
 @server_argument
-@click.option("--to", "step", required=True, type=click.IntRange(min=0), metavar="STEP", help="Which one.")
+@click.option(
+    "--to", "step", required=True, type=click.IntRange(min=0), metavar="STEP", help="Version to serve."
+)
 @key_option
 @debug_option
 def rollback(url: str, step: int, key: Path | None) -> None:
-    """Have the server at URL answer with the version of STEP, and keep it."""
+    """Make the server at URL serve the version of STEP, and pin it."""
     _asked(url, "rollback", key, {"step": step})
-    click.echo(f"step {step} is served, and kept until satrap versions release {url}")
+    click.echo(f"step {step} is served, and pinned until satrap versions release {url}")
 
 
 @versions.command()
@@ -72,8 +74,8 @@ def rollback(url: str, step: int, key: Path | None) -> None:
 @key_option
 @debug_option
 def release(url: str, key: Path | None) -> None:
-    """Have the server at URL follow its run again."""
-    click.echo(f"step {_asked(url, 'release', key)['step']} is served until a later one is there")
+    """Make the server at URL follow its run again."""
+    click.echo(f"step {_asked(url, 'release', key)['step']} is served until a later version is available")
 
 
 def _asked(url: str, action: str, key: Path | None, body: dict[str, Any] | None = None) -> dict[str, Any]:

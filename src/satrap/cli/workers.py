@@ -1,4 +1,4 @@
-"""`satrap workers`: changes how many workers a run has while it trains."""
+"""`satrap workers`: changes the number of workers of a running training."""
 
 import click
 
@@ -12,10 +12,11 @@ from satrap.cli.requests import ask
 @json_option
 @debug_option
 def workers(run: str, number: int, as_json: bool) -> None:
-    """Have N workers go on with a run that trains.
+    """Continue a running training with N workers.
 
-    RUN is the run folder. All workers save after their step and end, and N start from that snapshot; shards
-    and loaders stay. The command waits until they train. With data.global_batch they take the same steps.
+    RUN is the run folder. All workers save after their current step and end, and N workers resume from this
+    snapshot. Shards and loaders keep running. The command waits until the new workers train. With
+    data.global_batch, the steps do not depend on N.
     """
     answer = ask(run, "workers", number, as_json=as_json)
     if answer is not None:

@@ -1,7 +1,7 @@
 """Recipes: one complete configuration as a YAML file, checked key by key.
 
-`load` reads one; `keys.py` and `cluster.py` hold every key with its documentation; `satrap config --keys`
-prints them.
+`load` reads a recipe. `keys.py` and `cluster.py` define and document every key; `satrap config --keys` prints
+the keys.
 """
 
 from satrap.config.explain import unknown_value

@@ -1,4 +1,4 @@
-"""The keys of a recipe's section `cluster`. The text below a key documents it."""
+"""Keys of the recipe section `cluster`. The text below a key documents it."""
 
 from typing import Annotated, Literal
 
@@ -11,35 +11,36 @@ Placement = Literal["row_wise", "table_wise", "replicated"]
 
 
 class Wire(Keys):
-    """Number formats between processes; rows at rest have `embedding.dtype`."""
+    """Number formats between processes. Stored rows have `embedding.dtype`."""
 
     forward: Literal["int8", "float16", "float32"] = "float16"
-    """Format of rows that are looked up; int8: 8-bit numbers with a scale per row."""
+    """Format of looked-up rows. int8: 8-bit numbers with a scale per row."""
     backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Format of their gradients; int8 as for rows."""
+    """Format of row gradients; int8 as for rows."""
     dense: Literal["int8", "bfloat16", "float16", "float32", "powersgd", "sign"] = "float32"
-    """Format of the network's gradients, which several workers add up; int8: with a scale per 128 numbers. On
-    the device cpu only. For slow networks, on any device: powersgd (products of thin matrices) and sign (one
-    bit per number), which send later what they leave out of a step. Not where workers divide the network."""
+    """Format of the network's gradients in the all-reduce among workers. int8 (a scale per 128 numbers),
+    bfloat16 and float16 need the device cpu. For slow networks, on any device: powersgd (products of thin
+    matrices) and sign (one bit per number), which carry the error of a step over to later steps. Not with
+    sharding or `dense.mesh`."""
     dense_rank: Positive = 4
-    """With `dense: powersgd`: columns of these matrices; more are more exact, and more bytes."""
+    """With `dense: powersgd`: rank of the products. A higher rank is more accurate and sends more bytes."""
 
 
 class Resources(Keys):
-    """What one process asks of a Ray cluster. Ray counts this and keeps no process from using more."""
+    """Resources that one process reserves in a Ray cluster. Ray does not stop a process from using more."""
 
     cpu: Share = 1.0
-    """Processors; of several workers, each computes with so many threads."""
+    """CPU cores per process, and compute threads per worker if there are several."""
     memory: Bytes | None = None
     """Memory, for example 64GiB; default none."""
     gpu: Share = 0.0
-    """Devices. A process sees only those it was given."""
+    """GPUs. A process sees only its reserved GPUs."""
     custom: dict[str, Rate] = Field(default_factory=dict)
-    """Resources that the cluster's nodes were given names for: name -> amount."""
+    """Custom resources of the cluster's nodes: name -> amount."""
 
 
 class RoleResources(Keys):
-    """What each process of a kind asks of a Ray cluster."""
+    """Resources that each kind of process reserves in a Ray cluster."""
 
     shard: Resources = Resources()
     """A shard server."""
@@ -55,53 +56,57 @@ class Cluster(Keys):
     """Processes and machines."""
 
     exchange: Literal["local", "servers", "collective"] = "local"
-    """How ids reach the rows. local: in one process; servers: shards are processes of their own; collective:
-    each worker holds a part of every table, and all take every step together."""
+    """How workers reach the embedding rows. local: one process trains and holds all rows; servers: shard
+    servers hold the rows; collective: each worker holds a part of every table, and all workers step
+    together."""
     shards: Positive = 1
-    """Processes that hold rows."""
+    """Number of processes that hold rows."""
     addresses: list[Address] = Field(default_factory=list)
-    """HOST:PORT of shards that run already, started with `satrap shard`, in the order of their numbers; the
-    run then starts none."""
+    """HOST:PORT of running shards (`satrap shard`), in the order of their numbers. The run then starts no
+    shards."""
     key: str | None = None
-    """File with the cluster's key, made by `satrap key`, relative to the current folder; needed for shards on
-    other machines. Default: none, which loopback addresses need not have."""
+    """File with the cluster's key, made by `satrap key`, relative to the current folder. Required for shards
+    on other machines. Default: none, for loopback addresses only."""
     workers: Positive = 1
-    """Processes that train the dense network, each on its share of the data; default as `dense.mesh` says."""
+    """Number of processes that train the dense network, each on its share of the data. Default: the size of
+    `dense.mesh`."""
     loaders: Count = 0
-    """Processes that read and batch data for the workers, at most one per worker; 0: workers read."""
+    """Number of processes that read and batch data for the workers, at most one per worker. 0: workers
+    read."""
     embedding_workers: Count = 0
-    """Processes that look rows up at the shards and pool them for the workers, at most one per worker; 0:
-    workers do it."""
+    """Number of processes that look up rows at the shards and pool them for the workers, at most one per
+    worker. 0: workers look up and pool."""
     placement: Placement | Literal["auto"] = "row_wise"
-    """Who holds the rows of a table, with the exchange collective. row_wise: each worker has a part;
-    table_wise: one worker has all; replicated: every worker has all; auto: as `satrap plan` says."""
+    """With `exchange: collective`: where the rows of a table are. row_wise: each worker holds a part;
+    table_wise: one worker holds all; replicated: every worker holds all; auto: as `satrap plan` computes."""
     placements: dict[str, Placement] = Field(default_factory=dict)
-    """Tables that are placed otherwise: name -> placement. With the exchange servers, workers have replicas
-    of replicated tables, and shards hold the others."""
+    """Placements of single tables: name -> placement. With `exchange: servers`, workers hold replicas of
+    replicated tables, and shards hold the other tables."""
     launcher: Literal["local", "ray"] = "local"
-    """What starts the processes. local: this machine; ray: a Ray cluster, `pip install satrap[ray]`."""
+    """Where the processes run. local: on this machine; ray: on a Ray cluster (`pip install satrap[ray]`)."""
     address: Annotated[str, Field(pattern=r"^(auto|[^\s/]+:[0-9]{1,5})$")] | None = None
-    """With `launcher: ray`: HOST:PORT of the cluster's head, or auto for the one of this machine. Default: a
-    Ray of this machine alone, which is started for the run and ends with it."""
+    """With `launcher: ray`: HOST:PORT of the head node, or auto for the Ray cluster running on this machine.
+    Default: a new one-machine Ray that lives as long as the run."""
     resources: RoleResources = RoleResources()
-    """With `launcher: ray`: what each process asks for. All processes get theirs together, or none."""
+    """With `launcher: ray`: resources of each process. They are reserved for all processes or for none."""
     wait: Share = 0.0
-    """With `launcher: ray`: seconds to wait for these resources. Default 0: an error says what is missing."""
+    """With `launcher: ray`: seconds to wait for these resources. Default 0: missing resources are an error at
+    once."""
     wire: Wire = Wire()
-    """Number formats between workers and shards, or among workers; in async mode always float32."""
+    """Number formats between workers and shards, or among workers. Async mode always uses float32."""
     deadline: Rate = 30.0
-    """Seconds without an answer after which a shard or worker counts as lost. What one worker does alone,
-    such as writing a snapshot, may take longer."""
+    """Seconds without an answer after which a shard or worker counts as lost. Work that one worker does
+    alone, such as writing a snapshot, may take longer."""
     grace: Rate = 60.0
-    """Seconds for workers to save after Ctrl-C or SIGTERM; then they are killed."""
+    """Seconds that workers have for saving after Ctrl-C or SIGTERM before they are killed."""
     restarts: Count = 3
-    """How many restarts after killed processes, in all: of a shard from its journal (`checkpoint.durability:
+    """Total number of restarts after killed processes: of a shard from its journal (`checkpoint.durability:
     journal`), or of all workers from a snapshot (`checkpoint.every_steps`)."""
     metrics_port: Port | None = None
     """Port of OpenMetrics over HTTP. 0: a free port for each process, printed; N: ports N, N + 1, ..., shards
     first. Default: none."""
     metrics_host: str = "127.0.0.1"
-    """Address of these ports. Whoever reaches it can read counters and speeds."""
+    """Address of these ports. Every client that reaches it can read counters and speeds."""
 
     @property
     def servers(self) -> int:

@@ -1,4 +1,4 @@
-"""Keys of a recipe that say where its rows come from and how they are read."""
+"""Recipe keys for data: its files or streams, and how they are read."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -21,25 +21,25 @@ class Join(Keys):
     columns: list[str] = Field(default_factory=list)
     """Columns to add; default all but the key."""
     prefix: str = ""
-    """Put before the names of the added columns."""
+    """Prefix for the names of the added columns."""
 
 
 class Split(Keys):
-    """Row `i` belongs to part `i % modulo`; parts not named below are for training."""
+    """Row `i` belongs to part `i % modulo`. Parts not named below are for training."""
 
     modulo: Positive
     """Number of parts."""
     validation: list[Count] = Field(default_factory=list)
     """Parts of `data.train` to use for validation."""
     test: list[Count] = Field(default_factory=list)
-    """Parts of `data.train` to use for the test."""
+    """Parts of `data.train` to use for testing."""
 
 
 class TimeSplit(Keys):
-    """Rows are divided by the time in a column: those before the first time named below are for training."""
+    """Splits rows by a column of times. Rows before the first time named below are for training."""
 
     column: str
-    """Column of times: timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970 (also
+    """Column of times: timestamps, dates, strings such as 2024-01-31 08:05:30, or seconds since 1970 (also
     milli-, micro- or nanoseconds)."""
     validation: str | float | None = None
     """First time of the validation rows in `data.train`; default none."""
@@ -61,22 +61,22 @@ class RedisKeys(Keys):
 
 
 class KafkaKeys(Keys):
-    """A topic of a Kafka cluster; the value of a message is a JSON object, its members are the columns."""
+    """A topic of a Kafka cluster. The value of a message is a JSON object whose members are the columns."""
 
     brokers: str
-    """Addresses to begin with, for example kafka1:9092,kafka2:9092."""
+    """Bootstrap addresses, for example kafka1:9092,kafka2:9092."""
     topic: str
     """The topic; each partition is read by one worker."""
     options: dict[str, str] = Field(default_factory=dict)
-    """Settings of librdkafka, for example security.protocol. With group.id, what was read is committed under
-    this name, for tools that show how far behind a run is."""
+    """Settings of librdkafka, for example security.protocol. With group.id, read offsets are committed under
+    this name, so that tools can show the consumer lag."""
 
 
 class LogKeys(Keys):
     """A log of events."""
 
     folder: str | None = None
-    """A folder (relative to the recipe) or URL to which others add files of events."""
+    """A folder (relative to the recipe) or URL to which other programs add files of events."""
     redis: RedisKeys | None = None
     """Streams of a Redis server."""
     kafka: KafkaKeys | None = None
@@ -84,47 +84,49 @@ class LogKeys(Keys):
 
 
 class StreamKeys(LogKeys):
-    """A log of events in place of files: read once, in order, for as long as `training.follow` says."""
+    """A log of events, read once and in order. `training.follow` decides when reading ends."""
 
     time: str | None = None
-    """Column of the events' times; the metrics of each hour are reported by it."""
+    """Column of the events' times; metrics are reported per hour of this column."""
     wait: Seconds = 1.0
-    """Longest time for which an event waits until its batch is full."""
+    """Longest time that an event waits for its batch to fill."""
     bad_events: Literal["stop", "skip"] = "stop"
-    """What becomes of events with a value that cannot be used: the run stops and names the place, or they are
-    left out, with a warning for the first, the tenth and so on."""
+    """Handling of events with an unusable value. stop: the run stops and names the place; skip: these events
+    are left out, with a warning for the first, the tenth, the hundredth and so on."""
     labels: LogKeys | None = None
-    """A second log, with labels of events: 0 or 1 in the columns of the labels, with `id` and `time`."""
+    """A second log with the events' labels: `id`, `time`, and 0 or 1 in the label columns."""
     label_window: Seconds | None = None
-    """How long after its time an event is trained on, so that its labels have come, for example 10m; without
-    one they are 0."""
+    """How long training waits for the labels of an event, from the event's time on, for example 10m. An event
+    without labels by then gets 0."""
     id: str | None = None
-    """Column of events and of their labels that says which belong together."""
+    """Column of both logs that matches labels to events."""
 
 
 class Data(Keys):
-    """Where the rows come from and how they are read."""
+    """The data and how it is read."""
 
     train: Sources | None = None
     """Training rows: a file, glob or URL, or a list of them; paths are relative to the recipe."""
     stream: StreamKeys | None = None
-    """A log of events to train on, in place of `train`."""
+    """A log of events to train on, instead of `train`."""
     validation: Sources | None = None
-    """Rows scored after each epoch; they decide learning-rate drops, early stop and best weights."""
+    """Rows scored after each epoch. Their metric decides learning-rate drops, early stopping and the best
+    weights."""
     test: Sources | None = None
     """Rows scored once, after training."""
     format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
-    """File format; default by the endings of the names."""
+    """File format; default by file extension."""
     batch_size: Positive = 4096
-    """Samples per step. Each worker takes as many, unless `global_batch` is true."""
+    """Samples per step and worker; with `global_batch`, of all workers together."""
     global_batch: bool = False
-    """Divide `batch_size` among the workers, so that a run with more of them takes the same steps."""
+    """Divide `batch_size` among the workers, so that the steps do not depend on the number of workers."""
     shuffle: bool = True
     """Shuffle the training rows (files, row groups and a buffer) differently in each epoch."""
     buffer_rows: Positive | None = None
-    """Rows in the shuffle buffer; limits the reader's memory."""
+    """Number of rows in the shuffle buffer; limits the reader's memory."""
     balance: str | None = None
-    """A sequence: training batches out of one shuffle buffer have about equally many of its events."""
+    """A sequence feature. Its events are spread about evenly over the training batches of a shuffle
+    buffer."""
     separator: str | None = None
     """CSV: the character between columns; default a comma, a tab for .tsv."""
     columns: list[str] | None = None
@@ -134,15 +136,15 @@ class Data(Keys):
     missing: Texts | None = None
     """Values that mean "missing", in any format; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
     strip: bool | None = None
-    """CSV: remove blanks around values; default false."""
-    quote: Annotated[str | None, BeforeValidator(lambda given: "" if given is None else given)] = None
+    """CSV: remove spaces around values; default false."""
+    quote: Annotated[str | None, BeforeValidator(lambda value: "" if value is None else value)] = None
     """CSV: the character around values that contain separators; default a double quote; null or "": none."""
     encoding: str | None = None
     """CSV: character encoding; default utf-8."""
     decimal: Literal[".", ","] | None = None
-    """CSV: the mark before the fraction of a number; default a point."""
+    """CSV: the decimal separator; default a point."""
     thousands: str | None = None
-    """CSV: the mark between groups of three digits, such as a comma in 1,234.5; default none."""
+    """CSV: the thousands separator, such as the comma in 1,234.5; default none."""
     join: list[Join] = Field(default_factory=list)
     """Columns to add from other files."""
     split: Annotated[Split | TimeSplit | None, Choice(_way, {"rows": Split, "time": TimeSplit}, "modulo")] = (

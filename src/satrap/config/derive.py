@@ -1,4 +1,4 @@
-"""Makes recipe keys from the dataclasses they fill, so that name, type, default and text exist once."""
+"""Derives recipe keys from the dataclasses they fill, so that name, type, default and text exist once."""
 
 import inspect
 import re
@@ -22,18 +22,18 @@ class Keys(BaseModel):
 
 
 class _Derived(Keys):
-    """Base of keys made from a dataclass; pydantic would look for their text in all loaded modules."""
+    """Base of keys derived from a dataclass; keeps pydantic from searching all modules for docstrings."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 
 
 def as_list(value: object) -> object:
-    """Let one scalar stand for a list of one."""
+    """Wrap a scalar into a list of one item."""
     return value if isinstance(value, list) or value is None else [value]
 
 
 def as_text(value: object) -> object:
-    """Turn a number into text; leave a truth value alone, so that it is refused."""
+    """Convert a number to a string; leave a boolean as it is, so that it is rejected."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -44,10 +44,10 @@ Sources = Annotated[list[str], BeforeValidator(as_list)]
 
 @dataclass(frozen=True)
 class Choice:
-    """Annotation of a field whose mapping one of several models checks.
+    """Annotation of a field whose mapping is validated by one of several models.
 
-    `select` returns the tag of the model for a mapping, or any other value if there is none. Error locations
-    write a tag `<tag>` to tell it from keys. `key` is the key in the mapping that decides.
+    `select` returns the tag of the model for a mapping, or any other value if no model fits. Error locations
+    write a tag as `<tag>` to distinguish it from keys. `key` is the mapping's key that decides.
     """
 
     select: Callable[[Mapping[str, Any]], object]
@@ -74,7 +74,7 @@ def argument_docs(documented: type) -> dict[str, str]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Replace tuples by lists, as YAML has them; lists of texts also accept numbers and a single value."""
+    """Replace tuples with lists, as in YAML; lists of strings also accept numbers and a single value."""
     if annotation == tuple[str, ...]:
         return Texts
     if get_origin(annotation) is tuple:
@@ -90,8 +90,9 @@ def _plain(annotation: Any) -> Any:
 def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any] | None]) -> type[Keys]:
     """Return the recipe keys that fill a dataclass: same names, defaults and documentation.
 
-    The dataclass and its bases document their fields under `Args:`. `replaced` maps fields to (annotation,
-    default), added or used instead of the dataclass's own, or to None: left out.
+    The dataclass and its bases document their fields under `Args:`. `replaced` maps a field to an
+    (annotation, default) that is added or overrides the dataclass's field, or to None, which removes the
+    field.
     """
     docs: dict[str, str] = {}
     for base in reversed(source.__mro__):

@@ -1,4 +1,4 @@
-"""Changes values in the text of a recipe and keeps its comments."""
+"""Edits values in the text of a recipe and keeps its comments."""
 
 import io
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -13,15 +13,16 @@ from satrap.config.source import DATA_FILES, OWN_CODE, KeyPath
 
 
 def edited(text: str, values: Mapping[str, Any]) -> str:
-    """Return the text of a recipe with other values; comments and the order of keys stay.
+    """Return the text of a recipe with new values; comments and the order of keys stay.
 
     Args:
         text: YAML that `satrap.config.load` has read.
-        values: all values that the new text is to have, as plain data; keys that are not there are removed.
+        values: all values of the new text, as plain data; missing keys are removed.
 
-    A value under an alias changes at all its places, so the result must be read again and compared.
+    A value under a YAML alias changes everywhere it is used, so the caller must load the result and compare
+    it.
     """
-    # "rt" builds plain data only, as "safe" does, and keeps comments.
+    # Like "safe", "rt" builds plain data only; it also keeps comments.
     editor = YAML(typ="rt", pure=True)
     editor.preserve_quotes = True
     editor.width = 10**6
@@ -47,14 +48,14 @@ def _on_one_line(value: Any) -> Any:
     if not isinstance(value, Mapping | list):
         return value
     styled: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)
-    styled.fa.set_flow_style()  # what is inside follows
+    styled.fa.set_flow_style()  # also applies to nested values
     return styled
 
 
 def written(recipe: Recipe, wanted: Recipe, changes: Iterable[KeyPath] = ()) -> dict[str, Any]:
-    """Return what is written in a recipe and in overrides, as plain data; files as absolute paths.
+    """Return the values written in a recipe and in overrides, as plain data with absolute file paths.
 
-    At the paths in `changes` it has the values of `wanted`.
+    The values at the paths in `changes` come from `wanted`.
     """
     values, complete = deepcopy(recipe.source.values), wanted.resolved()
     files: list[KeyPath] = [tuple(key.split(".")) for key in DATA_FILES]
@@ -71,7 +72,7 @@ def _has(values: Any, path: KeyPath) -> bool:
 
 
 def _copy(complete: Any, values: Any, path: KeyPath) -> None:
-    """Copy the value at a path; inside a section, with all of a mapping that is not written yet."""
+    """Copy the value at a path. Inside a section, a mapping that is not written yet is copied whole."""
     for depth, part in enumerate(path[:-1]):
         complete = complete[part]
         if values.get(part) is None:

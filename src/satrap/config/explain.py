@@ -1,4 +1,4 @@
-"""Explains errors in recipe keys: where, what was probably meant, what is allowed."""
+"""Explains errors in recipe keys: the place, the probable intention and the allowed keys or values."""
 
 import difflib
 import types
@@ -18,7 +18,7 @@ Pattern = tuple[str, ...]
 
 
 def explain(error: ValidationError, source: Source) -> ConfigError:
-    """Return one `ConfigError` for a recipe: its first unknown key, else its first problem.
+    """Return one `ConfigError` for a recipe: the first unknown key, else the first other problem.
 
     A misspelt key often leaves a required one missing, so the unknown key explains both.
     """
@@ -52,7 +52,7 @@ def _short(message: str) -> str:
     plain = {
         "be a valid integer": "be a whole number",
         "be a valid number": "be a number",
-        "be a valid string": "be a text",
+        "be a valid string": "be a string",
         "be a valid boolean": "be true or false",
         "be a valid list": "be a list",
         "be a valid dictionary": "be a mapping",
@@ -71,7 +71,7 @@ def _short(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it: short, in YAML's words."""
+    """Return a value as shown in errors: short and in YAML notation."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -104,18 +104,18 @@ KINDS_OF_FEATURES = "dim: 16 for ids, numeric: true for a number"
 
 
 def _kind_of_feature(key: str, near: str) -> str:
-    """Return a hint for a key that another kind of feature has, or that was meant to say the kind."""
+    """Return a hint for a key of another kind of feature, or for a key that was meant to give the kind."""
     if key in NumericKeys.model_fields:
-        return f"{key!r} is for numbers: add numeric: true; "
+        return f"{key!r} is for numeric features: add numeric: true; "
     if key in CategoricalKeys.model_fields:
-        return f"{key!r} is for ids: remove it, or numeric: true; "
-    return f"the kind is said by {KINDS_OF_FEATURES}; " if key in ("type", "kind") and not near else ""
+        return f"{key!r} is for categorical features: remove it, or remove numeric: true; "
+    return f"give the kind with {KINDS_OF_FEATURES}; " if key in ("type", "kind") and not near else ""
 
 
 def _hint_elsewhere(key: str) -> str:
-    known = {name: dotted((*pattern, name)) for pattern, model in walk() for name in model.model_fields}
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    return f"did you mean {known[near[0]]}? " if near else ""
+    paths = {name: dotted((*pattern, name)) for pattern, model in walk() for name in model.model_fields}
+    near = difflib.get_close_matches(key, paths, n=1, cutoff=0.75)
+    return f"did you mean {paths[near[0]]}? " if near else ""
 
 
 def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> ConfigError:
@@ -142,7 +142,7 @@ def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: 
 def _nodes(
     annotation: Any, metadata: Sequence[Any], pattern: Pattern
 ) -> Iterator[tuple[Pattern, type[Keys] | Choice]]:
-    """Yield (path pattern, what is there) for the models and choices in a type, outer ones first."""
+    """Yield (path pattern, model or choice) for all models and choices in a type, outer before inner."""
     if get_origin(annotation) is Annotated:
         annotation, metadata = get_args(annotation)[0], annotation.__metadata__
     choice = next((m for m in metadata if isinstance(m, Choice)), None)
@@ -163,13 +163,13 @@ def _nodes(
 
 
 NODES = dict(_nodes(Sections, (), ()))
-"""Models and choices of a recipe by path pattern, which has `<name>` for a name the user chooses, `[]` for a
-list's members, and the `<tag>` that a choice has taken."""
+"""Path pattern -> model or choice of a recipe. A pattern has `<name>` for a name the user chooses, `[]` for
+items of a list, and `<tag>` for the model that a choice selected."""
 PREFIXES = {pattern[:end] for pattern in NODES for end in range(len(pattern) + 1)}
 
 
 def walk() -> Iterator[tuple[Pattern, type[Keys]]]:
-    """Yield every mapping of a recipe as (path pattern without tags, model), outer ones first."""
+    """Yield every mapping of a recipe as (path pattern without tags, model), outer before inner."""
     for pattern, node in NODES.items():
         if not isinstance(node, Choice):
             yield tuple(step for step in pattern if step == "<name>" or not step.startswith("<")), node
@@ -193,7 +193,7 @@ def _fields_at(location: Sequence[str | int]) -> Mapping[str, FieldInfo]:
 
 
 def type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return a field's type in words of a recipe's author."""
+    """Return a field's type as recipe authors know it."""
     if get_origin(annotation) is Annotated:
         return type_name(get_args(annotation)[0], annotation.__metadata__)
     if get_origin(annotation) is Literal:
@@ -207,7 +207,7 @@ def type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     names: dict[Any, str] = {
         int: "whole number",
         float: "number",
-        str: "text",
+        str: "string",
         bool: "true | false",
         Any: "any",
     }

@@ -1,4 +1,4 @@
-"""Every key of a recipe, with its type, default and meaning. The text below a key documents it."""
+"""All keys of a recipe, with type, default and meaning. The text below a key documents it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -14,22 +14,22 @@ from satrap.config.values import Bytes, Count, Device, Positive, Rate, Seconds, 
 
 
 class NamedModel(Keys):
-    """The network. Further keys are arguments of the model, for example `hidden: [256, 128]`."""
+    """The network. Other keys are arguments of the model, for example `hidden: [256, 128]`."""
 
     model_config = ConfigDict({**STRICT, "extra": "allow"})
 
     name: str | None = None
-    """Name of a built-in model, for example deepfm or dcnv2. Either this or `class`."""
+    """Name of a built-in model, for example deepfm or dcnv2. Give either this or `class`."""
 
     @property
     def own(self) -> str | None:
-        """The key `class`, which is no name that Python allows."""
-        found: str | None = getattr(self, "class")
-        return found
+        """The key `class`, which is a reserved word in Python."""
+        reference: str | None = getattr(self, "class")
+        return reference
 
 
-OWN_CLASS = """A class of your own: my_model.py:MyNet, a file relative to the recipe, or package.module:MyNet.
-It is called with the schema and the further keys. The run folder keeps a copy of the file."""
+OWN_CLASS = """Your own class: my_model.py:MyNet, a file relative to the recipe, or package.module:MyNet. It
+is called with the schema and the other keys. The run folder keeps a copy of the file."""
 Model = create_model(
     "Model",
     __base__=NamedModel,
@@ -42,9 +42,9 @@ class Admission(Keys):
     """Which new ids get a row."""
 
     min_count: Annotated[int, Field(ge=1, le=255)] = 1
-    """The lookup of an id that creates its row: 1 for the first, 3 for the third."""
+    """Number of the lookup that creates an id's row: 1 for the first, 3 for the third."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Chance that a lookup, from the `min_count`-th on, creates the row."""
+    """Probability that a lookup creates the row, from the `min_count`-th lookup on."""
     memory: Bytes = 1 << 24
     """Memory for counting lookups in each table group, a power of two; used if `min_count` > 1."""
 
@@ -53,10 +53,11 @@ class Eviction(Keys):
     """Which rows leave memory when it is full."""
 
     policy: Literal["lru", "lfu", "ttl"] = "lru"
-    """lru: those used longest ago; lfu: least often; ttl: not for `ttl` steps, and as lru when full."""
+    """Rows to evict. lru: the least recently used rows; lfu: the least frequently used rows; ttl: rows not
+    used for `ttl` steps, and as lru when memory is full."""
     ttl: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """For policy ttl: steps without a lookup after which a row is removed; over servers, the steps of all
-    workers add up."""
+    """For policy ttl: steps without a lookup after which a row is removed. With shard servers, the steps of
+    all workers count."""
 
 
 EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
@@ -66,13 +67,13 @@ EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
 
 
 class Tier(Keys):
-    """A file for evicted rows; they come back when they are looked up."""
+    """A file for evicted rows. A lookup loads them back into memory."""
 
     path: str = Field(min_length=1)
     """Folder on a fast disk of the machine that holds the rows."""
     size: Bytes
-    """Largest size on disk, for example 100GiB, divided among shard servers. Its index takes 19 bytes of
-    `embedding.memory` for each row that fits."""
+    """Largest size on disk, for example 100GiB, divided among shard servers. The index takes 19 bytes of
+    `embedding.memory` per row that fits on the disk."""
 
 
 class TorchSGD(Keys):
@@ -159,66 +160,69 @@ class Embedding(Keys):
     optimizer: Annotated[Keys, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = EMBEDDING_OPTIMIZERS[
         optim.EMBEDDING_DEFAULT.name
     ].model_validate({"name": optim.EMBEDDING_DEFAULT.name, "lr": optim.EMBEDDING_DEFAULT.lr})
-    """How rows learn."""
+    """Optimizer of the rows."""
     initial_scale: Share = 0.01
     """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the weights."""
     memory: Bytes | None = None
-    """Memory for all tables together, for example 4GiB; default no limit but those of single tables."""
+    """Memory for all tables together, for example 4GiB. Default: only the limits of single tables."""
     admission: Admission = Admission()
     """Which new ids get a row."""
     eviction: Eviction | None = None
-    """Which rows leave memory when it is full; default none: a new id then ends the run."""
+    """Which rows leave memory when it is full. Default none: a new id then ends the run with an error."""
     tier: Tier | None = None
-    """A file on disk for evicted rows; default none: they are lost."""
+    """A file on disk for evicted rows. Default none: evicted rows are lost."""
 
 
 class OwnTable(Keys):
-    """What differs in one table from `embedding`."""
+    """Settings of one table that override `embedding`."""
 
     optimizer: Annotated[Keys | None, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = None
-    """How its rows learn."""
+    """Optimizer of the table's rows."""
     initial_scale: Share | None = None
     """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Number format of its weights."""
+    """Number format of the table's weights."""
     rows: str | None = None
-    """File of the rows that it starts with, relative to the recipe, for example pretrained vectors: Parquet
-    with columns id and weights (lists), or NumPy's .npz with arrays id and weights; ids as in the data."""
+    """File of initial rows, for example pretrained vectors, relative to the recipe: Parquet with columns id
+    and weights (lists), or NumPy's .npz with arrays id and weights. Ids are as in the data."""
     frozen: bool = False
-    """Whether it has the rows of this file and no others, and they never change; other ids read zeros."""
+    """Whether the table has only the rows of this file, which never change. Other ids read zeros."""
     memory: Bytes | None = None
-    """Its own part of `embedding.memory`, for example 1GiB; default: it shares what such tables leave."""
+    """The table's own part of `embedding.memory`, for example 1GiB. Default: it shares the rest with other
+    tables."""
     admission: Admission | None = None
-    """Which of its new ids get a row, in place of all of `embedding.admission`; null: all."""
+    """Which new ids of the table get a row; replaces all of `embedding.admission`. null: all new ids."""
     eviction: Eviction | None = None
-    """Which of its rows leave memory when its part is full, in place of `embedding.eviction`; null: none."""
+    """Which rows leave memory when the table's part is full; replaces `embedding.eviction`. null: none."""
 
 
 class Mesh(Keys):
-    """Number of devices in each dimension in which the dense network is divided."""
+    """Number of workers in each dimension of parallelism of the dense network."""
 
     data: Positive | None = None
-    """Shares of the data, each trained by a copy of the network; default: the workers divided by the rest."""
+    """Number of copies of the network, each trained on its share of the data. Default: the number of workers
+    divided by `tensor` and `pipeline`."""
     tensor: Positive = 1
-    """Workers that divide the linear layers of a copy among themselves."""
+    """Number of workers over which the linear layers of a copy are sharded."""
     pipeline: Positive = 1
-    """Workers of a copy that compute one after another: each has some of the layers, called a stage."""
+    """Number of workers that compute the pipeline stages of a copy, one after another. A stage is a group of
+    consecutive layers."""
 
 
 class Offload(Keys):
-    """Where the optimizer of the dense network is, and its weights, if not on the device."""
+    """Where the optimizer state of the dense network is, and optionally its weights, if not on the device."""
 
     optimizer: Literal["cpu", "disk"]
-    """cpu: its state is in host memory, for devices with too little of their own. disk: its state is in files
-    of `folder`, mapped into memory. With both, the CPU takes its steps."""
+    """Place of the optimizer state. cpu: host memory, for devices with too little memory. disk: files of
+    `folder`, mapped into memory. In both cases the CPU computes the optimizer's steps."""
     folder: str | None = None
     """With `optimizer: disk`: folder on a fast disk of each worker's machine."""
     weights: bool = False
-    """Whether weights and gradients are there, too. On another device than the cpu, each layer's weights come
-    for its passes; this is for one worker, `precision: float32` and no `checkpoint_activations`. Not with
-    `compile`, nor where workers divide the network."""
+    """Whether weights and gradients are also there. On a GPU, each layer's weights are copied to the device
+    for its forward and backward passes; this needs one worker, `precision: float32` and no
+    `checkpoint_activations`. Not with `compile`, `sharded`, or a mesh with `tensor` or `pipeline`."""
 
 
 class Dense(Keys):
@@ -227,99 +231,104 @@ class Dense(Keys):
     optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(
         name="adam", lr=optim.DENSE_LR
     )
-    """How its weights learn."""
+    """Optimizer of the network's weights."""
     mesh: Mesh = Mesh()
-    """How it is spread over the workers, which are as many as the product of its numbers."""
+    """How the network is spread over the workers. The number of workers is the product of the dimensions."""
     sharded: bool | Literal["gradients", "optimizer"] = False
-    """What the data-parallel copies divide among themselves. true: weights, gradients and optimizer state
-    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes;
-    optimizer: its state (ZeRO-1), with whole gradients, too, which are sent once for all `microbatches`. With
-    `mesh.pipeline`, all three are as `optimizer`. Between the steps, weights are in shards."""
+    """State that is sharded over the data-parallel copies. true: weights, gradients and optimizer state
+    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights during a step; optimizer:
+    optimizer state (ZeRO-1), with whole weights and gradients during a step, and one reduction of gradients
+    for all `microbatches`. With `mesh.pipeline`, all three values act as `optimizer`. Between steps, weights
+    are always sharded."""
     shard_size: Positive | None = None
-    """With `sharded`: divide among so many neighbouring copies, and in the others again; default all."""
+    """With `sharded`: size of a shard group. Each group of neighbouring copies holds the whole state.
+    Default: all copies."""
     microbatches: Positive | None = None
-    """Parts of each batch that the network computes one after another, for one step with the gradient of all:
-    the activations of one part at a time are in memory; default 1. With `mesh.pipeline`, parts that pass the
-    stages one behind another, default four times `mesh.pipeline`; with P workers in a pipeline, they idle for
-    (P - 1) / (`stages_per_rank` * microbatches + P - 1) of a step. Not with batch normalisation."""
+    """Number of parts into which each batch is cut. The network computes them one after another and takes one
+    step with the gradient of all, so only the activations of one part are in memory; default 1. With
+    `mesh.pipeline`, the parts move through the stages; default four times `mesh.pipeline`. The P workers of a
+    pipeline idle for (P - 1) / (`stages_per_rank` * microbatches + P - 1) of a step. Not with batch
+    normalisation."""
     schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"] = "1f1b"
-    """With `mesh.pipeline`: whether a stage computes backward passes as early as it can, which takes less
-    memory (1f1b, with at least as many `microbatches` as stages), or after all forward passes (gpipe).
-    interleaved_1f1b and looped_bfs: the same two with several stages in each worker, which idle less, send
-    more and keep more in memory. interleaved_1f1b computes `microbatches` in rounds of equal size, so use a
-    multiple of `mesh.pipeline`."""
+    """With `mesh.pipeline`: the pipeline schedule. 1f1b: each stage computes backward passes as early as
+    possible, which takes less memory and needs at least as many `microbatches` as stages. gpipe: backward
+    passes come after all forward passes. interleaved_1f1b and looped_bfs: the same two with several stages
+    per worker. Workers then idle less, but send more and need more memory. interleaved_1f1b computes
+    `microbatches` in rounds of equal size, so use a multiple of `mesh.pipeline`."""
     stages: list[str] = Field(default_factory=list)
-    """With `mesh.pipeline`: names of the modules with which the second and all later stages begin; default:
-    the stage with most operations, counted on a batch that stands for nothing, has as few as can be."""
+    """With `mesh.pipeline`: names of the modules at which the second and all later stages begin. Default: the
+    cuts that minimize the operations of the largest stage, counted on a dummy batch."""
     stages_per_rank: Positive | None = None
-    """With interleaved_1f1b and looped_bfs: how many stages each worker has, every P-th of them; default: as
-    many as `stages` has names for, else 2."""
+    """With interleaved_1f1b and looped_bfs: number of stages per worker, which has every P-th stage. Default:
+    the number that `stages` implies, else 2."""
     layout: dict[str, Literal["column", "row", "alone", "experts"]] = Field(default_factory=dict)
-    """With `mesh.tensor`: how linear layers are divided, by name, as in `{"blocks.*.up": column,
-    "blocks.*.down": row}`: column (outputs, which stay divided), row (inputs, which a column before has
-    divided), alone (whole inputs and outputs); or experts (each worker has some of them). Default: as the
-    model says, else pairs of its stacks, and experts."""
+    """With `mesh.tensor`: how linear layers are sharded, by name, as in `{"blocks.*.up": column,
+    "blocks.*.down": row}`: column (by outputs, which stay sharded), row (by inputs, which a preceding column
+    layer has sharded), alone (whole inputs and outputs), or experts (each worker has some of the experts).
+    Default: the model's layout, else pairs of layers in its stacks, and experts."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
-    with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:
-    the same in a smaller range, with a scaled loss; for GPUs without bfloat16, slow on most processors."""
+    """Number format of the network's arithmetic. bfloat16: matrix products take 16-bit inputs, which is
+    faster on CPUs with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay
+    float32. float16: the same with a smaller range and a scaled loss, for GPUs without bfloat16; slow on most
+    CPUs."""
     checkpoint_activations: bool = False
-    """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
-    the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation.
-    Of a pipeline, stages do so with segments of their layers, about the root of n of n layers each."""
+    """Whether blocks of the network keep only their input and recompute the rest in the backward pass:
+    bit-identical results, less memory, about a third more arithmetic. Not with batch normalisation. In a
+    pipeline, a stage of n layers recomputes segments of about sqrt(n) layers."""
     offload: Offload | None = None
-    """Where its optimizer is, for example `{optimizer: disk, folder: /ssd}`; default: on the device. Slower;
-    equal to the bit on the device cpu, and up to rounding on another."""
+    """Where the optimizer state is, for example `{optimizer: disk, folder: /ssd}`; default: on the device.
+    Slower. Results are bit-identical on the device cpu, and equal up to rounding on a GPU."""
     compile: bool = False
-    """Whether blocks of the network are translated into machine code (torch.compile), which takes up to
-    minutes at the start and needs a C++ compiler, or on a CUDA device Triton. Equal up to rounding. Not with
-    `checkpoint_activations`, nor where workers divide the network."""
+    """Whether to compile blocks of the network with torch.compile. Compilation takes up to minutes at the
+    start and needs a C++ compiler, or Triton on a CUDA device. Results are equal up to rounding. Not with
+    `checkpoint_activations`, `sharded`, or a mesh with `tensor` or `pipeline`."""
 
 
 class Training(Keys):
-    """The schedule and when to stop."""
+    """Schedule, learning rates and stopping."""
 
     mode: Literal["sync", "hybrid", "async"] = "hybrid"
-    """sync: lookups see all updates; hybrid: they run `staleness` steps ahead; async: as hybrid, and workers
-    do not wait for each other: the network's weights are rows, too."""
+    """Order of lookups and updates. sync: lookups see all updates; hybrid: lookups run `staleness` steps
+    ahead; async: as hybrid, but workers do not wait for each other, and the store also holds the network's
+    weights."""
     staleness: Count = 4
-    """How many of its own latest updates a worker's lookup does not see; sync: always 0."""
+    """Number of a worker's own latest updates that its lookups do not see; sync: always 0."""
     staleness_warmup: Count | None = None
-    """Steps over which staleness grows from 0 to its value; null: 20 for each."""
+    """Steps over which staleness grows from 0 to its value; null: 20 steps per unit of staleness."""
     lookahead: Count = 0
-    """In mode sync: how many steps ahead rows are fetched. What the steps in between change is patched, so
-    results stay the same; for one worker or the exchange collective, without eviction and admission."""
+    """In mode sync: how many steps ahead rows are fetched. Rows that change in the meantime are patched, so
+    results stay the same. Needs one worker or `exchange: collective`; not with eviction or admission."""
     epochs: Positive = 1
-    """Passes over the training rows."""
+    """Number of epochs over the training rows."""
     follow: bool = False
     """With `data.stream`: at the end of the log, wait for more events; Ctrl-C or SIGTERM ends the run."""
     steps: Positive | None = None
-    """Stop after this many steps; default by epochs alone."""
+    """Stop after this many steps; default: only `epochs` counts."""
     seed: Count = 1
     """Seed of all random choices."""
     clip_norm: Rate | None = None
-    """Largest norm of the gradient over all parameters and rows; default no limit."""
+    """Maximum norm of the gradient over all parameters and rows; default no limit."""
     loss: str | None = None
-    """A function of your own, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of
-    the samples; default binary cross-entropy."""
+    """Your own function, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of the
+    samples; default binary cross-entropy."""
     metrics: list[str] = Field(default_factory=list)
-    """Functions of your own, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
+    """Your own functions, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
     number, over all samples of an evaluation; see satrap.metrics.OwnMetrics."""
     lr_schedule: Annotated[Keys, Choice(_name, SCHEDULES, "name")] = SCHEDULES["constant"].model_validate(
         {"name": "constant"}
     )
     """Factor on all learning rates, by step."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
-    """Multiply all learning rates by this when an evaluation does not improve the validation metric, see
-    `monitor`."""
+    """Multiply all learning rates by this factor when an evaluation does not improve the validation metric
+    (see `monitor`)."""
     patience: Positive | None = 2
-    """Stop after so many evaluations in a row without a better validation metric, see `monitor`, and keep the
-    best weights."""
+    """Stop after this number of evaluations in a row without a better validation metric (see `monitor`), and
+    keep the best weights."""
     monitor: str = "auc"
     """The validation metric that decides `plateau` and `patience`: auc, logloss or one of `metrics`. logloss
-    is steadier than auc where one class is rare; unless all labels are binary, the loss takes their place."""
+    is less noisy than auc if one class is rare. Unless all labels are binary, the loss replaces both."""
     threads: Positive | None = None
-    """PyTorch's threads inside an operation; default all cores."""
+    """PyTorch's intra-operation threads; default all cores."""
     device: Device = "cpu"
     """Device of the dense network: cpu, cuda or cuda:N."""
 
@@ -332,28 +341,28 @@ class Checkpoint(Keys):
     every_steps: Positive | None = None
     """Steps between two snapshots; default: one only when Ctrl-C or SIGTERM stops the run."""
     delta_every_steps: Positive | None = None
-    """Steps between two deltas, which hold what changed since the snapshot before; default: no deltas."""
+    """Steps between two deltas. A delta holds the changes since the previous snapshot. Default: no deltas."""
     keep: Positive | None = None
-    """How many full snapshots to keep, each with the deltas after it; default 2."""
+    """Number of full snapshots to keep, each with its deltas; default 2."""
     durability: Literal["snapshot", "journal"] = "snapshot"
-    """What survives the death of a shard. snapshot: the newest snapshot; journal: every update."""
+    """The state from which a killed shard recovers. snapshot: the newest snapshot; journal: every update."""
 
 
 class Publish(Keys):
-    """A feed: versions of rows and network while the run trains, for `satrap serve --follow`. Each has
-    weights only."""
+    """A feed of weights-only versions, published during training for `satrap serve --follow`."""
 
     every: Seconds | None = None
-    """Time between two versions, for example 5s; default: 5s if there is a url, else none are published."""
+    """Time between two versions, for example 5s. Default: 5s with a url, else nothing is published."""
     url: str | None = None
-    """Folder (relative to the current one) or URL of the feed; default `feed` in the run folder. No other run
-    may publish there."""
+    """Folder (relative to the current one) or URL of the feed; default `feed` in the run folder. Only one run
+    may publish to a feed."""
     full_every: Positive = 100
-    """Versions from one with all rows to the next; the others hold what changed since the one before."""
+    """Number of versions from one with all rows to the next. The versions between hold the changes since the
+    previous version."""
     dtype: Literal["float32", "float16"] = "float32"
     """Number format of rows."""
     keep: Positive = 2
-    """How many versions with all rows to keep, each with those after it."""
+    """Number of versions with all rows to keep, each with the versions up to the next one."""
 
     @property
     def active(self) -> bool:
@@ -362,17 +371,18 @@ class Publish(Keys):
 
 
 class Tune(Keys):
-    """What `satrap tune` tries; has no effect on training."""
+    """Settings that `satrap tune` tries; no effect on training."""
 
     search: dict[str, list[Any]] = Field(default_factory=dict)
-    """Key of the recipe -> values to try, in their order, for example `dense.optimizer.lr: [0.001, 0.003]`;
-    `features.*.dim` is the width of all ids together. An empty list leaves the key as it is."""
+    """Key of the recipe -> values to try, in this order, for example `dense.optimizer.lr: [0.001, 0.003]`.
+    `features.*.dim` is the width of all categorical features. An empty list keeps the key's value."""
     usual: bool = True
-    """Also try what most often matters: rates, decay, widths, initial scale, dropout, samples per step."""
+    """Also try the most influential settings: learning rates, decay, widths, initial scale, dropout, batch
+    size."""
 
 
 class About(Keys):
-    """Where the data comes from and what to expect; has no effect on training."""
+    """Origin of the data and expected results; no effect on training."""
 
     title: str | None = None
     """Title, one line."""
@@ -387,7 +397,7 @@ class About(Keys):
     floor: dict[str, float] = Field(default_factory=dict)
     """Metric -> value of a logistic regression on the test rows."""
     published: dict[str, float] = Field(default_factory=dict)
-    """Model -> test AUC that others report."""
+    """Model -> published test AUC."""
 
 
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
@@ -400,8 +410,8 @@ NumericKeys = keys_of(
             Any,
             Field(
                 None,
-                description="log1p, log10, sqrt, standardize, minmax, {quantiles: n}, "
-                "{clip: [low, high]}; or a list.",
+                description="Transform: log1p, log10, sqrt, standardize, minmax, {quantiles: n}, "
+                "{clip: [low, high]}; or a list of them.",
             ),
         ),
     },
@@ -412,7 +422,7 @@ VectorKeys = keys_of(
     {
         "vector": (
             Positive,
-            Field(..., description="Marks the feature as a vector of so many numbers, for example 64."),
+            Field(..., description="Marks the feature as a vector, and gives its length, for example 64."),
         ),
         "dim": None,
     },
@@ -429,7 +439,7 @@ Feature = Annotated[
 
 
 def as_label(value: object) -> object:
-    """Let a bare name stand for a label of that name."""
+    """Turn a bare name into a label of that name."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -437,52 +447,53 @@ Label = Annotated[Keys, Choice(lambda _: "label", {"label": LabelKeys}, "name"),
 
 
 class Sections(Keys):
-    """A recipe: data, what to learn from it, and how."""
+    """A recipe: data, targets, model and training."""
 
     data: Data
-    """Where the rows come from and how they are read."""
+    """The data and how it is read."""
     labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
     """Targets: names of 0/1 columns, or mappings, for example `{name: price, kind: regression}`."""
     features: Annotated[dict[str, Feature], Field(min_length=1)]
-    """Feature name -> what it is: categorical (`dim: 16`), a number (`numeric: true`) or `vector: 64`."""
+    """Feature name -> its kind: categorical (`dim: 16`), numeric (`numeric: true`) or vector (`vector:
+    64`)."""
     weight: str | None = None
     """Column with a sample weight >= 0."""
     group: str | None = None
     """Column that groups samples for grouped AUC, for example the user."""
     salt: Count = 0
-    """Mixed into the hash of every id."""
+    """Number mixed into the hash of every id."""
     model: Annotated[NamedModel, Choice(lambda _: "model", {"model": Model}, "name")]
     """The network."""
     embedding: Embedding = Embedding()
     """The embedding tables."""
     tables: dict[str, OwnTable] = Field(default_factory=dict)
-    """Tables that differ: name -> what differs. A table has the name of its feature, or of the feature's
+    """Settings of single tables: name -> settings. A table has the name of its feature, or of the feature's
     `table`."""
     dense: Dense = Dense()
     """The dense network."""
     training: Training = Training()
-    """The schedule and when to stop."""
+    """Schedule, learning rates and stopping."""
     cluster: Cluster = Cluster()
     """Processes and machines."""
     checkpoint: Checkpoint = Checkpoint()
     """Snapshots during training."""
     publish: Publish = Publish()
-    """Versions for those who score while the run trains."""
+    """Versions for serving while the run trains."""
     serving: Serving = Serving()
-    """Limits of `satrap serve`."""
+    """Limits, memory and number format of `satrap serve`."""
     tune: Tune = Tune()
-    """What `satrap tune` tries."""
+    """Settings that `satrap tune` tries."""
     about: About = About()
-    """Where the data comes from and what to expect."""
+    """Origin of the data and expected results."""
 
     @property
     def batch_size(self) -> int:
-        """Samples of one worker in a step."""
+        """Samples per worker and step."""
         return self.data.batch_size // (self.shares if self.data.global_batch else 1)
 
     @property
     def shares(self) -> int:
-        """Number of shares of the data; the workers of a share train the same batches."""
+        """Number of shares of the data. Workers of the same share train the same batches."""
         return self.cluster.workers // (self.dense.mesh.tensor * self.dense.mesh.pipeline)
 
     @property

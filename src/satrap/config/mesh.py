@@ -1,4 +1,4 @@
-"""Makes the number of workers that of the dense network's mesh, and checks what goes with a mesh."""
+"""Derives the number of workers from the dense network's mesh, and checks the mesh against other keys."""
 
 from satrap.config.keys import Sections
 from satrap.config.source import Source, dotted
@@ -6,33 +6,33 @@ from satrap.errors import ConfigError
 
 
 def with_workers(sections: Sections, source: Source) -> Sections:
-    """Return a recipe with as many workers as its mesh has, if it does not say how many there are.
+    """Return the recipe; if it has no `cluster.workers`, set this key to the size of the mesh.
 
     Raises:
-        ConfigError: it says another number.
+        ConfigError: `cluster.workers` differs from the size of the mesh.
     """
     mesh, cluster = sections.dense.mesh, sections.cluster
-    given = "workers" in cluster.model_fields_set
-    if mesh.data is None and given and not cluster.workers % (mesh.tensor * mesh.pipeline):
+    explicit = "workers" in cluster.model_fields_set
+    if mesh.data is None and explicit and not cluster.workers % (mesh.tensor * mesh.pipeline):
         return sections
     data = mesh.data or 1
     size = data * mesh.tensor * mesh.pipeline
-    if not given:
+    if not explicit:
         return sections.model_copy(update={"cluster": cluster.model_copy(update={"workers": size})})
     if cluster.workers != size:
         factors = [mesh.data or "data", mesh.tensor] + [mesh.pipeline] * (mesh.pipeline > 1)
-        said = " x ".join(map(str, factors)) + (f" = {size}" if mesh.data else "")
+        product = " x ".join(map(str, factors)) + (f" = {size}" if mesh.data else "")
         raise ConfigError(
-            f"cluster.workers is {cluster.workers}, but dense.mesh is {said}",
+            f"cluster.workers is {cluster.workers}, but dense.mesh is {product}",
             where=source.where(("cluster", "workers")),
-            why="each worker has one place in the mesh",
+            why="the product of the mesh's dimensions must be the number of workers",
             fix="remove cluster.workers, or change the mesh",
         )
     return sections
 
 
 def check_mesh(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for keys that do not go with the mesh."""
+    """Raise `ConfigError` for keys that the mesh does not support."""
     dense, cluster = sections.dense, sections.cluster
     _check_shard_size(sections, source)
     _check_pipeline(sections, source)
@@ -42,24 +42,48 @@ def check_mesh(sections: Sections, source: Source) -> None:
     key = "dense.sharded"
     if peers:
         key = "dense.mesh.tensor" if dense.mesh.tensor > 1 else "dense.mesh.pipeline"
-    same = "workers with parts of one copy train the same batches"
+    same = "workers that share one copy of the network train the same batches"
     placed = any(placement == "replicated" for placement in cluster.placements.values())
     for path, wrong, why in (
-        (("training", "mode"), sections.training.mode == "async", "its workers pull whole networks"),
-        (("cluster", "wire", "dense"), cluster.wire.dense != "float32", "PyTorch adds gradients in float32"),
-        (("dense", "compile"), dense.compile, "what gathers weights or sends activations is not translated"),
-        (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "it is not supported yet"),
-        (("cluster", "loaders"), peers and cluster.loaders > 0, f"{same}, and a loader gives each once"),
-        (("training", "lookahead"), peers and sections.training.lookahead > 0, "it is not supported yet"),
+        (
+            ("training", "mode"),
+            sections.training.mode == "async",
+            "workers in async mode pull whole networks",
+        ),
+        (
+            ("cluster", "wire", "dense"),
+            cluster.wire.dense != "float32",
+            "PyTorch sums gradients of a sharded network in float32",
+        ),
+        (
+            ("dense", "compile"),
+            dense.compile,
+            "torch.compile does not support sharded layers and pipeline stages",
+        ),
+        (
+            ("cluster", "embedding_workers"),
+            cluster.embedding_workers > 0,
+            "this combination is not supported yet",
+        ),
+        (
+            ("cluster", "loaders"),
+            peers and cluster.loaders > 0,
+            f"{same}, but a loader delivers each batch once",
+        ),
+        (
+            ("training", "lookahead"),
+            peers and sections.training.lookahead > 0,
+            "this combination is not supported yet",
+        ),
         (
             ("cluster", "placements"),
             peers and cluster.exchange == "servers" and placed,
-            "replicas beside shard servers are not supported yet",
+            "replicas in addition to shard servers are not supported yet",
         ),
     ):
         if wrong:
             raise ConfigError(
-                f"{dotted(path)} does not go with {key}",
+                f"{dotted(path)} cannot be combined with {key}",
                 where=source.where(path),
                 why=why,
                 fix=f"remove {dotted(path)}, or {key}",
@@ -73,7 +97,7 @@ def _check_pipeline(sections: Sections, source: Source) -> None:
             raise ConfigError(
                 f"dense.{key} has no effect without dense.mesh.pipeline",
                 where=source.where(("dense", key)),
-                why="the network has no stages",
+                why="without pipeline parallelism the network has no stages",
                 fix=f"remove dense.{key}, or set dense.mesh.pipeline",
             )
 
@@ -85,8 +109,8 @@ def _check_shard_size(sections: Sections, source: Source) -> None:
             f"dense.shard_size is {size}, but "
             + (f"there are {shares} copies" if sections.dense.sharded else "dense.sharded is false"),
             where=source.where(("dense", "shard_size")),
-            why="each part of the network must have as many copies as any other",
-            fix="use a divisor of the number of copies, or remove the key"
+            why="all parts of the network must have the same number of copies",
+            fix="use a divisor of the number of copies, or remove dense.shard_size"
             if sections.dense.sharded
-            else "set dense.sharded, or remove the key",
+            else "set dense.sharded, or remove dense.shard_size",
         )

@@ -1,4 +1,4 @@
-"""Checks where the optimizer of the dense network and its weights are to be."""
+"""Checks the keys of `dense.offload`."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from satrap.errors import ConfigError
 
 
 def check_offload(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for an offload that does not go with other keys, or has no effect."""
+    """Raise `ConfigError` for an offload that other keys do not support, or that has no effect."""
     offload, training = sections.dense.offload, sections.training
     if offload is None:
         return
@@ -16,26 +16,26 @@ def check_offload(sections: Sections, source: Source) -> None:
     for wrong, what, why, fix in (
         (
             training.mode == "async",
-            "does not go with training.mode: async",
-            "the state of its optimizer is rows of the store",
+            "cannot be combined with training.mode: async",
+            "in async mode the optimizer state is in the embedding store",
             "remove dense.offload, or use mode hybrid or sync",
         ),
         (
             not disk and training.device == "cpu",
             "with optimizer: cpu has no effect on training.device: cpu",
-            "the optimizer is in host memory already",
+            "on training.device: cpu the optimizer state is already in host memory",
             "remove dense.offload, or set optimizer to disk",
         ),
         (
             disk and offload.folder is None,
             "with optimizer: disk needs a folder",
-            "the state is in files",
+            "the optimizer state is stored in files of this folder",
             "set dense.offload.folder to a folder on a fast disk",
         ),
         (
             not disk and offload.folder is not None,
-            "with optimizer: cpu needs no folder",
-            "the state is in memory",
+            "with optimizer: cpu takes no folder",
+            "with optimizer: cpu the state is in host memory",
             "remove dense.offload.folder, or set optimizer to disk",
         ),
     ):
@@ -45,15 +45,15 @@ def check_offload(sections: Sections, source: Source) -> None:
             )
     for key in _against_weights(sections) if offload.weights else ():
         raise ConfigError(
-            f"dense.offload with weights: true does not go with {key}",
+            f"dense.offload with weights: true cannot be combined with {key}",
             where=source.where(("dense", "offload")),
-            why="it is not supported yet",
+            why="this combination is not supported yet",
             fix=f"remove {key}, or weights",
         )
 
 
 def _against_weights(sections: Sections) -> Iterator[str]:
-    """Yield what does not go with weights off the device."""
+    """Yield the settings that weights off the device do not support."""
     dense = sections.dense
     if dense.mesh.tensor * dense.mesh.pipeline > 1:
         yield "dense.mesh.tensor" if dense.mesh.tensor > 1 else "dense.mesh.pipeline"

@@ -35,7 +35,7 @@ class Recipe:
     recipe.sections.data.batch_size, recipe.schema(), recipe.origin(("training", "mode"))
     ```
 
-    `sections` are the values with defaults filled in, `source` is what was written, and where.
+    `sections` are the values with defaults filled in; `source` has the written values and their places.
     """
 
     sections: Sections
@@ -43,11 +43,11 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return Path(self.source.file).stem
 
     def schema(self) -> Schema:
-        """Return labels and features as a `Schema`; raise ConfigError for impossible ones."""
+        """Return labels and features as a `Schema`; raise ConfigError if they are invalid."""
         features: dict[str, Feature] = {
             name: self.located(("features", name), _fill, _KINDS[type(keys)], keys)
             for name, keys in self.sections.features.items()
@@ -73,9 +73,9 @@ class Recipe:
     def table_optimizers(self) -> dict[str, optim.Optimizer]:
         """Return the optimizers of the tables that have their own."""
         return {
-            name: self.located(("tables", name, "optimizer"), optim.from_dict, own.optimizer.model_dump())
-            for name, own in self.sections.tables.items()
-            if own.optimizer is not None
+            name: self.located(("tables", name, "optimizer"), optim.from_dict, table.optimizer.model_dump())
+            for name, table in self.sections.tables.items()
+            if table.optimizer is not None
         }
 
     def lr_schedule(self) -> optim.Schedule:
@@ -84,21 +84,21 @@ class Recipe:
         return self.located(("training", "lr_schedule"), optim.schedule_from_dict, settings)
 
     def located(self, path: KeyPath, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a function; add the place of a recipe key to a `ConfigError` that has none.
+        """Call a function; add the place of a recipe key to a `ConfigError` without one.
 
-        The place is `path`, or the feature or the key below `path` that the message names.
+        The place is `path`, or the feature or key below `path` that the message names.
         """
         try:
             return call(*arguments, **named)
         except ConfigError as error:
             if error.where:
                 raise
-            found = re.match(r"(feature|label)s? '([^']+)'", error.what)
-            if found and found[1] == "feature":
-                path = ("features", found[2])
-            elif found:
+            match = re.match(r"(feature|label)s? '([^']+)'", error.what)
+            if match and match[1] == "feature":
+                path = ("features", match[2])
+            elif match:
                 names = [label.model_dump()["name"] for label in self.sections.labels]
-                path = ("labels", names.index(found[2]))
+                path = ("labels", names.index(match[2]))
             inner = [p for p in self.source.places if p[:-1] == path and isinstance(p[-1], str)]
             words = set(re.findall(r"\w+", error.what))
             where = self.source.where(next((p for p in inner if p[-1] in words), path))
@@ -110,31 +110,31 @@ class Recipe:
         return "--set" if place.startswith("--set") else place
 
     def locate(self, path: str) -> str:
-        """Return a data path of the recipe seen from the current folder; URLs stay as they are."""
+        """Return a data path of the recipe relative to the current folder; URLs stay as they are."""
         if "://" in path or Path(path).is_absolute():
             return path
         return str(Path(self.source.file).parent / path)
 
     def own_code(self) -> dict[KeyPath, str]:
-        """Return key -> reference of the user's own code that the recipe names, files seen from here.
+        """Return key -> reference of the recipe's user code; files are relative to the current folder.
 
-        An item of a list has a key of its own, such as ("training", "metrics", 0).
+        Each item of a list has its own key, such as ("training", "metrics", 0).
         """
-        found: dict[KeyPath, str] = {}
+        references: dict[KeyPath, str] = {}
         for section, key in OWN_CODE:
             value = getattr(getattr(self.sections, section), key)
             if isinstance(value, list):
-                found |= {(section, key, i): reference for i, reference in enumerate(value)}
+                references |= {(section, key, i): reference for i, reference in enumerate(value)}
             elif value is not None:
-                found[section, key] = value
-        return {path: self.located(path, self._own, reference) for path, reference in found.items()}
+                references[section, key] = value
+        return {path: self.located(path, self._own, reference) for path, reference in references.items()}
 
     def _own(self, reference: str) -> str:
         module, name = own_code.parts(reference)
         return f"{self.locate(module)}:{name}" if own_code.is_file(module) else reference
 
     def with_own_code(self, references: Mapping[KeyPath, str]) -> "Recipe":
-        """Return a recipe in which the keys of `own_code`, all of them, have other values."""
+        """Return a recipe with new values for all keys of `own_code`."""
         changed: dict[str, dict[str, Any]] = {}
         for (section, key, *index), reference in references.items():
             values = changed.setdefault(str(section), {})
@@ -146,7 +146,7 @@ class Recipe:
         return replace(self, sections=self.sections.model_copy(update=update))
 
     def resolved(self) -> dict[str, Any]:
-        """Return the complete recipe as plain data, defaults included and data paths absolute.
+        """Return the complete recipe as plain data, with defaults and with absolute data paths.
 
         `load` reads it back, from any folder, to an equal recipe.
         """
@@ -160,7 +160,7 @@ class Recipe:
             (data.get("stream", {}), "folder"),
             (data.get("stream", {}).get("labels", {}), "folder"),
             *((join, "source") for join in data.get("join", ())),
-            *((own, "rows") for own in tables),
+            *((table, "rows") for table in tables),
         ):
             if keys.get(name):
                 keys[name] = self._absolute(keys[name])
@@ -175,10 +175,10 @@ class Recipe:
         return plain
 
     def changed(self, values: Mapping[KeyPath, Any]) -> "Recipe":
-        """Return a recipe in which the keys at some paths have other values; data paths are absolute.
+        """Return a recipe with new values at some paths; data paths are absolute.
 
         Raises:
-            ConfigError: a path or a value is wrong, as `load` would say it.
+            ConfigError: a path or a value is wrong; the message is the same as for `load`.
         """
         plain = self.resolved()
         for path, value in values.items():
@@ -198,7 +198,7 @@ class Recipe:
 
 
 def put(values: Any, path: KeyPath, value: str) -> None:
-    """Set a value inside nested mappings and lists, such as those of `Recipe.resolved`."""
+    """Set a value inside nested mappings and lists, such as the result of `Recipe.resolved`."""
     for part in path[:-1]:
         values = values[part]
     values[path[-1]] = value
@@ -207,8 +207,8 @@ def put(values: Any, path: KeyPath, value: str) -> None:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe, a YAML file; paths in it are relative to its folder.
 
-    Overrides are `section.key=value` texts, applied after the file; values are YAML. If the file, a key or a
-    value is wrong, it raises ConfigError with file, line and key.
+    Overrides are strings `section.key=value`, applied after the file; values are YAML. A wrong file, key or
+    value raises ConfigError with file, line and key.
     """
     return checked(read(path, overrides))
 
@@ -216,7 +216,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def without_data(place: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return the defaults, with overrides, for a saved model without a recipe.
 
-    Its labels and features are made up: such a model has a schema of its own.
+    Its labels and features are placeholders, because a saved model has its own schema.
     """
     features, model = {"none": {"dim": 1}}, {"name": "none"}
     values = {"data": {"train": []}, "labels": ["none"], "features": features, "model": model}
@@ -224,7 +224,7 @@ def without_data(place: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def checked(source: Source) -> Recipe:
-    """Return the recipe of a source; if a key or a value is wrong, it raises ConfigError."""
+    """Return the recipe of a source; a wrong key or value raises ConfigError."""
     try:
         sections = Sections.model_validate(source.values)
     except ValidationError as error:
@@ -247,11 +247,11 @@ def checked(source: Source) -> Recipe:
 
 
 BRIEF = ("labels", "features", "tables")
-"""Sections of which a resolved recipe holds only the given keys; the schema has their defaults."""
+"""Sections that hold only the written keys in a resolved recipe; the schema has their defaults."""
 
 
 def _dump(keys: Keys) -> dict[str, Any]:
-    """Return the values that are given or have a default, as plain data."""
+    """Return the values that are written or have a default, as plain data."""
     plain: dict[str, Any] = {}
     for name, info in type(keys).model_fields.items():
         value = getattr(keys, name)
@@ -275,7 +275,7 @@ _KINDS: dict[type[Keys], type[Feature]] = {
 
 
 def _fill(kind: type[Any], keys: Keys) -> Any:
-    """Build a dataclass from its keys; lists become tuples, as the dataclasses have them."""
+    """Build a dataclass from its keys; lists become tuples."""
     values = keys.model_dump(exclude={"numeric"})
     if "vector" in values:
         values["dim"] = values.pop("vector")
@@ -292,8 +292,10 @@ def _check_own_code(recipe: Recipe) -> None:
             if model.name
             else "add name: deepfm, or class: my_model.py:MyNet",
         )
-    own = recipe.own_code()
-    metrics = [own_code.parts(own[path])[1] for path in own if path[:2] == ("training", "metrics")]
+    references = recipe.own_code()
+    metrics = [
+        own_code.parts(references[path])[1] for path in references if path[:2] == ("training", "metrics")
+    ]
     monitor, allowed = recipe.sections.training.monitor, ["auc", "logloss", *metrics]
     if monitor not in allowed:
         raise unknown_value(("training", "monitor"), monitor, allowed, recipe.source)
@@ -304,7 +306,7 @@ def _check_tables(recipe: Recipe, schema: Schema) -> None:
     for name in recipe.sections.tables:
         if name not in names:
             raise ConfigError(
-                f"tables names {name!r}, which is no table",
+                f"tables names the unknown table {name!r}",
                 where=recipe.source.where(("tables", name)),
                 fix=f"{did_you_mean(name, names)}tables: {', '.join(names) or 'none'}",
             )
@@ -315,17 +317,17 @@ def _check_data(recipe: Recipe) -> None:
     data, shares = recipe.sections.data, recipe.sections.shares
     if data.global_batch and data.batch_size % shares:
         raise ConfigError(
-            f"data.batch_size is {data.batch_size}, which {shares} workers cannot divide equally",
+            f"data.batch_size is {data.batch_size}, which is not divisible by {shares} workers",
             where=recipe.source.where(("data", "batch_size")),
-            why="data.global_batch is true: the batch is that of all workers together",
-            fix=f"make it a multiple of {shares}, or data.global_batch false",
+            why="with data.global_batch, batch_size is divided equally among the workers",
+            fix=f"make batch_size a multiple of {shares}, or set data.global_batch to false",
         )
     if data.balance is not None:
         if not data.shuffle:
             raise ConfigError(
                 "data.balance needs data.shuffle",
                 where=recipe.source.where(("data", "balance")),
-                why="batches are balanced among the rows of the shuffle buffer",
+                why="balancing works on the rows of the shuffle buffer",
                 fix="set shuffle: true, or remove balance",
             )
         recipe.located(("data", "balance"), sequence_of, recipe.schema().sequences, data.balance)
@@ -344,9 +346,9 @@ def _check_data(recipe: Recipe) -> None:
         _check_parts(recipe, data.split)
     elif data.split.validation is None and data.split.test is None:
         raise ConfigError(
-            "data.split names no time",
+            "data.split has no time",
             where=recipe.source.where(("data", "split")),
-            fix='give the first time of the test rows, for example test: "2024-01-31", or of validation rows',
+            fix='give the first time of the test or validation rows, for example test: "2024-01-31"',
         )
 
 
@@ -355,7 +357,7 @@ def _check_parts(recipe: Recipe, split: Split) -> None:
         rows = getattr(split, part)
         if any(row >= split.modulo for row in rows):
             raise ConfigError(
-                f"data.split.{part} names part {max(rows)}, but parts are 0 to {split.modulo - 1}",
+                f"data.split.{part} names part {max(rows)}, but the parts are 0 to {split.modulo - 1}",
                 where=recipe.source.where(("data", "split", part)),
             )
     named = [*split.validation, *split.test]
@@ -363,7 +365,7 @@ def _check_parts(recipe: Recipe, split: Split) -> None:
         raise ConfigError(
             "data.split names a part twice",
             where=recipe.source.where(("data", "split")),
-            why="validation and test rows must differ",
+            why="a part holds either validation or test rows",
         )
     if len(named) >= split.modulo:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The section `serving` of a recipe: what `satrap serve` allows, keeps and computes in."""
+"""Recipe section `serving`: limits, memory and number format of `satrap serve`."""
 
 from typing import Annotated, Literal
 
@@ -9,52 +9,54 @@ from satrap.config.values import Address, Bytes, Count, Positive, Rate, Seconds
 
 
 class ServedTier(Keys):
-    """A file for rows that do not fit into `serving.memory`; they come to memory when they are asked for."""
+    """A file for rows that do not fit into `serving.memory`; requested rows are loaded into memory."""
 
     path: str = Field(min_length=1)
-    """Folder on a fast disk of the machine that has the rows."""
+    """Folder on a fast disk of the machine that holds the rows."""
     size: Bytes
-    """Largest size on disk, for example 100GiB: 4 bytes a number of float32. Its index takes 19 bytes of
+    """Largest size on disk, for example 100GiB. A float32 number takes 4 bytes. The index takes 19 bytes of
     `serving.memory` for each row that fits."""
 
 
 class Serving(Keys):
-    """What clients may ask of `satrap serve`; has no effect on training."""
+    """Limits, memory and number format of `satrap serve`; no effect on training."""
 
     max_items: Positive = 10_000
-    """Most items of a request."""
+    """Maximum number of items in a request."""
     max_bytes: Bytes = 8 << 20
-    """Largest body of a request, default 8 MiB."""
+    """Maximum size of a request body, default 8 MiB."""
     max_queue: Positive = 256
-    """Most requests that wait to be scored; one more is refused."""
+    """Maximum number of queued requests; further requests are rejected."""
     deadline: Rate = 1.0
-    """Seconds a request may wait to be scored. A client may ask for less by the header Satrap-Deadline-Ms."""
+    """Seconds that a request may wait in the queue. Clients can set less with the header
+    Satrap-Deadline-Ms."""
     max_staleness: Seconds | None = None
-    """Age of the served version, for example 1m, from which a server that follows says that it is stale;
+    """Age of the served version, for example 1m, from which `satrap serve --follow` reports that it is stale;
     default: never."""
     log: str | None = None
-    """Folder (relative to the current one) or URL to which answers are written with the values they were
-    computed from, as a log for `data.stream`; default: nowhere."""
+    """Folder (relative to the current one) or URL where responses are logged with their input values, as a
+    log for `data.stream`; default: no log."""
     log_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the requests that are logged, chosen at random."""
+    """Fraction of requests to log, chosen at random."""
     keep: Count = 3
-    """Versions before the served one that a server that follows goes back to at once: it keeps their networks
-    and the old values of rows that changed, 4 bytes a number and 9 a row."""
+    """Number of earlier versions that `satrap serve --follow` can roll back to at once. It keeps their
+    networks and the old values of changed rows: 4 bytes per number and 9 per row."""
     keep_memory: Bytes = 256 << 20
-    """Most memory of them, default 256 MiB; beyond it, the oldest go."""
+    """Maximum memory for these versions, default 256 MiB. When it is full, the oldest versions are
+    dropped."""
     memory: Bytes | None = None
-    """Memory of the rows in a server or in one of its shards, for example 4GiB; default: as
-    `embedding.memory` and those of tables say."""
+    """Memory for the rows in a server or in one of its shards, for example 4GiB. Default: `embedding.memory`
+    and the memory of single tables."""
     tier: ServedTier | None = None
-    """Where rows that do not fit into `serving.memory` are; those that requests ask for most often are in
-    memory. Default: as `embedding.tier` says, and else nowhere: a model that does not fit is refused."""
+    """A file for rows that do not fit into `serving.memory`; the most requested rows stay in memory. Default:
+    `embedding.tier`, else none: a model that does not fit is rejected."""
     shards: list[Address] = Field(default_factory=list)
-    """Processes of `satrap serve-shard` that have the rows, as HOST:PORT in the order of their numbers;
+    """HOST:PORT of the `satrap serve-shard` processes that hold the rows, in the order of their numbers;
     default: the rows are in the server."""
     shards_key: str | None = None
-    """File with the key of these shards, made by `satrap key`, relative to the current folder; needed for
+    """File with the key of these shards, made by `satrap key`, relative to the current folder. Required for
     shards on other machines."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Number format in which the network computes. float32: as `satrap predict`, so with the recipe's
-    `dense.precision`. bfloat16: factors of products have 16 bits; scores differ from those of predict in the
-    third digit. It pays on processors with AVX-512 BF16 or AMX, from some tens of items on."""
+    """Number format of the network's arithmetic. float32: as in `satrap predict`, with the recipe's
+    `dense.precision`. bfloat16: matrix products take 16-bit inputs, and scores differ from `satrap predict`
+    in the third digit. It is faster on CPUs with AVX-512 BF16 or AMX, from some tens of items on."""

@@ -26,7 +26,7 @@ def to_yaml(value: Any, *, flow: bool | None = False) -> str:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield (path, value) of every value in a recipe; a feature or a list is one value."""
+    """Yield (path, value) for every value in a recipe; a feature or a list counts as one value."""
     if isinstance(value, Mapping) and path[:-1] not in (("features",), ("about",)):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -47,7 +47,7 @@ def _origin(recipe: Recipe, path: KeyPath) -> str:
 
 
 def annotated(recipe: Recipe) -> str:
-    """Return the resolved recipe as YAML; each line says where its value comes from."""
+    """Return the resolved recipe as YAML, with the origin of each value at the end of its line."""
     rows: list[tuple[str, str]] = []
     open_sections: KeyPath = ()
     for path, value in leaves(recipe.resolved()):
@@ -71,7 +71,7 @@ def reference(section: str | None = None) -> str:
             blocks.append("\n".join(lines))
     if not blocks:
         sections = ", ".join(dict.fromkeys(p[0] for p, _ in walk() if p))
-        raise ConfigError(f"there is no section {section!r}", fix=f"sections: {sections}")
+        raise ConfigError(f"unknown section {section!r}", fix=f"sections: {sections}")
     return "\n\n".join(blocks)
 
 

@@ -1,4 +1,4 @@
-"""Reads a recipe file: plain values, and the line of each key."""
+"""Reads a recipe file into plain values, with the line of each key."""
 
 import os
 import re
@@ -18,37 +18,38 @@ from satrap.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 MAX_NODES = 20_000
-"""More nodes than this, with aliases expanded, is not a recipe."""
+"""Maximum number of nodes in a recipe, with aliases expanded."""
 
 MAX_DEPTH = 16
 TOO_LARGE = "the recipe is nested too deeply or too large"
 MAX_BYTES = 1 << 20
 MAX_SIGNS = 4 * MAX_NODES
 MAX_OPEN = 1000
-"""More bytes, more characters that separate values, or more brackets that are open at once are not parsed:
-a value takes a tenth of a millisecond, and an open bracket makes each of the following ones slower."""
+"""Limits on bytes, separator characters and simultaneously open brackets. Longer texts are not parsed,
+because a value takes 0.1 ms and each open bracket slows down all later ones."""
 
 PROBLEMS = {
-    "expected <block end>": "this line is not indented like those around it, or a sign is out of place",
-    "mapping values are not allowed here": "a second ':' on the line, or a wrong indentation; quote a value "
-    "that has ': ' in it",
+    "expected <block end>": "this line is not indented like the lines around it, or a punctuation mark is "
+    "misplaced",
+    "mapping values are not allowed here": "a second ':' on the line, or wrong indentation; quote values "
+    "that contain ': '",
     "could not find expected ':'": "a key without ':'",
     "while scanning a simple key": "a key without ':'",
-    "expected ',' or ']'": "a list that begins with [ has no ] or lacks a comma",
-    "expected ',' or '}'": "a mapping that begins with { has no } or lacks a comma",
-    "found character '\\t'": "a tab; only spaces may indent",
+    "expected ',' or ']'": "a list that begins with [ lacks its ] or a comma",
+    "expected ',' or '}'": "a mapping that begins with { lacks its } or a comma",
+    "found character '\\t'": "a tab; indent with spaces only",
     "found unexpected end of stream": "a quote that is not closed",
     "expected <document start>": "a second document, or text after the end; a recipe is one mapping",
     "but found another document": "a second document; a recipe is one mapping",
-    "found undefined alias": "'*' begins an alias that is defined nowhere; quote the value",
+    "found undefined alias": "'*' begins an alias, and this alias is not defined; quote the value",
 }
-"""Beginning of a complaint of the parser -> the same in words for people."""
+"""Beginning of the parser's message -> a clearer message."""
 
 DATA_FILES = ("data.train", "data.validation", "data.test", "data.stream.folder", "data.stream.labels.folder")
 """Keys whose values are paths of files to read."""
 
 OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"), ("training", "metrics"))
-"""Keys whose values name the user's own code, or are lists of such names."""
+"""Keys whose values name user code, or are lists of such names."""
 
 
 SEARCH: tuple[str, ...] = ("tune", "search")
@@ -62,7 +63,7 @@ def dotted(path: KeyPath) -> str:
 
 @dataclass(slots=True)
 class Source:
-    """Values of a recipe file, as the user named it, with overrides applied.
+    """Values of a recipe file with overrides applied. `file` is its path as the user gave it.
 
     `places` maps key paths to "recipe.yaml:12" or "--set data.train".
     """
@@ -72,11 +73,11 @@ class Source:
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
-        """Return where a key, or the nearest mapping around it, was written.
+        """Return the place of a key, or of the nearest enclosing mapping.
 
-        A mapping that only overrides have made is where the first of them is.
+        The place of a mapping made by overrides alone is the first of these overrides.
         """
-        inside = next((self.places[one] for one in self.places if one[: len(path)] == path), None)
+        inside = next((self.places[key] for key in self.places if key[: len(path)] == path), None)
         if inside is not None:
             return self.places.get(path, inside)
         for end in range(len(path), 0, -1):
@@ -93,22 +94,22 @@ class Source:
 def refuse_beside(
     other: str, found: Iterable[tuple[KeyPath, bool, str]], source: Source, *, fix: str
 ) -> None:
-    """Raise `ConfigError` for the first key that does not go with another one.
+    """Raise `ConfigError` for the first key that another setting does not support.
 
     Args:
-        other: the other key, or what else it is.
-        found: of each key: its path, whether it is wrong beside that, and why.
-        source: of the keys.
-        fix: what to do.
+        other: the other key or setting.
+        found: for each key: its path, whether it conflicts, and the reason.
+        source: source of the keys.
+        fix: advice for the error.
     """
     for path, wrong, why in found:
         if wrong:
-            text = f"{dotted(path)} does not go with {other}"
+            text = f"{dotted(path)} cannot be combined with {other}"
             raise ConfigError(text, where=source.where(path), why=why, fix=fix)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
-    """Read a YAML file and apply `key.path=value` overrides; whatever is wrong raises ConfigError."""
+    """Read a YAML file and apply `key.path=value` overrides; raise ConfigError for any error in them."""
     source = Source(str(path))
     try:
         text = _text(path)
@@ -126,20 +127,20 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
-    """Apply `key.path=value` texts to a source; whatever is wrong raises ConfigError."""
+    """Apply `key.path=value` overrides to a source; raise ConfigError for any error in them."""
     for number, override in enumerate(overrides):
         _override(source, override, overrides[:number])
     return source
 
 
 def _text(path: str | Path) -> str:
-    """Return the content of a regular file; on a pipe, `open` would block until somebody writes."""
+    """Return the content of a regular file. On a pipe, a plain `open` would block until data arrives."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         data = file.read(MAX_BYTES + 1) if regular else b""
     if not regular or len(data) > MAX_BYTES:
         raise ConfigError(
-            f"a recipe has at most {MAX_BYTES:,} bytes" if regular else "the recipe is no regular file",
+            f"a recipe has at most {MAX_BYTES:,} bytes" if regular else "the recipe is not a regular file",
             where=str(path),
             fix="give the path of a recipe file",
         )
@@ -147,7 +148,7 @@ def _text(path: str | Path) -> str:
 
 
 def _compose(text: str, name: str) -> Node | None:
-    """Parse one YAML document; nothing of it is executed or constructed."""
+    """Parse one YAML document without constructing or executing anything."""
     brackets = (1 if sign in "[{" else -1 for sign in re.findall(r"[\[{}\]]", text))
     signs = sum(text.count(sign) for sign in ",[{:\n-?")
     if signs > MAX_SIGNS or max(accumulate(brackets), default=0) > MAX_OPEN:
@@ -159,18 +160,18 @@ def _compose(text: str, name: str) -> Node | None:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = name if mark is None or name.startswith("--set") else f"{name}:{mark.line + 1}"
         problem = getattr(error, "problem", None) or "the text cannot be parsed"
-        said = next((words for start, words in PROBLEMS.items() if problem.startswith(start)), problem)
-        raise ConfigError(f"not valid YAML: {said}", where=where) from error
+        explanation = next((words for start, words in PROBLEMS.items() if problem.startswith(start)), problem)
+        raise ConfigError(f"not valid YAML: {explanation}", where=where) from error
     except RecursionError as error:
         raise ConfigError(TOO_LARGE, where=name) from error
-    except (AssertionError, LookupError) as error:  # the parser's own check of the version after %YAML
-        raise ConfigError("the version of YAML is unknown", where=name, fix="remove %YAML") from error
+    except (AssertionError, LookupError) as error:  # raised by the parser's check of the %YAML version
+        raise ConfigError("unknown YAML version", where=name, fix="remove the %YAML line") from error
     return node
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns nodes into plain values and records the line of each."""
+    """Converts nodes to plain values and records the line of each."""
 
     source: Source
     name: str
@@ -199,7 +200,7 @@ class _Reader:
             name = key.value
             if not isinstance(key, ScalarNode) or name == "<<":
                 raise ConfigError(
-                    "keys must be plain words; merge keys are not supported", where=self.at(key)
+                    "keys must be plain strings; merge keys are not supported", where=self.at(key)
                 )
             inner = (*path, name)
             if name in values:
@@ -218,7 +219,7 @@ class _Reader:
             return node.value
         try:
             return self.scalars.construct_object(node)
-        except (YAMLError, ValueError, LookupError, TypeError, ArithmeticError) as error:  # of strange tags
+        except (YAMLError, ValueError, LookupError, TypeError, ArithmeticError) as error:  # from unusual tags
             raise ConfigError(
                 f"cannot read the value {str(node.value)[:80]!r}", where=self.at(node)
             ) from error
@@ -234,7 +235,7 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
         raise ConfigError(
             f"cannot read the override {override!r}", where="--set", fix="write --set section.key=value"
         )
-    if key in (one.partition("=")[0] for one in earlier):
+    if key in (text.partition("=")[0] for text in earlier):
         raise ConfigError(f"key {key!r} is given twice", where=where, fix="keep one")
     target = source.values
     for end, part in enumerate(path[:-1], 1):
@@ -256,7 +257,7 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
 
 
 def _from_here(value: Any) -> Any:
-    """Make paths absolute: on the command line they are relative to the current folder, not to the recipe."""
+    """Make paths of the command line absolute: they are relative to the current folder, not to the recipe."""
     if isinstance(value, list):
         return [_from_here(item) for item in value]
     return str(Path(value).absolute()) if isinstance(value, str) and "://" not in value else value

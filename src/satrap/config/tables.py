@@ -1,4 +1,4 @@
-"""What a recipe says about single tables, and how it goes together with what it says about all."""
+"""Settings of single tables, checked against the settings of all tables."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from satrap.errors import ConfigError
 
 
 class Kept(NamedTuple):
-    """What decides which rows of a table are kept.
+    """Settings that decide which rows of a table are kept.
 
     Attributes:
-        memory: its own budget in bytes; None: it shares that of all tables.
-        eviction, eviction_key: which rows leave memory, None: none; the key that says so.
-        admission_key: the key by which some new ids get no row; None: all get one.
+        memory: the table's own budget in bytes; None: it shares the budget of all tables.
+        eviction, eviction_key: the rows that leave memory (None: none), and the key with this setting.
+        admission_key: the key that denies some new ids a row; None: every new id gets a row.
     """
 
     memory: int | None
@@ -24,64 +24,64 @@ class Kept(NamedTuple):
 
     @property
     def decided_by(self) -> list[KeyPath]:
-        """The keys by which it does not keep every row."""
+        """The keys that make the table drop or deny rows."""
         evicts = [] if self.eviction is None else [self.eviction_key]
         return evicts if self.admission_key is None else [*evicts, self.admission_key]
 
 
 def kept(sections: Sections) -> dict[str, Kept]:
-    """Return this for each table, in order of first use."""
-    found = {}
+    """Return `Kept` by table, in order of first use."""
+    tables = {}
     for feature, keys in sections.features.items():
         if isinstance(keys, CategoricalKeys):
             name = getattr(keys, "table", None) or feature
-            found[name] = _kept(name, sections.tables.get(name, OwnTable()), sections)
-    return found
+            tables[name] = _kept(name, sections.tables.get(name, OwnTable()), sections)
+    return tables
 
 
 def _kept(name: str, own: OwnTable, sections: Sections) -> Kept:
-    embedding, given = sections.embedding, own.model_fields_set
+    embedding, explicit = sections.embedding, own.model_fields_set
     keys: dict[str, KeyPath] = {
-        key: ("tables", name, key) if key in given else ("embedding", key)
+        key: ("tables", name, key) if key in explicit else ("embedding", key)
         for key in ("eviction", "admission")
     }
-    eviction = own.eviction if "eviction" in given else embedding.eviction
-    admission = (own.admission or Admission()) if "admission" in given else embedding.admission
+    eviction = own.eviction if "eviction" in explicit else embedding.eviction
+    admission = (own.admission or Admission()) if "admission" in explicit else embedding.admission
     chosen = not own.frozen and (admission.min_count > 1 or admission.probability < 1)
     return Kept(own.memory, eviction, keys["eviction"], keys["admission"] if chosen else None)
 
 
 def memory_of(sections: Sections) -> int | None:
-    """Return the most bytes of all tables together; None: there is no limit."""
-    own = [table.memory for table in kept(sections).values()]
+    """Return the memory limit of all tables together, in bytes; None: no limit."""
+    budgets = [table.memory for table in kept(sections).values()]
     whole = sections.embedding.memory
-    return whole if whole is not None or None in own else sum(memory or 0 for memory in own)
+    return whole if whole is not None or None in budgets else sum(memory or 0 for memory in budgets)
 
 
 def check_table(name: str, sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for settings of a table that do not go together."""
-    own = sections.tables[name]
-    if not own.frozen:
+    """Raise `ConfigError` for settings of a table that conflict."""
+    table = sections.tables[name]
+    if not table.frozen:
         return
     for key in ("optimizer", "initial_scale", "admission"):
-        if getattr(own, key) is not None:
+        if getattr(table, key) is not None:
             raise ConfigError(
-                f"tables.{name}.{key} does not go with frozen: true",
+                f"tables.{name}.{key} cannot be combined with frozen: true",
                 where=source.where(("tables", name, key)),
                 why="rows of a frozen table never change, and no others are created",
                 fix="remove one of the two keys",
             )
-    if own.rows is None:
+    if table.rows is None:
         raise ConfigError(
-            f"tables.{name} is frozen, and has no rows",
+            f"tables.{name} is frozen, but has no file of rows",
             where=source.where(("tables", name, "frozen")),
-            why="every id would read zeros",
+            why="every id of this table would read zeros",
             fix="name the file of its rows, for example rows: vectors.parquet",
         )
 
 
 def check_kept(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for budgets, eviction and a tier that do not go together."""
+    """Raise `ConfigError` for conflicting budgets, evictions and tier."""
     tables, whole = kept(sections), sections.embedding.memory
     for path, eviction in _evictions(sections):
         if eviction is not None and (eviction.policy == "ttl") != (eviction.ttl is not None):
@@ -97,8 +97,8 @@ def check_kept(sections: Sections, source: Source) -> None:
             raise ConfigError(
                 f"{dotted(path)} with policy {eviction.policy} needs {key}",
                 where=source.where(path),
-                why="rows are evicted when a budget is used up, and there is none",
-                fix=f"set {key}, for example 4GiB, or remove the key",
+                why="rows are evicted when a memory budget is full, but no budget is set",
+                fix=f"set {key}, for example 4GiB, or remove {dotted(path)}",
             )
     _check_memory(tables, whole, source)
     if sections.embedding.tier is not None:
@@ -107,19 +107,19 @@ def check_kept(sections: Sections, source: Source) -> None:
 
 def _evictions(sections: Sections) -> Iterator[tuple[KeyPath, Eviction | None]]:
     yield ("embedding", "eviction"), sections.embedding.eviction
-    yield from ((("tables", name, "eviction"), own.eviction) for name, own in sections.tables.items())
+    yield from ((("tables", name, "eviction"), table.eviction) for name, table in sections.tables.items())
 
 
 def _check_memory(tables: dict[str, Kept], whole: int | None, source: Source) -> None:
-    own = {name: table.memory for name, table in tables.items() if table.memory is not None}
-    if not own or whole is None or sum(own.values()) < whole + (len(own) == len(tables)):
+    budgets = {name: table.memory for name, table in tables.items() if table.memory is not None}
+    if not budgets or whole is None or sum(budgets.values()) < whole + (len(budgets) == len(tables)):
         return
-    more = "more than" if sum(own.values()) > whole else "all of"
+    more = "more than" if sum(budgets.values()) > whole else "all of"
     raise ConfigError(
-        f"{' + '.join(f'tables.{name}.memory' for name in own)} is {sum(own.values())} bytes: {more} "
+        f"{' + '.join(f'tables.{name}.memory' for name in budgets)} is {sum(budgets.values())} bytes: {more} "
         f"embedding.memory, {whole}",
-        where=source.where(("tables", next(iter(own)), "memory")),
-        why="they are parts of it, and the other tables share the rest",
+        where=source.where(("tables", next(iter(budgets)), "memory")),
+        why="tables with their own memory take it from embedding.memory, and the other tables share the rest",
         fix="give the tables less, or set embedding.memory to more",
     )
 
@@ -137,6 +137,6 @@ def _check_tier(tables: dict[str, Kept], whole: int | None, source: Source) -> N
         raise ConfigError(
             f"embedding.tier needs embedding.memory and an eviction policy of lru or lfu: {what}",
             where=source.where(("embedding", "tier")),
-            why="a tier keeps the rows that leave memory when a budget is used up",
+            why="a tier keeps the rows that are evicted when a memory budget is full",
             fix="set embedding.memory, for example 4GiB, and eviction: {policy: lru}",
         )

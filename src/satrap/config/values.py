@@ -1,4 +1,4 @@
-"""Types of values that many keys of a recipe have."""
+"""Types of values that several recipe keys share."""
 
 import re
 from typing import Annotated
@@ -35,7 +35,7 @@ def as_seconds(value: object) -> object:
 
 
 def as_device(value: object) -> object:
-    """Let only `cpu`, `cuda` and `cuda:N` pass."""
+    """Accept only `cpu`, `cuda` and `cuda:N` among strings."""
     if isinstance(value, str) and not re.fullmatch(r"cpu|cuda(:\d+)?", value):
         raise ValueError("Input should be cpu, cuda or cuda:N")
     return value

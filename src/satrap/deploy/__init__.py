@@ -1,8 +1,8 @@
-"""`satrap deploy`: what a cluster needs to run a recipe, and what watches runs.
+"""`satrap deploy`: manifests that run a recipe on a cluster, and monitoring of runs.
 
-For Kubernetes, `recipe` changes what differs in a pod, `sizes` says how much memory pods get, `manifests`
-makes the objects that train, and `serving` those that answer requests. `ray_serve` is for Ray Serve,
-`dashboard` and `alerts` are for Grafana and Prometheus.
+For Kubernetes, `recipe` adapts the recipe to pods, `sizes` computes the memory of pods, `manifests` makes the
+training objects, and `serving` makes the serving objects. `ray_serve` is for Ray Serve; `dashboard` and
+`alerts` are for Grafana and Prometheus.
 """
 
 from satrap.deploy.alerts import alerts

@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus: what an operator of a run must act on."""
+"""Alert rules for Prometheus: conditions that an operator of a run must act on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ class Alert:
     """One rule.
 
     Args:
-        name: of the alert.
-        expr: PromQL; each series that it yields is an alert.
-        minutes: how long it must hold.
-        severity: critical: training has stopped, or will; warning: it goes on, but worse than it could.
-        summary: what is wrong, with the series' labels.
-        action: what to do.
+        name: name of the alert.
+        expr: PromQL; each resulting series is an alert.
+        minutes: time for which the condition must hold.
+        severity: critical: training has stopped, or will stop; warning: training continues in a degraded
+            state.
+        summary: the problem, with labels of the series.
+        action: advice for the operator.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Alert:
 
 
 ROLES = 'role=~"worker|shard|loader|embedding-worker|server"'
-"""Matches the processes of runs, in the list of targets of a run folder, and the servers of Kubernetes."""
+"""Matches the processes in the target list of a run folder, and servers on Kubernetes."""
 
 _WHERE = "{{ $labels.instance }} of run {{ $labels.run }}"
 
@@ -39,8 +40,8 @@ ALERTS = (
         2,
         "critical",
         f"{_WHERE} does not answer",
-        "Look at the last lines of satrap train. It restarts what is killed, cluster.restarts times; "
-        "if satrap train itself was killed, go on with --resume.",
+        "Look at the last lines of satrap train. It restarts killed processes up to cluster.restarts "
+        "times; if satrap train itself was killed, continue with --resume.",
     ),
     Alert(
         "SatrapNoSteps",
@@ -48,24 +49,24 @@ ALERTS = (
         15,
         "critical",
         f"{_WHERE} takes no steps",
-        "In an evaluation, and while a snapshot is loaded, this is normal. Otherwise look for processes that "
-        "are down, at the shards' /ready, and at the place of the snapshots.",
+        "This is normal during evaluations and while a snapshot is loaded. Otherwise look for processes "
+        "that are down, at the shards' /ready, and at the storage of the snapshots.",
     ),
     Alert(
         "SatrapRestarts",
         f"changes(process_start_time_seconds{{{ROLES}}}[30m]) >= 2",
         0,
         "critical",
-        f"{_WHERE} was started again {{{{ $value }}}} times in 30 minutes",
-        "The run ends when cluster.restarts are used up. Most often memory is short: compare embedding.memory"
-        " with the machine, and look for the kernel's messages about killed processes.",
+        f"{_WHERE} was restarted {{{{ $value }}}} times in 30 minutes",
+        "The run ends after cluster.restarts restarts. The usual cause is lack of memory: compare "
+        "embedding.memory with the machine, and look for the kernel's messages about killed processes.",
     ),
     Alert(
         "SatrapRefusedSteps",
         "increase(satrap_worker_refused_steps_total[10m]) > 0",
         0,
         "warning",
-        f"{_WHERE} refused steps: loss or gradients were not finite",
+        f"{_WHERE} skipped steps: loss or gradients were not finite",
         "Lower the learning rates, set training.clip_norm, or look for extreme values in the data.",
     ),
     Alert(
@@ -73,8 +74,8 @@ ALERTS = (
         "increase(satrap_shard_refused_requests_total[10m]) > 0",
         0,
         "warning",
-        f"{_WHERE} refused requests",
-        "Its log says why: no memory left, another run, or a former generation of workers.",
+        f"{_WHERE} rejected requests",
+        "See the shard's log for the reason: no memory left, another run, or an old generation of workers.",
     ),
     Alert(
         "SatrapStrangers",
@@ -82,15 +83,15 @@ ALERTS = (
         0,
         "warning",
         f"{_WHERE} received messages that no client of satrap sends",
-        "Find out who reaches its port; close the network to all but the processes of the run.",
+        "Find the clients that reach this port, and restrict the network to the processes of the run.",
     ),
     Alert(
         "SatrapLostMessages",
         "rate(satrap_worker_resent_requests_total[5m]) > 0",
         10,
         "warning",
-        f"{_WHERE} has been sending messages again for ten minutes",
-        "Look at the network between it and the shards, and at busy or restarted shards.",
+        f"{_WHERE} has been resending messages for ten minutes",
+        "Look at the network between the worker and the shards, and at busy or restarted shards.",
     ),
     Alert(
         "SatrapShardBusy",
@@ -98,7 +99,7 @@ ALERTS = (
         15,
         "warning",
         f"{_WHERE} is busy for {{{{ $value | humanizePercentage }}}} of the time, and limits the workers",
-        "Resume with more shards (cluster.shards), or give the shard a processor of its own.",
+        "Resume with more shards (cluster.shards), or give the shard its own CPU core.",
     ),
     Alert(
         "SatrapWaitsForData",
@@ -123,16 +124,17 @@ ALERTS = (
         5,
         "critical",
         f"{_WHERE} answers more than one request in a hundred with status 5xx",
-        "503 is a full queue and 504 a deadline: start more servers, or raise serving.max_queue and "
-        "serving.deadline. The traceback of a 500 is in its log.",
+        "503 means a full queue and 504 a missed deadline: start more servers, or raise serving.max_queue "
+        "and serving.deadline. The server's log has the traceback of a 500.",
     ),
     Alert(
         "SatrapServerRefusesVersions",
         "increase(satrap_serve_refused_versions_total[10m]) > 0",
         0,
         "warning",
-        f"{_WHERE} could not use a version, and answers with the one before",
-        "Its log names version and damage. The next full version heals: publish.full_every says when.",
+        f"{_WHERE} could not load a version, and still serves the previous one",
+        "The server's log names the version and the damage. The next full version (publish.full_every) "
+        "repairs this.",
     ),
     Alert(
         "SatrapServerBehind",
@@ -140,8 +142,8 @@ ALERTS = (
         10,
         "warning",
         f"{_WHERE} has not served the newest version for ten minutes",
-        "If somebody pinned a version (satrap versions list URL), release it. Otherwise look at its log, and "
-        "whether loading takes longer than publish.every.",
+        "If an operator pinned a version (satrap versions list URL), release it. Otherwise look at the "
+        "log, and check whether loading takes longer than publish.every.",
     ),
     Alert(
         "SatrapServerBusy",
@@ -150,7 +152,7 @@ ALERTS = (
         10,
         "warning",
         f"the scoring thread of {_WHERE} is busy for {{{{ $value | humanizePercentage }}}} of the time",
-        "Requests will wait soon. Start more servers.",
+        "Requests will soon queue. Start more servers.",
     ),
     Alert(
         "SatrapServerMissingIds",
@@ -158,24 +160,24 @@ ALERTS = (
         30,
         "warning",
         f"{_WHERE} finds no rows for most ids of table {{{{ $labels.table }}}}",
-        "Clients most likely write these ids otherwise than the training data. New ids have no rows before a "
-        "later version.",
+        "Clients probably format these ids differently than the training data. New ids have no rows until "
+        "a later version.",
     ),
     Alert(
         "SatrapFewDescriptors",
         f"process_open_fds{{{ROLES}}} / process_max_fds > 0.8",
         5,
         "warning",
-        f"{_WHERE} has {{{{ $value | humanizePercentage }}}} of the files and connections that it may open",
-        "Raise the limit (ulimit -n, or LimitNOFILE of a unit).",
+        f"{_WHERE} has {{{{ $value | humanizePercentage }}}} of its limit of open files and connections",
+        "Raise the limit (ulimit -n, or LimitNOFILE of a systemd unit).",
     ),
 )
 """All rules."""
 
 
 def alerts() -> dict[str, Any]:
-    """Return a file of rules for Prometheus, as plain data."""
-    return {"groups": [{"name": "satrap", "rules": [_rule(one) for one in ALERTS]}]}
+    """Return a Prometheus rule file, as plain data."""
+    return {"groups": [{"name": "satrap", "rules": [_rule(alert) for alert in ALERTS]}]}
 
 
 def _rule(one: Alert) -> dict[str, Any]:

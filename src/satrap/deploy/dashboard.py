@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-"""The source of all panels; the dashboard's first variable chooses it."""
+"""Data source of all panels, chosen by the dashboard's first variable."""
 
 WIDTH, HEIGHT = 8, 8
-"""Of a panel; a row has 24 columns."""
+"""Size of a panel; a row has 24 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One diagram.
+    """One chart.
 
     Args:
-        title: what is drawn.
+        title: its title.
         unit: Grafana's name of the unit.
-        queries: (PromQL, legend), one or more lines each; `$run` and `$window` are filled in later.
-        help: how to read it.
-        stacked: whether lines lie upon each other.
+        queries: (PromQL, legend) pairs, each for one or more lines; `$run` and `$window` are filled in later.
+        help: how to read the chart.
+        stacked: whether lines are stacked.
     """
 
     title: str
@@ -40,7 +40,7 @@ def _rate(name: str, legend: str) -> tuple[str, str]:
 
 
 def _mean(name: str, legend: str) -> tuple[str, str]:
-    """The mean of a summary's observations in the window; nothing if there were none."""
+    """The mean of a summary's observations in the window; no value without observations."""
     count = f"rate({name}_count{{$run}}[$window])"
     return f"rate({name}_sum{{$run}}[$window]) / ({count} > 0)", legend
 
@@ -55,7 +55,7 @@ PANELS = (
         "Samples per second",
         "short",
         (_rate("satrap_worker_samples_total", _EACH),),
-        "Each worker counts the samples of all workers; in async mode its own.",
+        "Each worker counts the samples of all workers; in async mode, only its own.",
     ),
     Panel("Steps per second", "short", (_rate("satrap_worker_steps_total", _EACH),)),
     Panel("Training loss", "short", (("satrap_worker_loss{$run}", _EACH),), "Average over about 50 steps."),
@@ -63,7 +63,7 @@ PANELS = (
         "Time of a worker, by stage",
         "percentunit",
         (("avg by (stage) (rate(satrap_worker_stage_seconds_total{$run}[$window]))", "{{stage}}"),),
-        "read: waits for data. lookup: waits for rows. Mean over the workers.",
+        "read: waiting for data. lookup: waiting for rows. Mean over the workers.",
         stacked=True,
     ),
     Panel(
@@ -73,13 +73,13 @@ PANELS = (
             _mean("satrap_worker_lookup_seconds", "lookup, " + _EACH),
             _mean("satrap_worker_push_seconds", "update, " + _EACH),
         ),
-        "From the request to the answer, mean. In hybrid and async mode training goes on meanwhile.",
+        "Mean time from request to answer. In hybrid and async mode, training continues during this time.",
     ),
     Panel(
         "Staleness",
         "short",
         (_staleness(0.5), _staleness(0.99)),
-        "Updates that a lookup did not see: the worker's own, and those of others.",
+        "Updates that a lookup did not see: the worker's own updates, and updates of other workers.",
     ),
     Panel(
         "Busy share",
@@ -89,10 +89,10 @@ PANELS = (
             _rate("satrap_loader_busy_seconds_total", _EACH),
             _rate("satrap_embedding_worker_busy_seconds_total", _EACH),
         ),
-        "Near 100 %, a shard or loader is the limit. Embedding workers have several threads.",
+        "Near 100 %, a shard or loader is the bottleneck. Embedding workers have several threads.",
     ),
     Panel(
-        "Requests that wait",
+        "Queued requests",
         "short",
         (
             ("satrap_shard_queued_requests{$run}", _EACH),
@@ -101,10 +101,10 @@ PANELS = (
         ),
     ),
     Panel(
-        "Batches that are ready",
+        "Ready batches",
         "short",
         (("satrap_worker_ready_batches{$run}", _EACH), ("satrap_loader_ready_batches{$run}", _EACH)),
-        "Always 0: reading is the limit.",
+        "Always 0: reading is the bottleneck.",
     ),
     Panel("Rows", "short", (("satrap_shard_rows{$run}", _EACH),), stacked=True),
     Panel(
@@ -114,7 +114,7 @@ PANELS = (
             ("sum by (run) (rate(satrap_shard_created_rows_total{$run}[$window]))", "created"),
             ("sum by (run) (rate(satrap_shard_evicted_rows_total{$run}[$window]))", "evicted"),
         ),
-        "As many evicted as created: memory is full.",
+        "Equal rates of creation and eviction: memory is full.",
     ),
     Panel(
         "Rows on disk",
@@ -137,7 +137,7 @@ PANELS = (
             ("satrap_shard_memory_bytes{$run}", "rows of " + _EACH),
         ),
     ),
-    Panel("Processors in use", "short", (_rate("process_cpu_seconds_total", _EACH),)),
+    Panel("CPU cores in use", "short", (_rate("process_cpu_seconds_total", _EACH),)),
     Panel(
         "Bytes on the wire, per second",
         "Bps",
@@ -150,7 +150,7 @@ PANELS = (
         "Payload of messages between workers and servers.",
     ),
     Panel(
-        "Processes that answer",
+        "Responding processes",
         "short",
         (("sum by (role) (up{$run})", "{{role}}"),),
     ),
@@ -160,18 +160,18 @@ PANELS = (
         (("sum by (role) (changes(process_start_time_seconds{$run}[1h]))", "{{role}}"),),
     ),
     Panel(
-        "Trouble, per second",
+        "Errors per second",
         "short",
         (
-            _rate("satrap_worker_refused_steps_total", "steps refused, " + _EACH),
-            _rate("satrap_worker_resent_requests_total", "messages sent again, " + _EACH),
-            _rate("satrap_shard_refused_requests_total", "requests refused, " + _EACH),
+            _rate("satrap_worker_refused_steps_total", "skipped steps, " + _EACH),
+            _rate("satrap_worker_resent_requests_total", "resent messages, " + _EACH),
+            _rate("satrap_shard_refused_requests_total", "rejected requests, " + _EACH),
             _rate("satrap_shard_malformed_messages_total", "malformed messages, " + _EACH),
         ),
         "All zero in a healthy run.",
     ),
     Panel(
-        "Answers of servers, per second",
+        "Responses of servers per second",
         "short",
         (("sum by (status) (rate(satrap_serve_answers_total{$run}[$window]))", "{{status}}"),),
         "By HTTP status, all servers together.",
@@ -186,12 +186,12 @@ PANELS = (
         "Time of a server, by stage",
         "percentunit",
         (("avg by (stage) (rate(satrap_serve_stage_seconds_total{$run}[$window]))", "{{stage}}"),),
-        "encode, lookup and network share the scoring thread: near 100 % together, requests wait. wait: what "
-        "all requests together have waited for it. Mean over the servers.",
+        "encode, lookup and network share the scoring thread: near 100 % in total, requests queue. wait: "
+        "total time that requests waited for this thread. Mean over the servers.",
         stacked=True,
     ),
     Panel(
-        "Time of an answer, by stage",
+        "Time of a response, by stage",
         "s",
         (
             (
@@ -204,15 +204,15 @@ PANELS = (
         stacked=True,
     ),
     Panel(
-        "Requests in a batch, and waiting",
+        "Batch size and queued requests",
         "short",
         (
             (
-                "rate(satrap_serve_items_total{$run}[$window]) "
-                "/ (rate(satrap_serve_batches_total{$run}[$window]) > 0)",
-                "items in a batch, " + _EACH,
+                "rate(satrap_serve_items_total{$run}[$window]) / "
+                "(rate(satrap_serve_batches_total{$run}[$window]) > 0)",
+                "items per batch, " + _EACH,
             ),
-            ("satrap_serve_queued_requests{$run}", "requests that wait, " + _EACH),
+            ("satrap_serve_queued_requests{$run}", "queued requests, " + _EACH),
         ),
     ),
     Panel(
@@ -224,17 +224,17 @@ PANELS = (
         "Age of the served version",
         "s",
         (("satrap_serve_age_seconds{$run}", _EACH),),
-        "Since it was cut. A saw of publish.every and the time to load.",
+        "Age since the version was cut. A sawtooth of publish.every plus the loading time.",
     ),
     Panel(
         "Versions per minute",
         "short",
         (
             ("60 * rate(satrap_serve_loaded_versions_total{$run}[$window])", "served, " + _EACH),
-            ("60 * rate(satrap_serve_reloads_total{$run}[$window])", "read as a whole, " + _EACH),
+            ("60 * rate(satrap_serve_reloads_total{$run}[$window])", "loaded as a whole, " + _EACH),
             ("60 * rate(satrap_serve_refused_versions_total{$run}[$window])", "refused, " + _EACH),
         ),
-        "A version that is read as a whole is in memory beside the one before.",
+        "While a version is loaded as a whole, the previous one is also in memory.",
     ),
     Panel(
         "Ids without a row",
@@ -246,7 +246,7 @@ PANELS = (
                 "{{table}}",
             ),
         ),
-        "Share of the unique ids of requests that training has never met.",
+        "Share of the unique ids of requests that have no row.",
     ),
     Panel(
         "Rows of servers",
@@ -255,7 +255,7 @@ PANELS = (
         "Memory of the rows.",
     ),
     Panel(
-        "Requests that nobody waits for, per second",
+        "Late and abandoned requests per second",
         "short",
         (
             _rate("satrap_serve_late_requests_total", "late, " + _EACH),
@@ -263,11 +263,11 @@ PANELS = (
         ),
     ),
 )
-"""All panels, in the order in which they are read."""
+"""All panels, in reading order."""
 
 
 def queries(run: str, window: str) -> list[str]:
-    """Return the PromQL of all panels for runs of a pattern, and a window such as 1m."""
+    """Return the PromQL of all panels for runs that match a pattern, with a window such as 1m."""
     return [_filled(query, run, window) for panel in PANELS for query, _ in panel.queries]
 
 
@@ -276,7 +276,7 @@ def _filled(query: str, run: str, window: str) -> str:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it (model of version 11; read by later versions, too)."""
+    """Return the dashboard for import into Grafana (version 11 and later)."""
     return {
         "title": "satrap",
         "uid": "satrap",
@@ -286,7 +286,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": list(_variables())},
-        "panels": [_panel(number, one) for number, one in enumerate(PANELS)],
+        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
     }
 
 

@@ -1,4 +1,4 @@
-"""A Helm chart of a run: the same objects as the plain manifests, with values for what may differ later."""
+"""A Helm chart of a run: the objects of the plain manifests, with values for image and sizes."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ CONFIG = """\
 data:
 {{ (.Files.Glob "files/*").AsConfig | indent 2 }}
 """
-"""The recipe and the user's own code as they are: Helm must not read them as templates."""
+"""Includes the recipe and the user's code verbatim, so that Helm does not read them as templates."""
 
 
 def helm(recipe: Recipe, request: Request) -> dict[str, str]:
-    """Return the files of a chart, by their path in its folder.
+    """Return the files of a chart, by path in its folder.
 
-    Values are the image, memory and cores of each kind of pod, and sizes of volumes. What the pods' recipe
-    depends on, such as the number of shards, is fixed. Rendered with its own values the chart gives the
+    Values are the image, memory and cores of each kind of pod, and the sizes of volumes. Settings of the
+    pods' recipe, such as the number of shards, are fixed. With its default values, the chart renders to the
     objects of `kubernetes`.
 
     Raises:
-        ConfigError: the recipe needs what pods do not have.
+        ConfigError: pods cannot run the recipe.
     """
     manifests = manifests_of(recipe, request)
     values: dict[str, Any] = {"image": request.image}
     files = {f"files/{name}": text for name, text in manifests.made.files.items()}
-    for one in manifests.objects():
-        name = f"templates/{one['kind'].lower()}.yaml"
-        one["metadata"].pop("namespace", None)  # Helm's own: helm install --namespace
-        if one["kind"] == "ConfigMap":
-            del one["data"]
-            files[name] = to_yaml(one) + CONFIG
+    for object_ in manifests.objects():
+        name = f"templates/{object_['kind'].lower()}.yaml"
+        object_["metadata"].pop("namespace", None)  # set by helm install --namespace
+        if object_["kind"] == "ConfigMap":
+            del object_["data"]
+            files[name] = to_yaml(object_) + CONFIG
             continue
-        for pod in _pods(one):
+        for pod in _pods(object_):
             _with_values(pod, values)
-        for claim, spec in _claims(one):
-            asked, key = spec["resources"]["requests"], claim.removeprefix(f"{request.name}-")
-            values.setdefault("storage", {})[key] = asked["storage"]
-            asked["storage"] = _value("storage", key)
-        files[name] = to_yaml(one)
+        for claim, spec in _claims(object_):
+            requests, key = spec["resources"]["requests"], claim.removeprefix(f"{request.name}-")
+            values.setdefault("storage", {})[key] = requests["storage"]
+            requests["storage"] = _value("storage", key)
+        files[name] = to_yaml(object_)
     about = {
         "apiVersion": "v2",
         "name": request.name,
@@ -60,17 +60,17 @@ def helm(recipe: Recipe, request: Request) -> dict[str, str]:
 
 
 def _value(*path: str) -> str:
-    """Return the template of a value; a name may have "-"."""
+    """Return the template of a value, whose name may contain "-"."""
     return "{{ index .Values " + " ".join(map(json.dumps, path)) + " }}"
 
 
 def _with_values(pod: dict[str, Any], values: dict[str, Any]) -> None:
     component, (container,) = pod["metadata"]["labels"][COMPONENT], pod["spec"]["containers"]
-    asked, limits = container["resources"]["requests"], container["resources"]["limits"]
-    values[component] = {"cpu": asked["cpu"], "memory": asked["memory"]}
+    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+    values[component] = {"cpu": requests["cpu"], "memory": requests["memory"]}
     container["image"] = _value("image")
-    asked |= {key: _value(component, key) for key in ("cpu", "memory")}
-    limits["memory"] = asked["memory"]
+    requests |= {key: _value(component, key) for key in ("cpu", "memory")}
+    limits["memory"] = requests["memory"]
 
 
 def _pods(value: Any) -> Iterator[dict[str, Any]]:
@@ -80,8 +80,8 @@ def _pods(value: Any) -> Iterator[dict[str, Any]]:
             yield value["template"]
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from _pods(one)
+        for item in value:
+            yield from _pods(item)
 
 
 def _claims(one: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,36 +15,36 @@ from satrap.errors import ConfigError
 
 
 def kubernetes(recipe: Recipe, request: Request) -> str:
-    """Return YAML of all objects that a run and its servers need; its head says how to use them.
+    """Return YAML of all objects of a run and its servers; comments at the top explain its use.
 
     Raises:
-        ConfigError: the recipe needs what pods do not have.
+        ConfigError: pods cannot run the recipe.
     """
     manifests = manifests_of(recipe, request)
     objects = manifests.objects() + _servers(manifests)
     config = objects[0]["data"]
     config |= {name: Block(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
-    return head + "".join("---\n" + to_yaml(one) for one in objects)
+    return head + "".join("---\n" + to_yaml(object_) for object_ in objects)
 
 
 def manifests_of(recipe: Recipe, request: Request) -> Manifests:
-    """Return what makes the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
+    """Return the maker of the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
     made = for_pods(recipe, request)
     return (RayManifests if made.ray else Manifests)(request, made)
 
 
 def _servers(manifests: Manifests) -> list[Object]:
-    """Return the objects that serve a run, if any are asked for."""
+    """Return the objects that serve a run, if the request has servers."""
     request = manifests.request
     if not request.servers:
         return []
     if not (request.shared or manifests.made.ray):
         raise ConfigError(
-            "servers see no volume of the pod that trains",
+            "servers cannot mount the volume of the training pod",
             where="--servers",
-            why="they read what the run publishes in its folder",
-            fix="share the run's volume: --shared, with a class of ReadWriteMany",
+            why="servers read the run's feed in the run folder",
+            fix="share the run's volume with --shared, with a storage class that allows ReadWriteMany",
         )
     return Servers(request, manifests.made).objects()
 
@@ -56,7 +56,7 @@ def _head(manifests: Manifests) -> list[str]:
     lines = [f"Made by satrap {version('satrap')}: satrap deploy kubernetes", ""]
     if manifests.shards or manifests.made.ray:
         lines += [
-            "once, before: the key of the cluster, which these manifests name and do not hold",
+            "once, before: the key of the cluster, which is not part of these manifests",
             "  satrap key cluster.key",
             f"  {kubectl} create secret generic {secret} --from-file=cluster.key",
         ]
@@ -68,8 +68,11 @@ def _head(manifests: Manifests) -> list[str]:
     if request.servers:
         lines[2:2] = head_of_servers(request)
         lines.append(
-            f"scores: http://{name}-serve:{SERVE_PORT}/v1/score, once the run has published something"
+            f"scores: http://{name}-serve:{SERVE_PORT}/v1/score, after the run has published its first "
+            "version"
         )
     if manifests.shards:
-        lines.append(f"after the job, shards still run: {kubectl} delete statefulset {name}-shard")
+        lines.append(
+            f"after the job, the shards keep running; delete them: {kubectl} delete statefulset {name}-shard"
+        )
     return lines

@@ -1,4 +1,4 @@
-"""The objects of Kubernetes for a run, as plain data."""
+"""Kubernetes objects of a run, as plain data."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from satrap.deploy.sizes import shard_bytes, trainer_bytes
 Object = dict[str, Any]
 
 USER = 10001
-"""User and group of all processes; the images have it."""
+"""User and group of all processes; exists in the images."""
 SHM = 1 << 30
-"""Bytes of shared memory through which NCCL joins the GPUs of a pod."""
+"""Bytes of shared memory that NCCL uses between the GPUs of a pod."""
 SHARD_SECONDS = 60
-"""Seconds for a shard to end: it finishes the request that it executes."""
+"""Seconds for a shard to finish its current request and end."""
 SPARE_SECONDS = 30
 """Seconds for the run to end after its workers have saved."""
 SERVER = "server"
-"""Component and container of the pods that answer requests; they only read the run folder."""
+"""Component and container of the serving pods, which only read the run folder."""
 GPU = "nvidia.com/gpu"
-"""The resource by which pods get devices."""
+"""The resource name for GPUs of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Manifests:
     """Makes the objects of a run; `shards` is 0 if workers hold the rows.
 
     Args:
-        request: what the user asks for.
+        request: the user's settings.
         made: the recipe of the pods.
     """
 
@@ -55,7 +55,7 @@ class Manifests:
         return [self.config_map(), self.run_claim(), *shards, self.job()]
 
     def config_map(self) -> Object:
-        """The recipe, and the user's own code."""
+        """The recipe and the user's code."""
         return self._object("v1", "ConfigMap", "recipe") | {"data": self.made.files}
 
     def run_claim(self) -> Object:
@@ -66,7 +66,7 @@ class Manifests:
         }
 
     def service(self) -> Object:
-        """The names of the shards, also while they recover: workers then wait for them."""
+        """DNS names of the shards, also while they recover, because workers then wait for them."""
         ports = [
             {"name": "rows", "port": pods.SHARD_PORT},
             {"name": "metrics", "port": pods.SHARD_METRICS},
@@ -81,7 +81,7 @@ class Manifests:
         }
 
     def disruption_budget(self) -> Object:
-        """How many shards may be moved at a time: none whose rows are in memory only."""
+        """How many shards may be evicted at a time: none if rows are only in memory."""
         return self._object("policy/v1", "PodDisruptionBudget", "shards", "shard") | {
             "spec": {
                 "maxUnavailable": int(self.made.journal),
@@ -130,7 +130,7 @@ class Manifests:
         return self._object("apps/v1", "StatefulSet", "shard", "shard", queued=True) | {"spec": spec}
 
     def job(self) -> Object:
-        """The pod that trains, in place of which there is a new one until the run is complete."""
+        """The training pod, which is replaced by a new one until the run is complete."""
         cluster = self.sections.cluster
         memory = trainer_bytes(self.sections, self.request.worker_memory)
         helpers = cluster.loaders + cluster.embedding_workers
@@ -189,9 +189,13 @@ class Manifests:
         self, name: str, command: list[str], memory: int, cores: float, mounts: dict[str, str]
     ) -> Object:
         fixed = {"recipe", "key", "data", "serve-key"} | ({"run"} if name == SERVER else set())
-        places = (mounts[one] for one in ("journal", "run", "tier") if one in mounts and one not in fixed)
-        kept = next(places, pods.SCRATCH)
-        variables = {"HOME": pods.SCRATCH, "TMPDIR": pods.SCRATCH, "NUMBA_CACHE_DIR": f"{kept}/machine-code"}
+        places = (mounts[key] for key in ("journal", "run", "tier") if key in mounts and key not in fixed)
+        persistent = next(places, pods.SCRATCH)
+        variables = {
+            "HOME": pods.SCRATCH,
+            "TMPDIR": pods.SCRATCH,
+            "NUMBA_CACHE_DIR": f"{persistent}/machine-code",
+        }
         mounted: list[Object] = [{"name": "scratch", "mountPath": pods.SCRATCH}]
         for volume, path in mounts.items():
             read_only = {"readOnly": True} if volume in fixed else {}
@@ -200,7 +204,7 @@ class Manifests:
             mounted.append({"name": "shm", "mountPath": "/dev/shm"})
         environment: Object = {"env": [{"name": key, "value": value} for key, value in variables.items()]}
         if self.request.env_secrets:
-            environment["envFrom"] = [{"secretRef": {"name": one}} for one in self.request.env_secrets]
+            environment["envFrom"] = [{"secretRef": {"name": secret}} for secret in self.request.env_secrets]
         return {
             "name": name,
             "image": self.request.image,
@@ -251,7 +255,7 @@ class Manifests:
         return {"metadata": {"labels": self._labels(component)}, "spec": spec}
 
     def _affinity(self, component: str) -> Object:
-        """Shards, and servers, on different hosts if possible; if asked for, everything in one zone."""
+        """Spread shards and servers over hosts if possible; with `one_zone`, keep all pods in one zone."""
         terms: Object = {}
         if self.request.one_zone:
             near = {
@@ -269,17 +273,17 @@ class Manifests:
         return {"affinity": terms} if terms else {}
 
     def _volume(self, name: str) -> Object:
-        own = self.request.name
+        run = self.request.name
         tier = self.sections.embedding.tier
-        secret = self.request.key_secret or f"{own}-key"
+        secret = self.request.key_secret or f"{run}-key"
         sources: dict[str, Object] = {
             "scratch": {"emptyDir": {}},
-            "recipe": {"configMap": {"name": f"{own}-recipe"}},
+            "recipe": {"configMap": {"name": f"{run}-recipe"}},
             "key": {"secret": {"secretName": secret, "defaultMode": 0o440}},
             "serve-key": {
-                "secret": {"secretName": self.request.serve_secret or f"{own}-serve", "defaultMode": 0o440}
+                "secret": {"secretName": self.request.serve_secret or f"{run}-serve", "defaultMode": 0o440}
             },
-            "run": {"persistentVolumeClaim": {"claimName": f"{own}-run"}},
+            "run": {"persistentVolumeClaim": {"claimName": f"{run}-run"}},
             "data": {"persistentVolumeClaim": {"claimName": self.request.data_claim, "readOnly": True}},
             "tier": {"emptyDir": {"sizeLimit": quantity(tier.size)} if tier else {}},
             "shm": {"emptyDir": {"medium": "Memory", "sizeLimit": quantity(SHM)}},
@@ -288,10 +292,10 @@ class Manifests:
 
 
 def quantity(count: float) -> str:
-    """Return bytes in Kubernetes' words, rounded up to MiB."""
+    """Return bytes in Kubernetes' notation, rounded up to MiB."""
     return f"{math.ceil(count / 2**20)}Mi"
 
 
 def probe(path: str, port: int) -> Object:
-    """Return a probe by HTTP."""
+    """Return an HTTP probe."""
     return {"httpGet": {"path": path, "port": port}}

@@ -1,4 +1,4 @@
-"""The objects of a run on Kubernetes with Ray: KubeRay makes the pods, Ray places the processes."""
+"""Kubernetes objects of a run with Ray: KubeRay makes the pods, and Ray places the processes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from satrap.deploy.manifests import GPU, SPARE_SECONDS, Manifests, Object
 from satrap.deploy.sizes import PROCESS, held_bytes, shard_bytes
 
 HEAD_BYTES, HEAD_CORES = 4 << 30, 2.0
-"""Memory and cores of Ray's head, where `satrap train` runs beside it."""
+"""Memory and cores of Ray's head pod, where `satrap train` also runs."""
 
 RAY_BYTES = 1 << 30
-"""Memory of Ray's own processes in a pod, its object store included."""
+"""Memory of Ray's own processes in a pod, including its object store."""
 
 STORE_BYTES = 100 << 20
-"""Of each pod's object store, which satrap does not use."""
+"""Bytes of each pod's object store, which satrap does not use."""
 
 READY_SECONDS = 1800
-"""Seconds for all pods to be there, nodes that are made for them and large images included."""
+"""Seconds until all pods are ready, including new nodes and the download of large images."""
 
 SAFE = {
     "RAY_worker_niceness": "0",
     "RAY_worker_oom_score_adjustment": "0",
-    # By default, Ray kills processes when 95 % of the memory is used; rows may take more.
+    # By default, Ray kills processes at 95 % memory usage, but rows may take more.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Variables of Ray in all pods: else its processes yield to others, and are the first to be killed."""
+"""Ray's variables in all pods. By default, its processes have low priority and are killed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class RayManifests(Manifests):
     """Makes the objects of a run on Ray.
 
     The job makes a Ray cluster: a head, and a pod for every shard, worker, loader and embedding worker. All
-    see the volume with the run folder. `satrap train` runs on the head, and starts the others through Ray.
+    pods mount the volume with the run folder. `satrap train` runs on the head and starts the other processes
+    through Ray.
     """
 
     def objects(self) -> list[Object]:
@@ -55,42 +56,45 @@ class RayManifests(Manifests):
 
     def groups(self) -> list[Group]:
         """The pods, by kind."""
-        cluster, asked = self.sections.cluster, self.request
-        found = [
+        cluster, request = self.sections.cluster, self.request
+        groups = [
             Group(
-                "worker", cluster.workers, asked.worker_cpu, asked.worker_memory + held_bytes(self.sections)
+                "worker",
+                cluster.workers,
+                request.worker_cpu,
+                request.worker_memory + held_bytes(self.sections),
             ),
             Group("loader", cluster.loaders, 1, PROCESS),
             Group("embedding-worker", cluster.embedding_workers, 1, PROCESS),
         ]
         if self._holder == "shard":
-            memory = asked.shard_memory or shard_bytes(self.sections, cluster.shards)
-            found.insert(0, Group("shard", cluster.shards, asked.shard_cpu, memory))
-        return [group for group in found if group.pods]
+            memory = request.shard_memory or shard_bytes(self.sections, cluster.shards)
+            groups.insert(0, Group("shard", cluster.shards, request.shard_cpu, memory))
+        return [group for group in groups if group.pods]
 
     @property
     def _holder(self) -> str:
-        """The kind that holds the rows."""
+        """The kind of process that holds the rows."""
         return "shard" if self.sections.cluster.exchange == "servers" else "worker"
 
     def disruption_budgets(self) -> list[Object]:
-        """One for each kind that holds rows: each of its pods costs the steps since the newest snapshot.
+        """A budget for the kind that holds rows: losing a pod costs the steps since the newest snapshot.
 
-        A number, since a RayCluster has no scale subresource; our own labels, since the name of the cluster
-        is generated.
+        It is a number because a RayCluster has no scale subresource. It uses our own labels because the name
+        of the cluster is generated.
         """
         return [
-            self._object("policy/v1", "PodDisruptionBudget", f"{one.kind}s", one.kind)
+            self._object("policy/v1", "PodDisruptionBudget", f"{group.kind}s", group.kind)
             | {
-                "spec": {"minAvailable": one.pods, "selector": {"matchLabels": self._labels(one.kind)}},
+                "spec": {"minAvailable": group.pods, "selector": {"matchLabels": self._labels(group.kind)}},
             }
-            for one in self.groups()
-            if one.kind == self._holder
+            for group in self.groups()
+            if group.kind == self._holder
         ]
 
     def ray_job(self) -> Object:
-        """The job: it makes the Ray cluster, runs `satrap train` on its head, and ends both."""
-        # The folder in which `satrap train` is called must be on all nodes.
+        """The job: makes the Ray cluster, runs `satrap train` on its head, and ends both."""
+        # The working folder of `satrap train` must exist on all nodes.
         command = f"cd {pods.RUN} && satrap train {pods.RECIPE} --output {self.request.name} --until-done"
         spec: dict[str, Any] = {
             "entrypoint": command,
@@ -101,18 +105,18 @@ class RayManifests(Manifests):
                 "rayVersion": self.request.ray_version,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": self._head(),
-                "workerGroupSpecs": [self._group(one) for one in self.groups()],
+                "workerGroupSpecs": [self._group(group) for group in self.groups()],
             },
         }
         if self.request.queue:
-            spec["suspend"] = True  # Kueue lets it go once there is room for all of its pods
+            spec["suspend"] = True  # Kueue resumes the job when all of its pods fit
         return self._object("ray.io/v1", "RayJob", "train", queued=True) | {"spec": spec}
 
     def _head(self) -> Object:
         container = self._ray_container("ray-head", HEAD_BYTES, HEAD_CORES, "head")
         return {
             "rayStartParams": self._start() | {"dashboard-host": "0.0.0.0"},
-            "resources": {"CPU": "0"},  # none of ours
+            "resources": {"CPU": "0"},  # no process of the run here
             "template": self._ray_pod("head", container),
         }
 
@@ -147,12 +151,12 @@ class RayManifests(Manifests):
         if kind == self._holder and self.sections.embedding.tier is not None:
             mounts["tier"] = pods.TIER
         container = self._container(name, [], memory, cores, mounts)
-        del container["command"]  # KubeRay's: ray start
+        del container["command"]  # KubeRay sets it to ray start
         container["env"] += [{"name": key, "value": value} for key, value in SAFE.items()]
         container["securityContext"]["readOnlyRootFilesystem"] = False  # Ray writes to /tmp
         return container
 
     def _ray_pod(self, kind: str, container: Object) -> Object:
         pod = self._pod(kind, container, math.ceil(self.sections.cluster.grace) + SPARE_SECONDS, set())
-        del pod["spec"]["restartPolicy"]  # KubeRay's
+        del pod["spec"]["restartPolicy"]  # set by KubeRay
         return pod

@@ -1,4 +1,4 @@
-"""The file of an application of Ray Serve that serves a run."""
+"""The file of a Ray Serve application that serves a run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from satrap.errors import ConfigError
 from satrap.rpc import is_loopback, split_address
 
 LONGEST_WAIT = 30
-"""Seconds in which a replica that is to end finishes what has begun."""
+"""Seconds that a replica has for finishing its requests before it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayServing:
-    """What a user asks of `satrap deploy ray-serve`.
+    """Settings of `satrap deploy ray-serve`.
 
     Args:
-        run: the run folder, as all nodes see it.
-        name: of the model in answers; None: the name of the folder.
-        replicas: processes that each hold all rows.
-        cpu: cores that each reserves.
-        memory: bytes that each reserves; None: as for a server in Kubernetes, nothing without
+        run: the run folder, at the same path on all nodes.
+        name: name of the model in responses; None: the name of the folder.
+        replicas: number of processes, each with all rows.
+        cpu: cores that each replica reserves.
+        memory: bytes that each replica reserves; None: as for a server in Kubernetes, or nothing without
             `embedding.memory`.
         listen: HOST:PORT of Ray's proxies.
-        key: file with the key that clients must send, as all nodes see it.
-        follow: serve each new version of the run; None: if its recipe publishes.
+        key: file with the key that clients must send, at the same path on all nodes.
+        follow: serve each new version of the run; None: if the recipe publishes.
     """
 
     run: str
@@ -44,26 +44,26 @@ class RayServing:
 
 
 def ray_serve(asked: RayServing) -> str:
-    """Return YAML for `serve run` and `serve deploy`; its head says how to use it.
+    """Return YAML for `serve run` and `serve deploy`; comments at the top explain its use.
 
     Raises:
-        ConfigError: the folder holds no run, or clients of other machines could ask without a key.
+        ConfigError: the folder is not a run folder, or clients on other machines could connect without a key.
     """
     run = Path(asked.run).absolute()
     recipe = run / "recipe.yaml"
     if not recipe.is_file():
         raise ConfigError(
-            "not a run folder: it has no recipe.yaml",
+            "not a run folder: recipe.yaml is missing",
             where=str(asked.run),
             fix="give the folder that satrap train printed at its end",
         )
     host, port = split_address(asked.listen)
     if asked.key is None and not is_loopback(host):
         raise ConfigError(
-            f"{host} can be reached from other machines, and there is no key",
+            f"{host} can be reached from other machines, but no key is given",
             where="--listen",
-            why="whoever reaches Ray's proxies could ask",
-            fix="write a key with satrap key FILE and give it with --key FILE, or listen on 127.0.0.1",
+            why="every client that reaches Ray's proxies could send requests",
+            fix="create a key with satrap key FILE and pass it with --key FILE, or listen on 127.0.0.1",
         )
     sections = load(recipe).sections
     memory = asked.memory
@@ -76,7 +76,7 @@ def ray_serve(asked: RayServing) -> str:
     deployment = {
         "name": "satrap",
         "num_replicas": asked.replicas,
-        # What waits is joined in the replica, which also refuses what is too much.
+        # The replica batches waiting requests, and rejects requests beyond its limit.
         "max_ongoing_requests": sections.serving.max_queue,
         "graceful_shutdown_timeout_s": LONGEST_WAIT,
         "ray_actor_options": {"num_cpus": asked.cpu, **({"memory": memory} if memory else {})},
@@ -86,7 +86,7 @@ def ray_serve(asked: RayServing) -> str:
         "route_prefix": "/",
         "import_path": "satrap.serve.replica:application",
         "args": arguments | {"follow": follow},
-        "logging_config": {"enable_access_log": False},  # a line for each request
+        "logging_config": {"enable_access_log": False},  # it has a line per request
         "deployments": [deployment],
     }
     made = {
@@ -98,7 +98,7 @@ def ray_serve(asked: RayServing) -> str:
         f"Made by satrap {version('satrap')}: satrap deploy ray-serve",
         "",
         "try it:  serve run FILE",
-        "start:   serve deploy FILE, on a Ray cluster that runs",
-        f"scores:  http://{asked.listen}/v1/score; every node must see the folder of the run",
+        "start:   serve deploy FILE, on a running Ray cluster",
+        f"scores:  http://{asked.listen}/v1/score; every node must have access to the run folder",
     )
     return "".join(f"# {line}".rstrip() + "\n" for line in head) + to_yaml(made)

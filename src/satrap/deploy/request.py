@@ -1,4 +1,4 @@
-"""What a user asks of `satrap deploy kubernetes` and `kserve`, besides the recipe."""
+"""Settings of `satrap deploy kubernetes` and `kserve`, in addition to the recipe."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from dataclasses import dataclass, field
 from satrap.errors import ConfigError
 
 LONGEST_NAME = 40
-"""Characters: names of pods and labels add to it, and may have 63."""
+"""Maximum length in characters. Names of pods and labels append to it and may have 63."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a user asks of `satrap deploy kubernetes`.
+    """Settings of `satrap deploy kubernetes`.
 
     Args:
-        name: first part of the names of all objects: small letters, digits and "-".
+        name: prefix of the names of all objects: lowercase letters, digits and "-".
         image: container image with satrap.
-        namespace: of all objects; None: the current one of kubectl.
+        namespace: namespace of all objects; None: the current namespace of kubectl.
         key_secret: Secret that holds the cluster's key as `cluster.key`; None: `NAME-key`.
         data_claim: PersistentVolumeClaim with the data; paths of the recipe are relative to its root.
         env_secrets: Secrets whose entries are environment variables, for example of an object store.
-        service_account: of all pods; None: the namespace's default.
+        service_account: service account of all pods; None: the namespace's default.
         storage: bytes of the volume with the run folder.
-        storage_class: of all volumes; None: the cluster's default.
-        shared: whether shards mount the volume of the run folder, too, and write snapshots there.
+        storage_class: storage class of all volumes; None: the cluster's default.
+        shared: whether shards also mount the volume of the run folder, and write snapshots there.
         journal: bytes of a shard's volume for its journal; None: twice its memory.
-        shard_memory: bytes of memory of a shard; None: as `sizes` says.
-        worker_memory: bytes of memory of each worker besides rows.
-        shard_cpu, worker_cpu: cores that a shard, and each worker, asks for.
+        shard_memory: bytes of memory of a shard; None: computed by `sizes`.
+        worker_memory: bytes of memory of each worker in addition to rows.
+        shard_cpu, worker_cpu: cores of a shard, and of each worker.
         shard_nodes, worker_nodes: labels of the nodes for shards, and for workers; taints of the same key and
             value are tolerated.
         one_zone: whether all pods must be in one zone.
         queue: LocalQueue of Kueue; None: none.
         ray_version: Ray's version in the image, if the recipe has `cluster.launcher: ray`.
-        servers: pods that answer requests with what the run has published; 0: none.
-        server_memory: bytes of memory of each; None: as `sizes` says.
-        server_cpu: cores that each asks for.
-        drain: seconds that a server answers after it was told to end, until balancers know.
-        serve_secret: Secret that holds the key of clients as `serve.key`; None: `NAME-serve`.
+        servers: number of pods that serve the run's feed; 0: none.
+        server_memory: bytes of memory of each server; None: computed by `sizes`.
+        server_cpu: cores of each server.
+        drain: seconds that a server keeps answering after SIGTERM, until load balancers react.
+        serve_secret: Secret that holds the clients' key as `serve.key`; None: `NAME-serve`.
 
     Raises:
-        ConfigError: the name is none that Kubernetes takes.
+        ConfigError: the name is not valid in Kubernetes.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Request:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > LONGEST_NAME:
             raise ConfigError(
-                f"Kubernetes takes no object of the name {self.name!r}",
+                f"{self.name!r} is not a valid name in Kubernetes",
                 where="--name",
-                fix=f"use small letters, digits and '-', at most {LONGEST_NAME}, a letter first",
+                fix=f"use at most {LONGEST_NAME} lowercase letters, digits and '-', beginning with a letter",
             )
 
 
 def name_of(recipe: str) -> str:
-    """Return the nearest name for objects to that of a recipe."""
+    """Return a valid object name that is close to a recipe's name."""
     plain = re.sub(r"[^a-z0-9]+", "-", recipe.lower())[:LONGEST_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"run-{plain}"[:LONGEST_NAME].strip("-")

@@ -1,4 +1,4 @@
-"""The objects of Kubernetes that answer requests with what a run has published: plain ones, and KServe's."""
+"""Kubernetes objects that serve the feed of a run: plain objects, and KServe's."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from satrap.deploy.text import to_yaml
 from satrap.errors import ConfigError
 
 FINISH_SECONDS = 30
-"""Seconds in which `satrap serve` finishes what it has begun, once it accepts no more connections."""
+"""Seconds that `satrap serve` has for finishing requests after it stops accepting connections."""
 SPARE_SECONDS = 10
-"""Seconds between its end and its being killed."""
+"""Extra seconds before a server is killed."""
 LOAD_SECONDS = 1800
 """Seconds for reading the rows before a server counts as failed."""
 ONE_MORE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-"""How pods are replaced: a new one is ready before an old one ends."""
+"""Replacement of pods: a new pod is ready before an old one ends."""
 CONTAINER = "kserve-container"
-"""The name by which KServe knows the container that answers."""
+"""KServe's name for the serving container."""
 STANDARD = {"serving.kserve.io/deploymentMode": "Standard"}
-"""Plain Deployments: Knative takes one port, and no claims unless told to."""
+"""Use plain Deployments, because Knative allows only one port and by default no volume claims."""
 
 
 class Servers(Manifests):
-    """Makes the objects that serve a run: every pod has all rows, and follows what the run publishes.
+    """Makes the objects that serve a run: every pod holds all rows and follows the run's feed.
 
-    A pod that is to end answers on for `drain` seconds and is not ready meanwhile, so no request is sent to
-    one that has gone. Nothing sleeps before SIGTERM: `satrap serve --drain` does it.
+    A terminating pod keeps answering for `drain` seconds while it is not ready, so no request is sent to a
+    pod that has ended. `satrap serve --drain` does this, so no preStop hook is needed.
     """
 
     def objects(self) -> list[Object]:
@@ -39,20 +39,20 @@ class Servers(Manifests):
         return [self.service(), self.disruption_budget(), self.deployment()]
 
     def service(self) -> Object:
-        """The address of the servers that are ready."""
+        """The address of the ready servers."""
         ports = [{"name": "http", "port": pods.SERVE_PORT, "targetPort": "http"}]
         return self._object("v1", "Service", "serve", SERVER) | {
             "spec": {"selector": self._labels(SERVER), "ports": ports}
         }
 
     def disruption_budget(self) -> Object:
-        """One server may be moved at a time."""
+        """One server may be evicted at a time."""
         return self._object("policy/v1", "PodDisruptionBudget", "serve", SERVER) | {
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": self._labels(SERVER)}}
         }
 
     def deployment(self) -> Object:
-        """The servers; a new image begins beside the old one."""
+        """The servers; pods with a new image start next to the old ones."""
         spec = {
             "replicas": self.request.servers,
             "strategy": dict(ONE_MORE),
@@ -68,19 +68,21 @@ class Servers(Manifests):
         [container] = pod["spec"]["containers"]
         container["name"] = CONTAINER
         container["env"].append({"name": "PROTOCOL", "value": "v2"})
-        del pod["spec"]["restartPolicy"]  # KServe's
-        one = self._object("serving.kserve.io/v1beta1", "InferenceService", "serve", SERVER)
-        one["metadata"]["annotations"] = dict(STANDARD)
+        del pod["spec"]["restartPolicy"]  # set by KServe
+        service = self._object("serving.kserve.io/v1beta1", "InferenceService", "serve", SERVER)
+        service["metadata"]["annotations"] = dict(STANDARD)
         scale = {"minReplicas": self.request.servers, "maxReplicas": self.request.servers}
-        return one | {"spec": {"predictor": {**scale, "deploymentStrategy": dict(ONE_MORE), **pod["spec"]}}}
+        return service | {
+            "spec": {"predictor": {**scale, "deploymentStrategy": dict(ONE_MORE), **pod["spec"]}}
+        }
 
     @property
     def seconds(self) -> int:
-        """Seconds in which a server ends."""
+        """Seconds that a server has to end."""
         return self.request.drain + FINISH_SECONDS + SPARE_SECONDS
 
     def server(self) -> Object:
-        """The container that answers."""
+        """The serving container."""
         memory = self.request.server_memory or server_bytes(self.sections)
         command = ["satrap", "serve", f"{pods.RUN}/{self.request.name}", "--follow"]
         command += ["--name", self.request.name, "--listen", f"0.0.0.0:{pods.SERVE_PORT}"]
@@ -102,36 +104,40 @@ class Servers(Manifests):
 
 
 def kserve(recipe: Recipe, request: Request) -> str:
-    """Return YAML of KServe's InferenceService for the run of a recipe; its head says how to use it.
+    """Return YAML of a KServe InferenceService for a recipe's run; comments at the top explain its use.
 
     Raises:
-        ConfigError: the memory of a server is not known, or it would have no pods.
+        ConfigError: the memory of a server is unknown, or the request has no servers.
     """
     if request.servers < 1:
-        raise ConfigError("an InferenceService needs a server", where="--servers", fix="ask for 1 or more")
+        raise ConfigError(
+            "an InferenceService needs at least one server",
+            where="--servers",
+            fix="set --servers to 1 or more",
+        )
     if request.server_memory is None and memory_of(recipe.sections) is None:
         raise ConfigError(
             "embedding.memory is not set",
             where=recipe.source.where(("embedding", "memory")),
-            why="a pod is killed beyond its memory, which must be asked for before",
-            fix="set it, or give the memory of a server: --server-memory SIZE",
+            why="a pod must reserve its memory in advance, and is killed when it uses more",
+            fix="set embedding.memory, or give the memory of a server: --server-memory SIZE",
         )
     servers = Servers(request, pods.PodRecipe(recipe, {}, journal=False))
     head = [
         f"Made by satrap {version('satrap')}: satrap deploy kserve",
         "",
         *head_of_servers(request),
-        f"it serves folder {request.name} in the volume of claim {request.name}-run",
+        f"serves folder {request.name} in the volume of claim {request.name}-run",
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in head) + to_yaml(servers.inference_service())
 
 
 def head_of_servers(request: Request) -> list[str]:
-    """Return how to make the key of clients, as lines for people."""
+    """Return instructions for making the clients' key, as lines of text."""
     kubectl = f"kubectl -n {request.namespace}" if request.namespace else "kubectl"
     secret = request.serve_secret or f"{request.name}-serve"
     return [
-        "once, before: the key that clients send, which is not that of the cluster",
+        "once, before: the key that clients send, which differs from the cluster's key",
         "  satrap key serve.key",
         f"  {kubectl} create secret generic {secret} --from-file=serve.key",
     ]

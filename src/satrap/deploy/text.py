@@ -1,4 +1,4 @@
-"""Plain data as YAML that people read."""
+"""Plain data as readable YAML."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ruamel.yaml import YAML
 
 
 class Block(str):
-    """A text of several lines, written as such."""
+    """A multi-line string, written as a YAML block."""
 
     __slots__ = ()
 
 
 def to_yaml(value: Any) -> str:
-    """Return one document; keys keep their order."""
+    """Return one YAML document; keys keep their order."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 10**6
-    yaml.representer.ignore_aliases = lambda *_: True  # nobody wants to follow them
+    yaml.representer.ignore_aliases = lambda *_: True  # aliases are hard to read
     yaml.representer.add_representer(
-        Block, lambda one, text: one.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+        Block, lambda yaml, text: yaml.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
     )
     buffer = io.StringIO()
     yaml.dump(value, buffer)

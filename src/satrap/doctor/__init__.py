@@ -1,4 +1,4 @@
-"""Checks a machine, and a recipe on it, before a run: `satrap doctor`."""
+"""`satrap doctor`: checks a machine, and optionally a recipe on it, before a run."""
 
 from satrap.doctor.examine import examine
 from satrap.doctor.finding import Finding

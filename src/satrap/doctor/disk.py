@@ -15,12 +15,12 @@ from satrap.launch.folder import RUNS
 from satrap.words import size
 
 PIECE, MOST_BYTES, MOST_SECONDS = 4 << 20, 64 << 20, 2.0
-"""The test writes pieces until it has written, or taken, so much."""
+"""The test writes pieces up to this total size or time."""
 SLOW_BYTES = 50e6
-"""Bytes/s below which snapshots hold a run up."""
+"""Write speed in bytes/s below which snapshots slow down a run."""
 LITTLE_SPACE = 1 << 30
 SKEW_SECONDS = 2.0
-"""Difference between this machine's clock and the one that stamps files."""
+"""Largest tolerated difference, in seconds, between this machine's clock and the file server's clock."""
 
 
 def disk(recipe: Recipe | None) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def disk(recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def folders(recipe: Recipe | None) -> Iterator[tuple[str, Path, int]]:
-    """Yield what is written, where, and the bytes that it will take at least."""
+    """Yield (name, folder, minimum bytes) for each kind of output."""
     yield "runs", Path(RUNS), 0
     if recipe is not None:
         url, tier = recipe.sections.checkpoint.url, recipe.sections.embedding.tier
@@ -41,7 +41,7 @@ def folders(recipe: Recipe | None) -> Iterator[tuple[str, Path, int]]:
 
 
 def folder(what: str, path: Path, need: int = 0) -> Finding:
-    """Write and read a file below `path`, or in the nearest folder above that exists; then remove it."""
+    """Test a temporary file below `path`, or in the nearest existing parent folder."""
     near = path.absolute()
     while not near.is_dir() and near != near.parent:
         near = near.parent
@@ -50,22 +50,27 @@ def folder(what: str, path: Path, need: int = 0) -> Finding:
         free = shutil.disk_usage(near).free
         speed, skew = _write(near)
     except OSError as error:
-        return Finding(check, "error", f"it cannot be written: {error.strerror}", "choose another folder")
-    found = f"{size(free)} free; writes {size(speed)}/s, synced"
+        return Finding(
+            check, "error", f"the folder is not writable: {error.strerror}", "choose another folder"
+        )
+    summary = f"{size(free)} free; writes {size(speed)}/s, synced"
     if free < need:
         return Finding(
-            check, "error", f"{found}, but {size(need)} are to be used", "free space, or ask for less"
+            check,
+            "error",
+            f"{summary}, but {size(need)} are needed",
+            "free space, or lower the size in the recipe",
         )
     if free < LITTLE_SPACE:
-        return Finding(check, "warning", f"{found}: little space", "free space")
+        return Finding(check, "warning", f"{summary}: little space", "free space")
     if speed < SLOW_BYTES:
-        return Finding(check, "warning", f"{found}: slow", "choose a faster disk, or save less often")
+        return Finding(check, "warning", f"{summary}: slow", "choose a faster disk, or save less often")
     if abs(skew) > SKEW_SECONDS:
-        found += f"; its clock is {skew:+.0f} s off"
+        summary += f"; the file server's clock is {skew:+.0f} s off"
         return Finding(
-            check, "warning", found, "synchronize the clocks of this machine and of the file server"
+            check, "warning", summary, "synchronize the clocks of this machine and the file server"
         )
-    return Finding(check, "ok", found)
+    return Finding(check, "ok", summary)
 
 
 def _write(near: Path) -> tuple[float, float]:

@@ -10,24 +10,24 @@ from satrap.doctor.versions import versions
 
 
 def examine(recipe: Recipe | None = None) -> Iterator[Finding]:
-    """Yield what each check finds, as soon as it is known; takes about ten seconds.
+    """Yield the finding of each check as soon as it is available; takes about ten seconds.
 
-    The first run on a machine also compiles the kernels, up to a minute. Nothing is changed, and what is
-    written for a test is removed.
+    The first run on a machine also compiles the kernels, which takes up to a minute. Nothing is changed, and
+    test files are removed.
 
     Args:
-        recipe: check that it can run here, too.
+        recipe: also check that this recipe can run here.
     """
     yield from versions()
     try:
-        # What else there is to check needs these libraries.
+        # The other checks import these libraries.
         from satrap.doctor import disk, machine, network, requirements, trial
     except (ImportError, OSError) as error:
         yield Finding(
             "libraries",
             "error",
             f"a library cannot be loaded: {error}",
-            "install satrap anew, in a new environment",
+            "reinstall satrap in a new environment",
         )
         return
     yield from machine.machine()

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Finding:
     """The result of one check.
 
     Args:
-        check: a word or two that name it.
-        level: "ok"; "warning": works, but slowly or at a risk; "error": will not work.
-        found: what there is, one sentence.
-        fix: what to change; empty if nothing.
+        check: its name, one or two words.
+        level: "ok"; "warning": works, but slowly or with a risk; "error": will not work.
+        found: the observation, one sentence.
+        fix: recommended change; may be empty.
     """
 
     check: str

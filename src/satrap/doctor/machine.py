@@ -26,13 +26,13 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ABILITIES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 OPEN_FILES = 1024
-"""Open files below which many tables, shards or readers may fail."""
+"""Limit on open files below which many tables, shards or readers may fail."""
 LITTLE_MEMORY = 2 << 30
-"""Bytes available below which even small runs may fail."""
+"""Available bytes below which even small runs may fail."""
 
 
 def machine() -> Iterator[Finding]:
-    """Yield what the checks of this machine find."""
+    """Yield the findings about this machine."""
     yield _processor()
     yield threads(usable_cores(), torch.get_num_threads())
     yield huge_pages()
@@ -45,19 +45,19 @@ def machine() -> Iterator[Finding]:
 
 def _processor() -> Finding:
     has = abilities()
-    found = f"{processor() or 'unknown'}; {', '.join(has) or 'no wide vectors'}; "
-    found += f"PyTorch uses {torch.backends.cpu.get_cpu_capability()}"
+    summary = f"{processor() or 'unknown'}; {', '.join(has) or 'no wide vectors'}; "
+    summary += f"PyTorch uses {torch.backends.cpu.get_cpu_capability()}"
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return Finding(
-            "processor", "warning", f"{found}, without oneDNN", "install a PyTorch built with oneDNN"
+            "processor", "warning", f"{summary}, without oneDNN", "install a PyTorch built with oneDNN"
         )
     if platform.machine() in ("x86_64", "AMD64") and "avx2" not in has:
-        return Finding("processor", "warning", f"{found}: slow", "use a machine with AVX2")
-    return Finding("processor", "ok", f"{found} and oneDNN")
+        return Finding("processor", "warning", f"{summary}: slow", "use a machine with AVX2")
+    return Finding("processor", "ok", f"{summary} and oneDNN")
 
 
 def abilities(info: Path = CPU_INFO) -> list[str]:
-    """Return which of `ABILITIES` the processor says it has."""
+    """Return the `ABILITIES` that the processor reports."""
     try:
         flags = set(re.findall(r"^flags\s*:(.*)$", info.read_text(errors="replace"), re.MULTILINE)[:1])
     except OSError:
@@ -66,27 +66,27 @@ def abilities(info: Path = CPU_INFO) -> list[str]:
 
 
 def threads(cores: float, present: int) -> Finding:
-    """Say how many cores there are for how many threads, which PyTorch would start by itself."""
+    """Compare the usable cores with the threads that PyTorch starts by default."""
     used = default_threads(present)
-    given = [f"{name}={variables()[name]}" for name in THREAD_VARIABLES if name in variables()]
-    found = f"{cores:g} of {os.cpu_count()} cores may be used; PyTorch would use {used} threads"
-    found += f" ({', '.join(given)})" if given else ""
+    settings = [f"{name}={variables()[name]}" for name in THREAD_VARIABLES if name in variables()]
+    summary = f"{cores:g} of {os.cpu_count()} cores are usable; PyTorch uses {used} threads"
+    summary += f" ({', '.join(settings)})" if settings else ""
     whole = max(1, math.floor(cores))
     if used > math.ceil(cores):
         return Finding(
-            "cores", "warning", f"{found}: they wait for each other", f"set OMP_NUM_THREADS={whole}"
+            "cores", "warning", f"{summary}: the threads wait for each other", f"set OMP_NUM_THREADS={whole}"
         )
     if cores >= 4 and used == 1:
-        return Finding("cores", "warning", f"{found}: most cores idle", f"set OMP_NUM_THREADS={whole}")
-    return Finding("cores", "ok", found)
+        return Finding("cores", "warning", f"{summary}: most cores are idle", f"set OMP_NUM_THREADS={whole}")
+    return Finding("cores", "ok", summary)
 
 
 def huge_pages(file: Path = HUGE_PAGES) -> Finding:
-    """Say whether the store gets pages of 2 MiB, which halve the time of random access."""
+    """Check whether the store gets pages of 2 MiB, which halve the time of random access."""
     try:
         chosen = re.search(r"\[(\w+)\]", file.read_text())
     except OSError:
-        return Finding("huge pages", "ok", "this system does not tell")
+        return Finding("huge pages", "ok", "unknown on this system")
     setting = chosen[1] if chosen else "unknown"
     if setting == "never":
         return Finding(
@@ -96,66 +96,68 @@ def huge_pages(file: Path = HUGE_PAGES) -> Finding:
 
 
 def memory(proc: Path = PROC) -> Finding:
-    """Say how much memory this process may have, and how much is free now."""
-    limit, left, free = machine_bytes(proc), address_bytes(proc), available(proc)
-    found = f"{size(limit)} for this machine or container" + (
+    """Check the memory that this process may use, and the free memory."""
+    limit, addressable, free = machine_bytes(proc), address_bytes(proc), available(proc)
+    summary = f"{size(limit)} for this machine or container" + (
         f", {size(free)} free" if free is not None else ""
     )
-    if left is not None and left < limit:
+    if addressable is not None and addressable < limit:
         fix = "raise ulimit -v and ulimit -d, or set vm.overcommit_memory to 0"
-        return Finding("memory", "warning", f"{found}, but only {size(left)} of address space", fix)
+        return Finding("memory", "warning", f"{summary}, but only {size(addressable)} of address space", fix)
     if (limit if free is None else min(limit, free)) < LITTLE_MEMORY:
-        return Finding("memory", "warning", f"{found}: little", "end other programs, or use a larger machine")
-    return Finding("memory", "ok", found)
+        return Finding(
+            "memory", "warning", f"{summary}: little", "stop other programs, or use a larger machine"
+        )
+    return Finding("memory", "ok", summary)
 
 
 def available(proc: Path = PROC) -> int | None:
-    """Return the bytes of memory that programs can still get; None if the system does not tell."""
+    """Return the available memory in bytes; None if it is unknown."""
     try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None
 
 
 def open_files(limit: int) -> Finding:
-    """Say how many files and connections a process may have open."""
+    """Check the limit on open files and connections of a process."""
     if limit == resource.RLIM_INFINITY:
         return Finding("open files", "ok", "no limit")
     if limit < OPEN_FILES:
         return Finding(
-            "open files", "warning", f"at most {limit} in a process: few", f"ulimit -n {4 * OPEN_FILES}"
+            "open files", "warning", f"at most {limit} per process: few", f"ulimit -n {4 * OPEN_FILES}"
         )
-    return Finding("open files", "ok", f"at most {limit:,} in a process")
+    return Finding("open files", "ok", f"at most {limit:,} per process")
 
 
 def clock() -> Finding:
-    """Say whether the clock that deadlines use runs evenly."""
+    """Check that the clock that deadlines use runs evenly."""
     start, before = time.monotonic(), time.time()
     time.sleep(0.05)
     passed, wall = time.monotonic() - start, time.time() - before
     if not 0.04 < passed < 5 or abs(wall - passed) > 1:
-        found = f"50 ms took {1000 * passed:.0f} ms by one clock and {1000 * wall:.0f} ms by the other"
-        return Finding("clock", "warning", found, "check the time service of this machine, and its load")
+        summary = f"50 ms took {1000 * passed:.0f} ms by monotonic time, {1000 * wall:.0f} ms by wall time"
+        return Finding("clock", "warning", summary, "check the time service and the load of this machine")
     return Finding("clock", "ok", "runs evenly")
 
 
 def gpu() -> Finding:
-    """Say which GPUs PyTorch sees."""
+    """List the GPUs that PyTorch sees."""
     if not torch.cuda.is_available():
-        return Finding("GPU", "ok", "none that PyTorch sees: the network computes on the CPU")
+        return Finding("GPU", "ok", "PyTorch sees none: the network runs on the CPU")
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    named = [f"cuda:{i} {one.name}, {size(one.total_memory)}" for i, one in enumerate(devices)]
+    named = [f"cuda:{i} {device.name}, {size(device.total_memory)}" for i, device in enumerate(devices)]
     return Finding("GPU", "ok", "; ".join(named))
 
 
 def kernels() -> Finding:
-    """Say whether compiled kernels can be kept."""
+    """Check whether compiled kernels can be cached."""
     folder = folder_of(auc._add)
     near = folder
     while near is not None and not near.exists() and near != near.parent:
         near = near.parent
     if near is None or not os.access(near, os.W_OK):
-        found = "compiled kernels cannot be kept: each process compiles them again, up to a minute"
-        return Finding("kernels", "warning", found, "let NUMBA_CACHE_DIR name a folder that can be written")
-    return Finding("kernels", "ok", "compiled kernels can be kept")
+        summary = "compiled kernels cannot be cached: each process compiles them again, up to a minute"
+        return Finding("kernels", "warning", summary, "set NUMBA_CACHE_DIR to a writable folder")
+    return Finding("kernels", "ok", "compiled kernels can be cached")

@@ -1,4 +1,4 @@
-"""Loopback and the machine's name."""
+"""Checks of loopback and of the machine's name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from satrap.doctor.finding import Finding
 
 TURNS = 50
 SLOW_SECONDS = 2e-3
-"""A round trip through loopback takes some 20 microseconds; beyond this something is in the way."""
+"""A slower round trip is suspicious; a normal one through loopback takes some 20 microseconds."""
 
 
 def network() -> Iterator[Finding]:
-    """Yield what the checks of the network find."""
+    """Yield the findings about the network."""
     yield loopback()
     yield name()
 
 
 def loopback() -> Finding:
-    """Say how long a message through loopback takes; processes of one machine need it."""
+    """Measure a round trip through loopback, which processes on one machine need."""
     try:
         middle = statistics.median(_round_trips())
     except OSError as error:
@@ -30,14 +30,12 @@ def loopback() -> Finding:
             "loopback",
             "error",
             f"no connection through 127.0.0.1: {error}",
-            "allow it, or use cluster.exchange: local",
+            "allow connections through loopback, or use cluster.exchange: local",
         )
-    found = f"a port can be opened; a round trip takes {1e6 * middle:.0f} microseconds"
+    summary = f"a port can be opened; a round trip takes {1e6 * middle:.0f} microseconds"
     if middle > SLOW_SECONDS:
-        return Finding(
-            "loopback", "warning", f"{found}: slow", "look for a firewall or proxy, and at the load"
-        )
-    return Finding("loopback", "ok", found)
+        return Finding("loopback", "warning", f"{summary}: slow", "look for a firewall, a proxy or high load")
+    return Finding("loopback", "ok", summary)
 
 
 def _round_trips() -> list[float]:
@@ -67,10 +65,10 @@ def _echo(server: socket.socket) -> None:
 
 
 def name() -> Finding:
-    """Say whether the machine's name leads to an address; only several machines need that."""
+    """Check that the machine's name resolves, which only runs on several machines need."""
     try:
         socket.getaddrinfo(socket.gethostname(), None)
     except OSError as error:
-        found = f"it does not resolve: {error}; that matters for several machines only"
-        return Finding("machine's name", "warning", found, "add it to /etc/hosts")
-    return Finding("machine's name", "ok", "it resolves")
+        summary = f"the name does not resolve: {error}; this matters only for several machines"
+        return Finding("machine's name", "warning", summary, "add the name to /etc/hosts")
+    return Finding("machine's name", "ok", "the name resolves")

@@ -1,4 +1,4 @@
-"""What a recipe asks of this machine: memory, cores, device, ports, data."""
+"""Checks of a recipe on this machine: memory, cores, device, ports, data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from satrap.store.steps import plan
 from satrap.words import size
 
 MUCH = 0.8
-"""Share of the memory that the tables may take before little is left for readers and messages."""
+"""Share of the memory above which tables leave little for readers and messages."""
 
 
 def requirements(recipe: Recipe) -> Iterator[Finding]:
-    """Yield what the checks of a recipe find."""
+    """Yield the findings about a recipe."""
     yield processes(recipe, usable_cores())
     yield tables(recipe, machine_bytes())
     yield device(recipe)
@@ -36,65 +36,67 @@ def requirements(recipe: Recipe) -> Iterator[Finding]:
 
 
 def processes(recipe: Recipe, cores: float) -> Finding:
-    """Compare the processes that the recipe starts with the cores."""
+    """Compare the number of processes of the recipe with the cores."""
     cluster = recipe.sections.cluster
     local = cluster.exchange == "local"
     count = 1 if local else cluster.workers + cluster.servers + cluster.loaders + cluster.embedding_workers
     if cluster.address:
         return Finding("processes", "ok", f"the recipe starts {count} on a Ray cluster, not on this machine")
-    found = f"the recipe starts {count} on {cores:g} cores"
+    summary = f"the recipe starts {count} on {cores:g} cores"
     if count > max(1, cores):
-        return Finding("processes", "warning", f"{found}: they share cores", "use fewer workers or shards")
-    return Finding("processes", "ok", found)
+        return Finding(
+            "processes", "warning", f"{summary}: processes share cores", "use fewer workers or shards"
+        )
+    return Finding("processes", "ok", summary)
 
 
 def tables(recipe: Recipe, limit: int) -> Finding:
-    """Compare the tables' memory with that of the machine, whose bytes are `limit`."""
+    """Compare the tables' memory with the machine's memory of `limit` bytes."""
     cluster = recipe.sections.cluster
     per_row = row_bytes(recipe)
     whole = memory_of(recipe.sections)
     if whole is None:
         rows = limit * MUCH / max(per_row, default=1)
-        found = f"no limit is set; {size(limit)} hold about {rows:,.0f} of the widest rows"
-        return Finding("tables", "ok", found, "to be safe, set embedding.memory, for example 4GiB")
+        summary = f"no limit is set; {size(limit)} hold about {rows:,.0f} of the widest rows"
+        return Finding("tables", "ok", summary, "to be safe, set embedding.memory, for example 4GiB")
     replicas = cluster.exchange == "servers" and "replicated" in cluster.placements.values()
-    asked = whole * (2 if replicas else 1)
-    found = f"{size(asked)} for all tables of {size(limit)}"
-    found += ", replicas included" if replicas else ""
-    found += f": about {whole / max(per_row, default=1):,.0f} of the widest rows"
-    if asked > limit:
+    needed = whole * (2 if replicas else 1)
+    summary = f"{size(needed)} of {size(limit)} for all tables"
+    summary += ", including replicas" if replicas else ""
+    summary += f": about {whole / max(per_row, default=1):,.0f} of the widest rows"
+    if needed > limit:
         fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB, or use embedding.tier"
-        return Finding("tables", "error", f"{found}: more than there is", fix)
-    if asked > MUCH * limit:
+        return Finding("tables", "error", f"{summary}: more than the machine has", fix)
+    if needed > MUCH * limit:
         fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB"
-        return Finding("tables", "warning", f"{found}: little is left for data and messages", fix)
-    return Finding("tables", "ok", found)
+        return Finding("tables", "warning", f"{summary}: leaves little for data and messages", fix)
+    return Finding("tables", "ok", summary)
 
 
 def row_bytes(recipe: Recipe) -> list[int]:
-    """Return the bytes of a row of each table: weights, state and its place in the index."""
+    """Return the bytes of a row of each table: weights, optimizer state and index entry."""
     schema = recipe.schema()
     dims = getattr(make_model(recipe, schema), "embedding_dims", None)
-    found = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
-    return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in found if t.optimizer]
+    tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in tables if t.optimizer]
 
 
 def device(recipe: Recipe) -> Finding:
-    """Say whether the device is there, and computes in the recipe's precision."""
-    wanted, precision = recipe.sections.training.device, recipe.sections.dense.precision
-    if wanted.startswith("cuda"):
-        number = int(wanted.partition(":")[2] or 0)
+    """Check that the device exists and supports the recipe's precision."""
+    name, precision = recipe.sections.training.device, recipe.sections.dense.precision
+    if name.startswith("cuda"):
+        number = int(name.partition(":")[2] or 0)
         if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-            found = f"{wanted} is asked for, and PyTorch does not see it"
-            return Finding("device", "error", found, "use device: cpu, or a CUDA build of PyTorch")
+            summary = f"training.device is {name}, but PyTorch does not see this device"
+            return Finding("device", "error", summary, "use device: cpu, or a CUDA build of PyTorch")
     elif precision != "float32" and not {"avx512_bf16", "amx_bf16"} & set(abilities()):
-        found = f"this processor has no instructions for {precision}"
-        return Finding("device", "warning", found, "use precision: float32, which is faster here")
-    return Finding("device", "ok", f"{wanted}, {precision}")
+        summary = f"this processor has no instructions for {precision}"
+        return Finding("device", "warning", summary, "use precision: float32, which is faster here")
+    return Finding("device", "ok", f"{name}, {precision}")
 
 
 def ports(recipe: Recipe) -> Iterator[Finding]:
-    """Yield whether the ports of OpenMetrics are free, if the recipe names any."""
+    """Check that the ports of OpenMetrics are free, if the recipe has any."""
     cluster = recipe.sections.cluster
     if not cluster.metrics_port:
         return
@@ -109,7 +111,7 @@ def ports(recipe: Recipe) -> Iterator[Finding]:
         fix = "set cluster.metrics_port to 0 for free ports, or to another number"
         yield Finding("ports", "error", f"not free on {cluster.metrics_host}: {', '.join(taken)}", fix)
     else:
-        yield Finding("ports", "ok", f"{count} from {cluster.metrics_port} on are free")
+        yield Finding("ports", "ok", f"{count} free, from {cluster.metrics_port} on")
 
 
 def _free(host: str, port: int) -> bool:
@@ -120,10 +122,12 @@ def _free(host: str, port: int) -> bool:
 
 
 def data(recipe: Recipe) -> Iterator[Finding]:
-    """Yield, for each part of the data, whether its first rows can be read."""
+    """Check, for each part of the data, that its first rows can be read."""
     schema = recipe.schema()
-    # "standardize" would need a pass over all rows.
-    schema = schema.replace({name: replace(one, transform=None) for name, one in schema.numeric.items()})
+    # The transform "standardize" would read all rows.
+    schema = schema.replace(
+        {name: replace(feature, transform=None) for name, feature in schema.numeric.items()}
+    )
     for part in PARTS:
         check = f"{part} rows"
         try:
@@ -134,9 +138,9 @@ def data(recipe: Recipe) -> Iterator[Finding]:
         except SatrapError as error:
             yield Finding(check, "error", ": ".join(filter(None, (error.what, error.where))), error.fix)
         except OSError as error:
-            yield Finding(check, "error", f"they cannot be read: {error}", "check path and permissions")
+            yield Finding(check, "error", f"the rows cannot be read: {error}", "check path and permissions")
         else:
             if batch is None:
-                yield Finding(check, "error", "there are none", "check the files and data.split")
+                yield Finding(check, "error", "there are no rows", "check the files and data.split")
             else:
-                yield Finding(check, "ok", "the first ones can be read")
+                yield Finding(check, "ok", "the first rows can be read")

@@ -1,4 +1,4 @@
-"""A training of three seconds with made-up rows."""
+"""A training of three seconds on random rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Made:
         self._seconds, self._random = seconds, np.random.default_rng(1)
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
-        """Yield them."""
+        """Yield the batches."""
         end = time.monotonic() + self._seconds
         yield self._batch()
         while time.monotonic() < end:
@@ -42,7 +42,7 @@ class _Made:
 
 
 def trial(seconds: float | None = None) -> Iterator[Finding]:
-    """Train a small network, for 3 seconds by default; compiling its kernels does not count."""
+    """Train a small network, for 3 seconds by default, not counting the compilation of its kernels."""
     schema = Schema(["label"], {f"f{i}": Categorical(dim=16) for i in range(FEATURES)})
     try:
         with closing(
@@ -56,10 +56,14 @@ def trial(seconds: float | None = None) -> Iterator[Finding]:
             trainer.fit(_Made(0))
             result = trainer.fit(_Made(SECONDS if seconds is None else seconds))
     except (SatrapError, OSError, RuntimeError) as error:
-        yield Finding("training", "error", f"{type(error).__name__}: {error}".splitlines()[0], "report it")
+        yield Finding(
+            "training", "error", f"{type(error).__name__}: {error}".splitlines()[0], "report this error"
+        )
         return
-    found = f"{result.steps} steps in {result.seconds:.1f} s: {result.samples_per_second:,.0f} samples/s"
+    summary = f"{result.steps} steps in {result.seconds:.1f} s: {result.samples_per_second:,.0f} samples/s"
     if result.refused:
-        yield Finding("training", "error", f"{found}, but {result.refused} were not finite", "report it")
+        yield Finding(
+            "training", "error", f"{summary}, but {result.refused} were not finite", "report this error"
+        )
     else:
-        yield Finding("training", "ok", f"{found} with a small network")
+        yield Finding("training", "ok", f"{summary} with a small network")

@@ -1,4 +1,4 @@
-"""Versions of Python and of the libraries that satrap needs. Loads none of them."""
+"""Versions of Python and of the libraries that satrap needs. No library is loaded."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ SHOWN = ("torch", "numpy", "numba", "pyarrow")
 
 
 def versions() -> Iterator[Finding]:
-    """Yield one finding with the main versions, and one for each library that is missing or does not fit."""
+    """Yield one finding with the main versions, and one for each missing or unsupported library."""
     yield from unfit(requires("satrap") or (), metadata("satrap")["Requires-Python"] or "")
-    named = [f"{name} {found}" for name in ("satrap", *SHOWN) if (found := _installed(name))]
+    named = [f"{name} {present}" for name in ("satrap", *SHOWN) if (present := _installed(name))]
     yield Finding("versions", "ok", ", ".join([f"Python {platform.python_version()}", *named]))
 
 
 def unfit(required: Sequence[str], python: str) -> Iterator[Finding]:
-    """Yield an error for each requirement that is not met, as "torch<2.14,>=2.11"; extras do not count."""
+    """Yield an error for each unmet requirement, such as "torch<2.14,>=2.11"; extras do not count."""
     if not fits(platform.python_version(), python):
         yield Finding("Python", "error", f"Python is {platform.python_version()}", f"use Python {python}")
     for requirement in required:
-        if ";" in requirement:  # of an extra
+        if ";" in requirement:  # belongs to an extra
             continue
         match = re.match(r"([\w.-]+)(?:\[.*?\])?\s*(.*)", requirement)
         assert match is not None
         name, allowed = match.groups()
-        found = _installed(name)
-        if found is None:
-            yield Finding(name, "error", "it is not installed", f"pip install '{requirement}'")
-        elif not fits(found, allowed):
-            yield Finding(name, "error", f"its version is {found}", f"pip install '{requirement}'")
+        present = _installed(name)
+        if present is None:
+            yield Finding(name, "error", "not installed", f"pip install '{requirement}'")
+        elif not fits(present, allowed):
+            yield Finding(name, "error", f"unsupported version {present}", f"pip install '{requirement}'")
 
 
 def fits(found: str, allowed: str) -> bool:
@@ -45,8 +45,8 @@ def fits(found: str, allowed: str) -> bool:
             continue
         want = _numbers(match[2])
         size = max(len(have), len(want))
-        one, other = (numbers + (0,) * (size - len(numbers)) for numbers in (have, want))
-        if not {">=": one >= other, "<=": one <= other, "<": one < other, ">": one > other}[match[1]]:
+        left, right = (numbers + (0,) * (size - len(numbers)) for numbers in (have, want))
+        if not {">=": left >= right, "<=": left <= right, "<": left < right, ">": left > right}[match[1]]:
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""From a recipe to a run: the only place that puts data, model, trainer and run folder together."""
+"""From a recipe to a run: the only package that combines data, model, trainer and run folder."""
 
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome

@@ -7,4 +7,4 @@ from satrap.launch.worker import main
 
 code = main()
 sys.stderr.flush()
-os._exit(code)  # threads that wait for another worker must not keep this one
+os._exit(code)  # threads that wait for another worker must not block the exit

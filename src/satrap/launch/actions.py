@@ -1,4 +1,4 @@
-"""What a supervisor decides, as actions for others to carry out, and what it knows about a role."""
+"""Decisions of a supervisor, as actions to carry out, and its knowledge of a role."""
 
 import signal
 from collections import deque
@@ -13,12 +13,12 @@ from satrap.launchers.launcher import Ended, Launched, Logged, Stop
 from satrap.train.desk import Order
 
 TAIL_LINES = 3
-"""Last lines of a role's log that an error shows."""
+"""Number of last log lines of a role in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartServer:
-    """Start a server at an address, "" for any; `fresh`: its journal is removed first."""
+    """Start a server at an address, "" for any; with `fresh`, remove its journal first."""
 
     name: str
     address: str = ""
@@ -27,7 +27,7 @@ class StartServer:
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Start all workers: the first time as generation 0, later from the snapshot of a step, if any."""
+    """Start all workers: generation 0 at first, later generations from the snapshot of a step, if any."""
 
     generation: int
     step: int | None = None
@@ -35,7 +35,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StopRole:
-    """Ask a role to end, or kill it."""
+    """Request the end of a role, or kill it."""
 
     name: str
     how: Stop
@@ -43,7 +43,7 @@ class StopRole:
 
 @dataclass(frozen=True, slots=True)
 class FindSnapshot:
-    """Find the newest snapshot; `Supervisor.restart_workers` takes its step."""
+    """Find the newest snapshot and pass its step to `Supervisor.restart_workers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +55,28 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Pass an event to the observers."""
+    """Forward an event to the observers."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over, with or without an error; every role has ended or been asked to."""
+    """End the run, with or without an error; every role has ended or received a stop."""
 
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveOrder:
-    """Give the workers an order for the shards; `None`: take it away."""
+    """Give the workers an order for the shards; None: withdraw it."""
 
     order: Order | None
 
 
 @dataclass(frozen=True, slots=True)
 class KeepMap:
-    """Write down the shard map, and what was moved for it."""
+    """Save the shard map and a record of the move."""
 
     map: ShardMap
     entry: Mapping[str, Any]
@@ -84,21 +84,21 @@ class KeepMap:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """Find out whether so many workers could train, and reserve what they need; `Supervisor.has_room`."""
+    """Check and reserve resources for a number of workers; the result goes to `Supervisor.has_room`."""
 
     workers: int
 
 
 @dataclass(frozen=True, slots=True)
 class MakeShardRoom:
-    """Reserve what one more shard needs; `Supervisor.shard_has_room`."""
+    """Reserve resources for one more shard; the result goes to `Supervisor.shard_has_room`."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeWorkers:
-    """From now on the run has so many workers."""
+    """Change the number of workers of the run."""
 
     workers: int
 
@@ -129,13 +129,13 @@ Action = (
 
 
 class RoleState:
-    """What is known about a role; its address is where it listened before, "" for a new one."""
+    """State of a role. `address` is its previous address, "" for a new role."""
 
     def __init__(self, name: str, address: str = "") -> None:
         self.name, self.address = name, address
-        self.ready = False  # since it was started the last time
-        self.moved = False  # it listens elsewhere than before, and others know the former address only
-        self.aside = False  # a shard that has not joined yet, or has left: the run does not need it
+        self.ready = False  # since its last start
+        self.moved = False  # its address has changed, and other processes know only the old one
+        self.aside = False  # a shard before its join or after its drain; the run does not need it
         self.code: int | None = None  # its exit code, negative for a signal
         self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
 
@@ -146,11 +146,11 @@ class RoleState:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it."""
+        """Whether a signal ended the role."""
         return self.code is not None and self.code < 0
 
     def heard(self, event: Event) -> None:
-        """Record what it has reported."""
+        """Record an event of the role."""
         match event:
             case Launched(place):
                 self._place = place
@@ -164,7 +164,7 @@ class RoleState:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words: "was killed by SIGKILL", "ended with exit code 1"."""
+        """How the role ended: "was killed by SIGKILL" or "ended with exit code 1"."""
         if self.code is None:
             return "is running"
         if self.code < 0:
@@ -173,6 +173,6 @@ class RoleState:
 
     @property
     def traces(self) -> str:
-        """Where it ran and the last lines of its log, for an error."""
+        """The role's place and last log lines, for an error."""
         lines = " | ".join(filter(None, self._tail))
-        return self._place + (f"; its last lines: {lines}" if lines else "; it logged nothing")
+        return self._place + (f"; last lines: {lines}" if lines else "; no log lines")

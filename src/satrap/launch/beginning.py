@@ -1,4 +1,4 @@
-"""How a run begins or goes on, before anything of it trains: its folder, its data, its snapshots."""
+"""Start or resume of a run before training: run folder, data and snapshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from satrap.words import counted
 def opened(
     recipe: Recipe | None, output: str | None, *, resume: bool, name: str, notice: Callable[[str], None]
 ) -> tuple[RunFolder, Recipe]:
-    """Return the folder of a run, and its recipe; the arguments are those of `satrap.launch.train`."""
+    """Return the folder and recipe of a run; for the arguments see `satrap.launch.train`."""
     recipe = recipe and without_leftovers(recipe, notice)
     if resume:
         return reopen(recipe, output, name)
@@ -31,14 +31,14 @@ def opened(
 def prepared(
     recipe: Recipe, folder: RunFolder, resume: bool, notice: Callable[[str], None]
 ) -> tuple[Schema, Checkpointing]:
-    """Check what a run needs, and say what it begins with; return its measured schema and its snapshots."""
+    """Check the inputs of a run and print its start; return its measured schema and its snapshots."""
     for line in _changes(recipe, folder):
         notice(line)
     for line in [] if resume else _pretrained(recipe):
         notice(line)
     notice(_beginning(recipe))
     plan = checkpointing(recipe, folder, notice)
-    # The model goes on with the statistics that it began with, whatever has become of the rows.
+    # The model keeps its initial statistics, even if the rows have changed.
     with told(notice):
         schema = measured(recipe, recipe.schema(), trained_schema(plan) if resume else None)
     if resume:
@@ -49,25 +49,25 @@ def prepared(
 
 
 def _beginning(recipe: Recipe) -> str:
-    """Return a line that says what is started."""
+    """Return a line with the processes of the run."""
     cluster, names = recipe.sections.cluster, []
     if cluster.exchange != "local":
         counts = {"shard": cluster.servers, "loader": cluster.loaders}
         counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
         names = [counted(count, kind) for kind, count in counts.items() if count]
-    there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
-    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
+    running = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
+    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{running}"
 
 
 def _pretrained(recipe: Recipe) -> Iterator[str]:
-    """Check the rows that tables start with; yield a line for each table."""
+    """Check the initial rows of tables; yield a line for each table."""
     for name, rows in pretrained_rows(recipe).items():
-        own = recipe.sections.tables[name]
-        yield f"table {name}: {counted(rows, 'row')} from {own.rows}{', frozen' if own.frozen else ''}"
+        table = recipe.sections.tables[name]
+        yield f"table {name}: {counted(rows, 'row')} from {table.rows}{', frozen' if table.frozen else ''}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:
-    """Yield a line for each file that is not the one the run or its recipe was made for."""
+    """Yield a line for each file that differs from the file the run or its recipe was made with."""
     yield from kept_code.changed(folder.path)
     for file in changed_files(recipe):
-        yield f"note: {file} is not the file the figures in the recipe are for (its md5 differs)"
+        yield f"note: {file} differs from the file of the figures in the recipe (md5)"

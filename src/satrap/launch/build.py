@@ -1,4 +1,4 @@
-"""The objects that a recipe describes: model, trainer, optimizers, bounds of the rows."""
+"""Builds the objects of a recipe: model, trainer, optimizers, store settings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,16 +41,16 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run happens, as one of its workers sees it; by default one process that holds everything."""
+    """The environment of one worker of a run; by default a single process that holds all rows."""
 
-    workers: Workers = field(default_factory=Workers)  # the processes that train together
-    exchange: Callable[[Sequence[Table]], Exchange] | None = None  # returns where the rows of tables are
-    device: str | None = None  # where the network computes; None: as the recipe says
-    threads: int | None = None  # PyTorch's, if the recipe does not say; None: as in `Trainer`
-    data: OpenData | None = None  # returns this worker's share of a part, None if there are no rows
-    report: Report = lambda _: None  # is called with the events of this process
-    desk: Desk | None = None  # where moves of rows between shards are asked for
-    trial: bool = False  # only validation metrics are wanted: test rows stay unread, and no model is kept
+    workers: Workers = field(default_factory=Workers)  # all workers of the run
+    exchange: Callable[[Sequence[Table]], Exchange] | None = None  # makes the exchange; None: local
+    device: str | None = None  # device of the network; None: the recipe's
+    threads: int | None = None  # PyTorch's threads without training.threads; None: as in `Trainer`
+    data: OpenData | None = None  # returns this worker's share of a part, None without rows
+    report: Report = lambda _: None  # called with the events of this process
+    desk: Desk | None = None  # source of resharding requests
+    trial: bool = False  # measure validation metrics only: no test, no saved model
 
 
 def make_trainer(
@@ -62,8 +62,8 @@ def make_trainer(
 ) -> Trainer:
     """Return the untrained trainer of a recipe and a measured schema.
 
-    `notice` is called with a line of text if the network cannot begin in parts. `network` is one to train in
-    place of the recipe's. A ConfigError about the model or the device names the recipe's line.
+    `notice` is called with a line of text if the network cannot be initialized in shards. `network` replaces
+    the recipe's network. A ConfigError about the model or the device names the recipe's line.
     """
     sections = recipe.sections
     training = sections.training
@@ -75,7 +75,7 @@ def make_trainer(
     if offload is not None and offload.weights:
         offload_weights(model, folder)
     if number := workers.data.rank * workers.pipeline.size + workers.pipeline.rank:
-        # Equal weights, but not equal dropout.
+        # Weights are equal in all workers, but dropout differs.
         torch.manual_seed(training.seed + number * WORKER_SEEDS)
     trainer: Trainer = recipe.located(
         ("training",),
@@ -97,7 +97,7 @@ def make_trainer(
 
 
 def training_options(recipe: Recipe) -> TrainingOptions:
-    """Return the options of a recipe for the steps."""
+    """Return the training options of a recipe."""
     training, dense = recipe.sections.training, recipe.sections.dense
     return TrainingOptions(
         lr_schedule=recipe.lr_schedule(),
@@ -115,15 +115,15 @@ def training_options(recipe: Recipe) -> TrainingOptions:
 
 
 def own_functions(recipe: Recipe, key: str) -> dict[str, Any]:
-    """Return the user's own functions that `training.<key>` names, by key or by place in its list."""
-    found = {}
+    """Return the user functions in `training.<key>`, by key or by index in its list."""
+    functions = {}
     for path, reference in recipe.own_code().items():
         if path[:2] == ("training", key):
             function = recipe.located(path, own_code.find, reference)
             if not callable(function):
-                raise ConfigError(f"{reference} is no function", where=recipe.source.where(path))
-            found[str(path[-1])] = function
-    return found
+                raise ConfigError(f"{reference} is not a function", where=recipe.source.where(path))
+            functions[str(path[-1])] = function
+    return functions
 
 
 def store_of(recipe: Recipe) -> StoreConfig:
@@ -142,33 +142,33 @@ def store_of(recipe: Recipe) -> StoreConfig:
 
 
 def _table_settings(recipe: Recipe, name: str) -> TableSettings:
-    own = recipe.sections.tables[name]
-    given = own.model_dump(include=own.model_fields_set & {"admission", "eviction"})
-    if given.get("admission") is not None:
+    table = recipe.sections.tables[name]
+    overrides = table.model_dump(include=table.model_fields_set & {"admission", "eviction"})
+    if overrides.get("admission") is not None:
         path = ("tables", name, "admission")
-        given["admission"] = recipe.located(path, Admission, **given["admission"])
-    if given.get("eviction") is not None:
-        given["eviction"] = Eviction(**given["eviction"])
+        overrides["admission"] = recipe.located(path, Admission, **overrides["admission"])
+    if overrides.get("eviction") is not None:
+        overrides["eviction"] = Eviction(**overrides["eviction"])
     return TableSettings(
         recipe.table_optimizers().get(name),
-        own.initial_scale,
-        own.dtype,
-        None if own.rows is None else recipe.locate(own.rows),
-        own.frozen,
-        own.memory,
-        **given,
+        table.initial_scale,
+        table.dtype,
+        None if table.rows is None else recipe.locate(table.rows),
+        table.frozen,
+        table.memory,
+        **overrides,
     )
 
 
 def tables_for(recipe: Recipe, schema: Schema, model: torch.nn.Module) -> list[Table]:
-    """Return the tables that a recipe's model needs."""
+    """Return the tables of a recipe's model."""
     dims = getattr(model, "embedding_dims", None)
     return tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
 
 
 def pretrained_rows(recipe: Recipe) -> dict[str, int]:
-    """Return table -> number of rows in the file that it starts with; errors are those of `check_rows`."""
-    if all(own.rows is None for own in recipe.sections.tables.values()):
+    """Return table -> number of rows in its file of initial rows; for errors see `check_rows`."""
+    if all(table.rows is None for table in recipe.sections.tables.values()):
         return {}
     schema = recipe.schema()
     return check_rows(schema, tables_for(recipe, schema, make_model(recipe, schema)), store_of(recipe))
@@ -178,14 +178,14 @@ def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     """Return the untrained network of a recipe: the same weights in every process."""
     model = _own_or_shipped(recipe, schema)
     if layout := recipe.sections.dense.layout:
-        setattr(model, "tensor_plan", layout)  # noqa: B010 - in place of the model's own, if it has one
+        setattr(model, "tensor_plan", layout)  # noqa: B010 - replaces the model's default
     return model
 
 
 def without_leftovers(recipe: Recipe, notice: Callable[[str], None] = lambda _: None) -> Recipe:
-    """Return a recipe whose `--set model.name` leaves no arguments of the file's model that it does not take.
+    """Return a recipe; after `--set model.name`, drop the file's model arguments that the new model lacks.
 
-    `notice` is called with a line of text about them. Arguments that are given by `--set`, too, stay.
+    `notice` is called with a line of text about them. Arguments from `--set` stay.
     """
     source, model = recipe.source, recipe.sections.model
     if (
@@ -195,17 +195,17 @@ def without_leftovers(recipe: Recipe, notice: Callable[[str], None] = lambda _: 
     ):
         return recipe
     allowed, presets = models.arguments(model.name), PRESETS.get(model.name, {})
-    left = [
+    dropped = [
         key
         for key, value in (model.model_extra or {}).items()
         if key not in allowed
         and not (key == "preset" and value in presets)
         and not source.place(("model", key)).startswith("--set")
     ]
-    if not left:
+    if not dropped:
         return recipe
-    notice(f"note: {model.name} takes no {', '.join(left)}: left out of the recipe's model")
-    values = {**source.values, "model": {k: v for k, v in source.values["model"].items() if k not in left}}
+    notice(f"note: {model.name} has no argument {', '.join(dropped)}: removed from the recipe's model")
+    values = {**source.values, "model": {k: v for k, v in source.values["model"].items() if k not in dropped}}
     return checked(replace(source, values=values))
 
 
@@ -214,8 +214,8 @@ def _own_or_shipped(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     sections = recipe.sections
     torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}
-    if own := recipe.own_code().get(("model", "class")):
-        return recipe.located(("model",), models.create_own, own, schema, **arguments)
+    if reference := recipe.own_code().get(("model", "class")):
+        return recipe.located(("model",), models.create_own, reference, schema, **arguments)
     assert name is not None
     if name not in models.names():
         raise unknown_value(("model", "name"), name, models.names(), recipe.source)
@@ -223,7 +223,7 @@ def _own_or_shipped(recipe: Recipe, schema: Schema) -> torch.nn.Module:
 
 
 def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
-    """Return the function that makes a recipe's `torch.optim` optimizer from the list of parameters."""
+    """Return a function that makes the recipe's `torch.optim` optimizer from a list of parameters."""
     keys = recipe.sections.dense.optimizer.model_dump()
     kind = DENSE_OPTIMIZERS[keys.pop("name")]
     arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()}
@@ -231,13 +231,13 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
 
 
 def placed_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
-    """Return `dense_optimizer`, with its state where the recipe wants it."""
+    """Return `dense_optimizer`, with its state at the place given by `dense.offload`."""
     make, offload = dense_optimizer(recipe), recipe.sections.dense.offload
     return make if offload is None else offloaded(make, offload.folder)
 
 
 def mesh_of(recipe: Recipe) -> Mesh:
-    """Return how the workers divide the network."""
+    """Return the mesh of the dense network."""
     sections = recipe.sections
     dense = sections.dense
     return recipe.located(
@@ -256,16 +256,16 @@ def mesh_of(recipe: Recipe) -> Mesh:
 
 
 def pools(recipe: Recipe) -> bool:
-    """Return whether workers that hold whole tables may pool their rows for the others."""
+    """Return whether workers with whole tables may pool rows for other workers."""
     training = recipe.sections.training
-    if mesh_of(recipe).peers > 1:  # a peer does not know what is pooled
+    if mesh_of(recipe).peers > 1:  # peers do not know which rows are pooled
         return False
     return training.mode == "sync" and training.clip_norm is None and not training.lookahead
 
 
 def wire_of(recipe: Recipe) -> Wire:
     """Return the number formats between processes."""
-    if recipe.sections.training.mode == "async":  # dense weights travel there, and 16 bits would spoil them
+    if recipe.sections.training.mode == "async":  # dense weights are sent, and need float32
         return Wire("float32", "float32")
     wire = recipe.sections.cluster.wire
     return Wire(wire.forward, wire.backward, wire.dense, wire.dense_rank)

@@ -1,7 +1,7 @@
-"""A run whose workers `torchrun` has started: each calls `train`, on one machine or several.
+"""Runs whose workers are started by `torchrun`, on one machine or several; each worker calls `train`.
 
-Nobody watches over them but `torchrun`, which starts all again after an error if it is allowed to. Shards run
-already, or the workers hold the rows themselves.
+Only `torchrun` supervises the workers; with its restarts enabled, it restarts all of them after an error.
+Shards are already running, or the workers hold the rows.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from satrap.train.place import connected
 
 
 def launched_by_torchrun(recipe: Recipe | None) -> Torchrun | None:
-    """Return what `torchrun` has told this process; None: it has told nothing, or Ray starts the workers."""
+    """Return `torchrun`'s settings for this process; None without it, or if Ray starts the workers."""
     by_ray = recipe is not None and recipe.sections.cluster.launcher == "ray"
     return None if by_ray else Torchrun.from_environment()
 
 
 def speaks(recipe: Recipe | None) -> bool:
-    """Return whether this process tells the user how a run goes; of several workers, one does."""
+    """Return whether this process prints the progress of a run; among several workers only one prints."""
     launched = launched_by_torchrun(recipe)
     return launched is None or launched.rank == 0
 
 
 def has_begun(recipe: Recipe, output: str) -> bool | None:
-    """Return whether the run of a recipe left a snapshot, see `begun`; what was left is removed by rank 0."""
+    """Return whether the run of a recipe left a snapshot; as `begun`, rank 0 removes leftovers."""
     launched = launched_by_torchrun(recipe)
     if launched is None:
         return begun(recipe, output)
@@ -71,14 +71,14 @@ def train(
     observers: Sequence[Observer],
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train with the other processes that `torchrun` has started; all call this.
+    """Train with all processes of `torchrun`, each of which calls this function.
 
-    Rank 0 opens the run folder, which all must see at the same place, and tells the others what it is about.
-    Its `observers` and `notice` alone are called; other ranks write to standard error. Other arguments and
-    errors are as for `satrap.launch.train`. If rank 0 cannot begin, the others raise `ExchangeError`.
+    Rank 0 opens the run folder, which all ranks must reach at the same path, and sends the assignment. Only
+    its `observers` and `notice` are called; other ranks write to standard error. Other arguments and errors
+    are as for `satrap.launch.train`. If rank 0 cannot start the run, other ranks raise `ExchangeError`.
     """
     if recipe is None:
-        raise nothing_to_resume(f"there is no run in {output}")
+        raise nothing_to_resume(f"no run in {output}")
     recipe = _as_launched(recipe, launched.size)
     if launched.rank:
         observers, notice = (), _aside(launched.rank)
@@ -91,8 +91,8 @@ def train(
     )
     with closing(workers), stop_at_signals() as watch:
         if launched.rank == 0:
-            told = _told(recipe, output, resume, name, trial, notice)
-            workers.post("run", json.dumps(told).encode())
+            message = _told(recipe, output, resume, name, trial, notice)
+            workers.post("run", json.dumps(message).encode())
         assignment, folder = _heard(workers.posted("run", readers=workers.size), launched.rank)
         recipe = kept_code.adopt(load(folder.recipe_file), folder.path)
         site = site_of(recipe, assignment, workers, launched.local_rank, launched.local_size)
@@ -109,59 +109,59 @@ def train(
 
 
 def _heard(data: bytes, rank: int) -> tuple[Assignment, RunFolder]:
-    """Return the assignment of a rank by what rank 0 has told, and the run folder, which it must see."""
-    told = json.loads(data)
-    if "error" in told:
+    """Return the assignment of a rank from rank 0's message, and the run folder, which must be reachable."""
+    message = json.loads(data)
+    if "error" in message:
         raise (
-            error_of(told["error"])
+            error_of(message["error"])
             if rank == 0
-            else ExchangeError("worker 0 could not begin the run", fix="read its error")
+            else ExchangeError("worker 0 could not start the run", fix="see the error of worker 0")
         )
-    assignment = replace(assignment_of(told), rank=rank)
+    assignment = replace(assignment_of(message), rank=rank)
     folder = RunFolder(Path(assignment.folder))
     if not folder.recipe_file.exists():
         raise ConfigError(
-            f"worker {rank} on {socket.gethostname()} does not see the run folder",
+            f"worker {rank} on {socket.gethostname()} cannot read the run folder",
             where=str(folder),
             why="all workers write their parts of snapshots there",
-            fix="use a folder that all machines see at the same place: --output",
+            fix="set --output to a folder that all machines mount at the same path",
         )
     return assignment, folder
 
 
 def _as_launched(recipe: Recipe, size: int) -> Recipe:
-    """Return a recipe with as many workers as there are, if it can be trained by them."""
+    """Return the recipe for `size` workers; raise `ConfigError` if torchrun cannot train it."""
     cluster = recipe.sections.cluster
     for key, wrong, why, fix in (
         (
             "exchange",
             cluster.exchange == "local",
-            f"torchrun has started {size} processes, and with the local exchange one trains alone",
+            f"torchrun has started {size} processes, but the local exchange trains in one process",
             "set cluster.exchange to collective, or to servers with cluster.addresses",
         ),
         (
             "addresses",
             cluster.exchange == "servers" and not cluster.addresses,
-            "nobody else starts shards",
-            "start them with satrap shard, and set cluster.addresses",
+            "torchrun does not start shards",
+            "start shards with satrap shard, and set cluster.addresses",
         ),
-        ("loaders", cluster.loaders > 0, "nobody starts loaders there", "remove the key"),
+        ("loaders", cluster.loaders > 0, "torchrun does not start loaders", "remove cluster.loaders"),
         (
             "embedding_workers",
             cluster.embedding_workers > 0,
-            "nobody starts embedding workers there",
-            "remove the key",
+            "torchrun does not start embedding workers",
+            "remove cluster.embedding_workers",
         ),
         (
             "workers",
             cluster.workers not in (1, size),
             f"torchrun has started {size} processes",
-            "remove the key, or start as many",
+            "remove cluster.workers, or start the same number of processes",
         ),
     ):
         if wrong:
             where = recipe.source.where(("cluster", key))
-            what = "is needed under" if key == "addresses" else "does not go with"
+            what = "is required with" if key == "addresses" else "cannot be combined with"
             raise ConfigError(f"cluster.{key} {what} torchrun", where=where, why=why, fix=fix)
     return recipe.changed({("cluster", "workers"): size})
 
@@ -191,8 +191,8 @@ def _assignment(
     recipe: Recipe, folder: RunFolder, resume: bool, trial: bool, notice: Callable[[str], None]
 ) -> Assignment:
     schema, _ = prepared(recipe, folder, resume, notice)
-    if said := described_mesh(recipe, schema):
-        notice(said)
+    if text := described_mesh(recipe, schema):
+        notice(text)
     dry_run(recipe, schema)
     identity, cluster = Identity.of(folder.identity_file), recipe.sections.cluster
     shards, moves = tuple(cluster.addresses), not obstacles(recipe)[0]

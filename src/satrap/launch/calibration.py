@@ -1,4 +1,4 @@
-"""Measured runs of a recipe from which `satrap plan --simulate` knows what each piece of work costs."""
+"""Measured runs of a recipe; `satrap plan --simulate` derives the cost of each operation from them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from satrap.plan.simulate.measured import Measured
 from satrap.words import duration
 
 ROUNDS, STEPS = 1, 80
-"""Rounds over all runs, and steps that are measured of each."""
+"""Rounds over all runs, and measured steps of each run."""
 PROCESS_SECONDS = 2.5
-"""Processor seconds of a process of a small recipe, most of them for imports: a first guess."""
+"""First estimate: CPU seconds per process of a small recipe, mostly for imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run to measure; batch size and dims are those of the recipe times a factor, default 1.
+    """A run to measure; batch size and dims are the recipe's values times a factor, default 1.
 
     Args:
         exchange, mode, ahead, copies, delay: as of `Run`.
-        workers, shards: how many.
+        workers, shards: their numbers.
     """
 
     exchange: str
@@ -47,9 +47,9 @@ class Case:
     delay: float = 0.0
 
     def overrides(self, recipe: str | Path, others: Sequence[str]) -> list[str]:
-        """Return the `--set` values that make a recipe so."""
-        found = load(recipe, others)
-        values = dict(one.split("=", 1) for one in others)
+        """Return the `--set` values that change a recipe into this case."""
+        loaded = load(recipe, others)
+        values = dict(override.split("=", 1) for override in others)
         values |= {
             "cluster.exchange": self.exchange,
             "cluster.workers": str(self.workers),
@@ -60,14 +60,14 @@ class Case:
             "training.staleness": str(self.ahead),
             "training.staleness_warmup": "0",
             "training.lookahead": "0",
-            "data.batch_size": str(max(1, round(found.sections.data.batch_size * self.batch))),
+            "data.batch_size": str(max(1, round(loaded.sections.data.batch_size * self.batch))),
             "data.shuffle": "false",
             "data.balance": "null",
             "data.global_batch": "false",
         }
         values |= {
             f"features.{name}.dim": str(max(1, round(feature.dim * self.dim)))
-            for name, feature in found.schema().categorical.items()
+            for name, feature in loaded.schema().categorical.items()
         }
         return [f"{key}={value}" for key, value in values.items()]
 
@@ -75,8 +75,8 @@ class Case:
 def cases(cores: int) -> list[Case]:
     """Return the runs of a calibration.
 
-    Only those in one process have the recipe's own batch size and dims: they tell how much processes on all
-    cores slow each other down.
+    Only the runs in one process have the recipe's own batch size and dims: they show how much processes on
+    all cores slow each other down.
     """
     return [
         Case("local"),
@@ -101,13 +101,13 @@ def measure(
     *,
     way: Callable[[str], str] = lambda to: to,
 ) -> Measured:
-    """Run a case; of several copies at once, return the mean.
+    """Run a case; for several simultaneous copies, return the mean.
 
     Args:
-        recipe: what is trained.
-        others: KEY=VALUE besides.
+        recipe: the recipe to train.
+        others: other KEY=VALUE overrides.
         case: the processes and sizes.
-        steps: to measure, default 80.
+        steps: number of measured steps, default 80.
         way: see `probe`.
     """
     overrides = case.overrides(recipe, others)
@@ -125,18 +125,18 @@ def calibrate(
     kept: Path | None = None,
     notice: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measure what a recipe's pieces of work cost on this machine, which should do nothing else.
+    """Measure the cost of a recipe's operations on this machine, which should be idle otherwise.
 
-    All runs take turns, several times, and of each number the median over the rounds counts: what disturbs
-    the machine for a while falls on all of them.
+    All runs take turns for several rounds, so that temporary load on the machine affects all of them. Each
+    number is the median over the rounds.
 
     Args:
-        recipe: what is trained.
-        others: KEY=VALUE besides.
-        rounds: how often, default 1.
-        steps: to measure in each run, default 80.
-        kept: file for the runs that are done, so that the same calibration goes on once interrupted; it is
-            removed at the end. Default: none.
+        recipe: the recipe to train.
+        others: other KEY=VALUE overrides.
+        rounds: number of rounds, default 1.
+        steps: number of measured steps per run, default 80.
+        kept: file for completed runs, so that an interrupted calibration can resume; removed at the end.
+            Default: none.
         notice: called with a line of text before each run.
 
     Raises:
@@ -144,28 +144,28 @@ def calibrate(
     """
     check_tables(load(recipe, others).schema())
     cores = len(os.sched_getaffinity(0))
-    wanted = cases(cores)
-    todo = wanted * rounds
+    all_cases = cases(cores)
+    todo = all_cases * rounds
     of = [Path(recipe).read_text(encoding="utf-8"), list(others), steps, cores, version("satrap")]
     done = _done(kept, of)[: len(todo)]
     guess = PROCESS_SECONDS * sum(map(_processes, todo[len(done) :])) / min(cores, 2)
     notice(
         f"calibrating: {len(todo)} short runs"
-        + (f", {len(done)} of which are done" if done else "")
-        + f"; at least {duration(guess)}, more if steps or this machine are slow"
-        + ("; Ctrl-C keeps the runs that are done" if kept else "")
+        + (f", {len(done)} already done" if done else "")
+        + f"; at least {duration(guess)}, more if the steps or the machine are slow"
+        + ("; Ctrl-C keeps completed runs" if kept else "")
     )
     begun, before = time.monotonic(), len(done)
     for number, case in enumerate(todo[before:], before + 1):
         spent = time.monotonic() - begun
-        left = spent / (number - 1 - before) * (len(todo) - number + 1) if number - 1 > before else guess
-        notice(f"calibrating, {number} of {len(todo)}, about {duration(left)} left: {_words(case)}")
+        remaining = spent / (number - 1 - before) * (len(todo) - number + 1) if number - 1 > before else guess
+        notice(f"calibrating, {number} of {len(todo)}, about {duration(remaining)} left: {_words(case)}")
         done.append(measure(recipe, others, case, steps))
         if kept is not None:
-            write_whole(kept, json.dumps({"of": of, "runs": [asdict(one) for one in done]}))
+            write_whole(kept, json.dumps({"of": of, "runs": [asdict(run) for run in done]}))
     runs = [
-        Run(case.exchange, case.mode, case.ahead, Measured.median(done[i :: len(wanted)]), case.copies)
-        for i, case in enumerate(wanted)
+        Run(case.exchange, case.mode, case.ahead, Measured.median(done[i :: len(all_cases)]), case.copies)
+        for i, case in enumerate(all_cases)
     ]
     if kept is not None:
         kept.unlink(missing_ok=True)
@@ -173,10 +173,10 @@ def calibrate(
 
 
 def _done(kept: Path | None, of: list[Any]) -> list[Measured]:
-    """Return the runs that an interrupted calibration of the same recipe has left."""
+    """Return the completed runs of an interrupted calibration of the same recipe."""
     try:
         plain = {} if kept is None else json.loads(kept.read_text(encoding="utf-8"))
-        return [Measured(**one) for one in plain["runs"]] if plain.get("of") == of else []
+        return [Measured(**run) for run in plain["runs"]] if plain.get("of") == of else []
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 

@@ -1,4 +1,4 @@
-"""Exports rows and weights from a checkpoint, and imports them: Parquet and safetensors."""
+"""Exports and imports rows and weights of a checkpoint: Parquet and safetensors."""
 
 import itertools
 import shutil
@@ -81,24 +81,24 @@ def _lists(values: Floats) -> pa.Array:
 def import_rows(
     url: str, table: str, file: str | Path, *, tensor: str | None = None, raw: bool = False
 ) -> int:
-    """Put rows from a file into a table of a checkpoint, in one step; return their number.
+    """Copy rows from a file into a table of a checkpoint, in one step; return their number.
 
-    They replace existing rows. Rows without a state in the file start with the optimizer's initial state. A
-    file that cannot be read or does not fit is a DataError; for its formats, `tensor` and `raw` see
+    The new rows replace existing rows. Rows without a state in the file get the optimizer's initial state. A
+    file that cannot be read or does not fit raises DataError. For formats, `tensor` and `raw` see
     `read_rows`.
     """
     chain = open_chain(url)
     salt, tables = _described(chain, table)
     plans = {own.dim: plan(_optimizer(own), own.dim) for own in tables}
-    wanted = Wanted(table, {dim: own.width for dim, own in plans.items()}, salt)
-    parts = list(read_rows(Path(file), wanted, tensor=tensor, raw=raw))
+    requirements = Wanted(table, {dim: own.width for dim, own in plans.items()}, salt)
+    parts = list(read_rows(Path(file), requirements, tensor=tensor, raw=raw))
     ids, weights = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     [own] = [own for own in tables if own.dim == weights.shape[1]]
     states = [part.state for part in parts if part.state is not None]
     initial = plans[own.dim].initial_state
     state = np.concatenate(states) if states else np.tile(initial, (len(ids), 1))
     fresh = Chunk(table, ids, weights, state)
-    compact(url)  # a delta's rows alone are not a whole table
+    compact(url)  # a delta does not hold a whole table
     with closing(Shard([own])) as shard:
 
         def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -116,7 +116,7 @@ def _optimizer(table: Table) -> Optimizer:
 
 
 def _described(chain: Chain, table: str) -> tuple[int, list[Table]]:
-    """Return what a checkpoint says about a table: salt of the ids, and what it may be, of which width."""
+    """Return the salt of the ids in a checkpoint, and its possible definitions of a table, one per width."""
     storage, manifest = chain.members[-1]
     with reading_settings(storage.url):
         schema = manifest.settings.get("schema", {})
@@ -124,8 +124,8 @@ def _described(chain: Chain, table: str) -> tuple[int, list[Table]]:
         named = manifest.settings.get("tables", {}).get(table)
         settings = TableSettings() if named is None else TableSettings.of(named)
         features: Mapping[str, Any] = schema.get("features", {})
-        own = (f for name, f in features.items() if "dim" in f and table in (name, f.get("table")))
-        dims = [int(feature["dim"]) for feature in own]
+        relevant = (f for name, f in features.items() if "dim" in f and table in (name, f.get("table")))
+        dims = [int(feature["dim"]) for feature in relevant]
     if table in chain.tables:
         dims = [int(next(chain.chunks(table))[1].weights.shape[1])]
     if not dims:
@@ -137,18 +137,18 @@ def _described(chain: Chain, table: str) -> tuple[int, list[Table]]:
 
 
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:
-    """Remove every trace of a row from all checkpoints in a folder, and the journals of a run that died.
+    """Delete a row from all checkpoints in a folder, and the journals of a dead run.
 
     `value` is the id as in the data; with `hashed`, the row's id itself, a 64-bit number. Returns name of the
-    checkpoint -> rows removed. If one is damaged or cannot be written, earlier ones are done. A delta without
-    the snapshots it builds on, and a run that is still active, are refused.
+    checkpoint -> rows removed. If a checkpoint is damaged or cannot be written, earlier ones are already
+    changed. A delta without its base snapshots, and an active run, are rejected.
     """
     removed, places = {}, find(url)
     if url.rstrip("/") in places.values() and read_manifest(Storage(url)).delta is not None:
         raise ConfigError(
-            "this is a delta: the row would stay in the snapshots it builds on",
+            "this is a delta: the row would remain in the snapshots that the delta builds on",
             where=url,
-            fix="give the folder they are all in",
+            fix="give the folder that contains all of these snapshots",
         )
     remove_journals(url)
     for name, place in places.items():
@@ -159,21 +159,21 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
         removed[name] = forget(place, table, _number(value) if hashed else int(hash_ids([value], salt)[0]))
     tables = list(dict.fromkeys(name for place in places.values() for name in open_chain(place).tables))
     if not any(removed.values()) and table not in tables:
-        known = ", ".join(tables) or "none"
-        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {known}")
+        names = ", ".join(tables) or "none"
+        raise ConfigError(f"unknown table {table!r}", where=url, fix=f"tables: {names}")
     return removed
 
 
 def remove_journals(url: str) -> None:
-    """Remove the journals that shards of a dead run have left, since no run resumes from them."""
+    """Remove the journals of a dead run's shards, because no run resumes from them."""
     folder = RunFolder(Path(url)).journals
-    for one in sorted(folder.glob("*")) if folder.is_dir() else ():
-        with suppress(CheckpointError):  # damaged: it is removed anyway
-            Journal(one).close()  # refused while a shard uses it
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        with suppress(CheckpointError):  # a damaged journal is removed below
+            Journal(path).close()  # raises while a shard uses it
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _number(value: str) -> int:
     if value.isdigit() and int(value) < 2**64:
         return int(value)
-    raise ConfigError(f"{value!r} is no id: a whole number below 2**64")
+    raise ConfigError(f"{value!r} is not an id: give a whole number below 2**64")

@@ -68,26 +68,26 @@ def run(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train a recipe with the workers it names, and shards if it has any, as processes.
+    """Train a recipe with its workers and shards as separate processes.
 
-    `Supervisor` describes what happens when one of them dies. `observers` hear of evaluations, and of steps a
-    few times a second; `notice` gets each line of the roles' logs, with the role's name in front. `trial`: as
-    for `satrap.launch.train`.
+    `Supervisor` describes the handling of dead processes. `observers` are called for evaluations, and for
+    steps a few times per second. `notice` gets each line of the roles' logs, prefixed with the role's name.
+    `trial`: as for `satrap.launch.train`.
 
     Errors are as for `satrap.launch.train`, but Ctrl-C before the first step raises KeyboardInterrupt.
-    InterruptedRunError: after Ctrl-C the workers could not save in time, or a second one killed them.
+    InterruptedRunError: after Ctrl-C the workers could not save in time, or a second Ctrl-C killed them.
     """
     with _server(recipe) as server:
         schema, plan = prepared(recipe, folder, resume, notice)
-        if said := described_mesh(recipe, schema):
-            notice(said)
+        if text := described_mesh(recipe, schema):
+            notice(text)
         dry_run(recipe, schema)
         keys = recipe.sections.cluster
         journal = recipe.sections.checkpoint.durability == "journal"
         requests, maps = _requests(recipe, folder, resume, notice)
         snapshots = plan.every_steps is not None
         supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
-        shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
+        shutil.rmtree(folder.journals, ignore_errors=True)  # left by an earlier attempt
         identity = Identity.of(folder.identity_file)
         assignment = assigned(recipe, schema, folder, identity, notice)
         assignment = replace(assignment, resume=resume, trial=trial)
@@ -100,14 +100,14 @@ def run(
         assert supervisor.trained is not None
         outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
         if supervisor.restarts:
-            again = {"restarts": supervisor.restarts, "repeated_steps": supervisor.repeated}
-            folder.write_metrics({**outcome.metrics, **again})
+            restarts = {"restarts": supervisor.restarts, "repeated_steps": supervisor.repeated}
+            folder.write_metrics({**outcome.metrics, **restarts})
         shutil.rmtree(folder.journals, ignore_errors=True)
         return outcome
 
 
 def _lead(cluster: "_Cluster") -> None:
-    """Carry out what the supervisor decides until the run has ended."""
+    """Carry out the supervisor's decisions until the run has ended."""
     supervisor, launcher, mailbox = cluster.supervisor, cluster.launcher, cluster.mailbox
     interrupts: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -126,7 +126,7 @@ def _lead(cluster: "_Cluster") -> None:
 
 
 def _server(recipe: Recipe) -> AbstractContextManager[ForkServer | None]:
-    """Return what starts the roles on this machine; it imports while this process reads the data."""
+    """Return the fork server for roles on this machine; it imports while this process reads the data."""
     if recipe.sections.cluster.launcher != "local" or not works():
         return nullcontext()
     return fork_server(["satrap.cli.role_imports"])
@@ -135,7 +135,7 @@ def _server(recipe: Recipe) -> AbstractContextManager[ForkServer | None]:
 def assigned(
     recipe: Recipe, schema: Schema, folder: RunFolder, identity: Identity, notice: Callable[[str], None]
 ) -> Assignment:
-    """Return what all workers of a run are told, as worker 0; addresses of other processes are left out."""
+    """Return worker 0's assignment, the template for all workers, without addresses of other processes."""
     keys, where = recipe.sections.cluster, str(folder.path.absolute())
     key = "" if keys.key is None else str(Path(keys.key).absolute())
     placement = asdict(placement_of(recipe, folder, notice))
@@ -147,12 +147,12 @@ def assigned(
 def _requests(
     recipe: Recipe, folder: RunFolder, resume: bool, notice: Callable[[str], None]
 ) -> tuple[ShardRequests, MapLog]:
-    """Return what decides about requests to the shards, and the shard map as it was when the run stopped."""
+    """Return the handler of shard requests, and the shard map of the stopped run."""
     fixed, foreign = obstacles(recipe)
     keys = recipe.sections.cluster
     maps = MapLog.of(folder.shards_file, len(keys.addresses) or keys.shards, resume=resume and not fixed)
     if maps.entries:
-        notice(f"shards as they were after the last move: {', '.join(map(str, maps.map.members))}")
+        notice(f"shards after the last move: {', '.join(map(str, maps.map.members))}")
     return ShardRequests(maps.map, fixed=fixed, foreign=foreign), maps
 
 
@@ -164,7 +164,7 @@ def _launcher(
     notice: Callable[[str], None],
     server: ForkServer | None,
 ) -> Launcher:
-    """Return what the recipe calls `cluster.launcher`; that of Ray connects, and reserves resources."""
+    """Return the launcher of `cluster.launcher`; Ray's launcher connects and reserves resources."""
     keys = recipe.sections.cluster
     if keys.launcher == "local":
         return LocalLauncher(server=server)
@@ -181,8 +181,8 @@ def _launcher(
 class _Cluster:
     """Carries out the decisions of a supervisor.
 
-    Fills rank, addresses, generation and meeting point into the assignment of each worker. `begun` is what
-    the run began with: ports go by its numbers.
+    Adds rank, addresses, generation and rendezvous address to the assignment of each worker. `begun` has the
+    initial keys of the run, which determine the metrics ports.
     """
 
     recipe: Recipe
@@ -196,14 +196,14 @@ class _Cluster:
     mailbox: Mailbox
     maps: MapLog
     begun: Cluster
-    store: Any = None  # lives as long as workers may meet there
+    store: Any = None  # kept alive for the workers' rendezvous
 
     def __post_init__(self) -> None:
-        self._room = self.begun  # whose roles have room, but for the shards
-        self._shards = set(self.maps.map.members)  # numbers of those that have room
+        self._room = self.begun  # keys whose roles have reserved resources, except shards
+        self._shards = set(self.maps.map.members)  # numbers of shards with reserved resources
 
     def give_back(self) -> None:
-        """Give back the room of shards that have left and ended."""
+        """Release the resources of shards that have left and ended."""
         gone = {int(name.rpartition(" ")[2]) for name in self.supervisor.gone}
         if gone & self._shards:
             self._shards -= gone
@@ -237,11 +237,11 @@ class _Cluster:
 
     def _make_room(self, workers: int) -> SatrapError | None:
         try:
-            wanted = with_workers(self.recipe, workers, self.begun.workers).sections.cluster
-            self.launcher.reserve(wanted, self._shards)
+            keys = with_workers(self.recipe, workers, self.begun.workers).sections.cluster
+            self.launcher.reserve(keys, self._shards)
         except SatrapError as error:
             return error
-        self._room = wanted
+        self._room = keys
         return None
 
     def _make_shard_room(self, shard: int) -> SatrapError | None:
@@ -325,7 +325,7 @@ class _Cluster:
             self.launcher.start(Role(f"worker {rank}", ["-m", "satrap.launch"], line))
 
     def _meeting_point(self) -> str:
-        """Open the store where workers find each other; "" for one worker alone."""
+        """Open the rendezvous store of the workers and return its address; "" for a single worker."""
         if self.assignment.world == 1:
             return ""
         host = self.launcher.host

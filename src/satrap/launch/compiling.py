@@ -1,4 +1,4 @@
-"""Compiles kernels ahead, so that no run, and nobody who waits for a server, meets a compilation."""
+"""Compiles kernels ahead of time, so that no run and no server request waits for a compilation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CLUSTERS = ("{}", "{exchange: servers, shards: 1}", "{exchange: collective, wor
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What was compiled: functions that were not there before, and all that are now."""
+    """The number of newly compiled functions, and of all cached functions."""
 
     folder: str
     processor: str
@@ -55,19 +55,19 @@ class Compiled:
 
 
 def compile_ahead() -> Compiled:
-    """Compile what shards, workers and readers call: each optimizer, width of rows and format on the wire.
+    """Compile the functions of shards, workers and readers for each optimizer, row width and wire format.
 
-    It is rehearsed with a few rows, so nothing is compiled that nobody calls. Left to the run that needs
-    it: rows kept in short formats, tiers, and combinations of admission and eviction.
+    It runs them with a few rows, so only functions in use are compiled. Not included are short row formats,
+    tiers, and combinations of admission and eviction: the first run that needs them compiles them.
 
     Raises:
-        ConfigError: machine code cannot be kept.
+        ConfigError: machine code cannot be cached.
     """
     if CACHE_FOLDER is None:
         raise ConfigError(
-            "compiled code cannot be kept",
+            "compiled code cannot be cached",
             why="every process would compile it again",
-            fix="let NUMBA_CACHE_DIR name a folder that can be written",
+            fix="set NUMBA_CACHE_DIR to a writable folder",
         )
     folder, start = Path(CACHE_FOLDER).parent, time.monotonic()
     before = _count(folder)
@@ -79,8 +79,8 @@ def compile_ahead() -> Compiled:
                 recipe = file.with_name(f"{file.name}.{number}.yaml")
                 recipe.write_text(_RECIPE.format(file=file.name, cluster=cluster))
                 train(load(recipe), str(recipe.with_suffix("")), notice=lambda _: None)
-    kept = _count(folder)
-    return Compiled(str(folder), processor(), kept - before, kept, time.monotonic() - start)
+    cached = _count(folder)
+    return Compiled(str(folder), processor(), cached - before, cached, time.monotonic() - start)
 
 
 def _count(folder: Path) -> int:
@@ -88,7 +88,7 @@ def _count(folder: Path) -> int:
 
 
 def _hellos() -> Iterator[dict[str, object]]:
-    """Yield what workers would say to shards with tables of every optimizer and width."""
+    """Yield workers' first messages to shards, with tables of every optimizer and width."""
     kinds = [optim.from_dict({"name": name, "lr": 0.1}) for name in optim.names()]
     for optimizer in [*kinds, optim.SGD(lr=0.1, momentum=0.9)]:
         yield _hello(optimizer, (8, *WIDTHS), StoreConfig(), "float16", "bfloat16")

@@ -1,4 +1,4 @@
-"""The data sets that a recipe names."""
+"""Opens the data sets of a recipe."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from satrap.schema import Schema
 
 PARTS = ("train", "validation", "test")
 CSV_KEYS = tuple(field.name for field in fields(data.CsvOptions))
-"""Keys of data that say how CSV files are written."""
+"""Keys of `data` for the format of CSV files."""
 
 FIRST_EVENTS = 100_000
-"""Of a stream: the statistics of numbers are those of the first so many events."""
+"""Number of first events of a stream that determine the statistics of numeric features."""
 
 
 def open_part(
     recipe: Recipe, schema: Schema, part: str, *, worker: int = 0, workers: int = 1
 ) -> data.Dataset | None:
-    """Return a worker's share of the rows of one of the `PARTS`; None if the recipe has none.
+    """Return a worker's share of the rows of one of the `PARTS`; None if the recipe does not have this part.
 
-    Of a stream, "train" is the first `FIRST_EVENTS` events; `open_stream` returns all.
+    For a stream, "train" is the first `FIRST_EVENTS` events; `open_stream` returns all events.
     """
     keys = recipe.sections.data
     if part == "train" and (stream := open_stream(recipe, schema)) is not None:
@@ -43,12 +43,12 @@ def open_part(
         return None
     located = [recipe.locate(source) for source in sources]
     shuffle = part == "train" and keys.shuffle
-    found = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
-    return found.with_options(worker=worker, workers=workers)
+    rows_of_part = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
+    return rows_of_part.with_options(worker=worker, workers=workers)
 
 
 def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int = 1) -> EventStream | None:
-    """Return a worker's share of the log of events to train on; None if the recipe names none."""
+    """Return a worker's share of the log of events to train on; None without `data.stream`."""
     sections, keys = recipe.sections, recipe.sections.data.stream
     if keys is None:
         return None
@@ -64,7 +64,7 @@ def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int
             window=keys.label_window,
             schema=schema,
         )
-    found = recipe.located(
+    stream = recipe.located(
         ("data", "stream"),
         read_stream,
         log,
@@ -76,7 +76,7 @@ def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int
         missing=_csv_options(recipe).missing,
         bad_events=keys.bad_events,
     )
-    return found.with_options(worker=worker, workers=workers)
+    return stream.with_options(worker=worker, workers=workers)
 
 
 def _log(recipe: Recipe, keys: LogKeys) -> Log:
@@ -88,24 +88,24 @@ def _log(recipe: Recipe, keys: LogKeys) -> Log:
 
 
 def _csv_options(recipe: Recipe) -> data.CsvOptions:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name in CSV_KEYS
         if (value := getattr(recipe.sections.data, name)) is not None
     }
-    return recipe.located(("data",), data.CsvOptions, **given)
+    return recipe.located(("data",), data.CsvOptions, **options)
 
 
 def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSplit | data.TimeRange | None:
-    """Return which rows of `data.train` belong to a part; None if none do."""
+    """Return the selection of a part's rows in `data.train`; None if the part has no rows there."""
     if isinstance(split, Split):
         held = [*split.validation, *split.test]
-        kept = {
+        numbers = {
             "train": [i for i in range(split.modulo) if i not in held],
             "validation": split.validation,
             "test": split.test,
         }[part]
-        return data.RowSplit(modulo=split.modulo, keep=tuple(kept)) if kept else None
+        return data.RowSplit(modulo=split.modulo, keep=tuple(numbers)) if numbers else None
     starts = {"train": None, "validation": split.validation, "test": split.test}
     if part != "train" and starts[part] is None:
         return None
@@ -116,9 +116,9 @@ def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSpl
 
 
 def open_whole(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None:
-    """Return all rows of the files that `data.train` or another part names, in order; None if it names none.
+    """Return all rows of the files of `data.train` or another part, in order; None if the key is not set.
 
-    The column that the split looks at is read, too.
+    The split's column is also read.
     """
     keys = recipe.sections.data
     sources, rows = getattr(keys, part), None
@@ -130,10 +130,10 @@ def open_whole(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None
 
 
 def open_sources(recipe: Recipe, schema: Schema, sources: Sequence[str]) -> data.Dataset:
-    """Return files given by a user, read in order and with the recipe's options.
+    """Return the rows of a user's files, in order and with the recipe's options.
 
-    The sources are paths, globs or URLs, relative to the current folder. The recipe gives CSV options, joins,
-    batch size, and the format of files whose ending shows none.
+    The sources are paths, globs or URLs, relative to the current folder. CSV options, joins and batch size
+    come from the recipe, as does the format of files with an unknown extension.
     """
     try:
         kind: str | None = guess_format(sources[0])
@@ -153,7 +153,7 @@ def _read(
 ) -> data.Dataset:
     keys = recipe.sections.data
     joins = [data.Join(**{**join.model_dump(), "source": recipe.locate(join.source)}) for join in keys.join]
-    found = recipe.located(
+    rows_read = recipe.located(
         ("data",),
         data.read,
         list(sources),
@@ -166,25 +166,25 @@ def _read(
         csv=_csv_options(recipe),
     )
     shuffled = {"buffer_rows": keys.buffer_rows, "balance": keys.balance}
-    return recipe.located(("data",), found.with_options, seed=recipe.sections.training.seed, **shuffled)
+    return recipe.located(("data",), rows_read.with_options, seed=recipe.sections.training.seed, **shuffled)
 
 
 def loader_service(recipe: Path) -> LoaderService:
-    """Return the service of a loader: it reads the rows of a recipe's file in batches for workers."""
+    """Return the service of a loader, which reads the rows of a recipe in batches for workers."""
     loaded = load(recipe)
 
     def open_known(part: str, schema: Schema) -> data.Dataset | None:
         if part not in PARTS:
-            raise ConfigError(f"there is no part {part!r} of the data", fix=f"use one of {', '.join(PARTS)}")
+            raise ConfigError(f"unknown part {part!r} of the data", fix=f"use one of {', '.join(PARTS)}")
         return open_part(loaded, schema, part)
 
     return LoaderService(open_known)
 
 
 def measured(recipe: Recipe, schema: Schema, known: Schema | None = None) -> Schema:
-    """Return the schema, with the statistics of numbers and labels computed from the training rows.
+    """Return the schema with statistics of numeric features and labels from the training rows.
 
-    Those in `known` are not computed.
+    Statistics in `known` are not computed again.
     """
     schema = schema if known is None else measured_as(schema, known)
     complete = all(unmeasured(feature) is None for feature in schema.numeric.values())

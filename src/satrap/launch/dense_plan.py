@@ -1,4 +1,4 @@
-"""The plan of a recipe's dense network: what processes of a mesh need, and which mesh fits some devices."""
+"""Plans a recipe's dense network: memory per process of a mesh, and the best mesh for given devices."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from satrap.train.loop import Loss
 from satrap.train.loss import LabelLoss
 
 _MANY = 1 << 20
-"""Numbers of a gradient, to find how many bytes each takes on its way."""
+"""Size of a sample gradient, to compute the wire bytes per number."""
 
 
 def plan_network(
     recipe: Recipe, devices: int | None = None, memory: int | None = None, speed: Speed | None = None
 ) -> DensePlan | None:
-    """Return what the dense network of a recipe needs on its mesh, and which mesh fits devices.
+    """Return the memory of a recipe's dense network on its mesh, and a mesh for given devices.
 
-    One batch of the training rows is read, for the number of its distinct ids. The network is computed
-    without numbers, so it may be larger than this machine.
+    One batch of training rows is read to count its unique ids. The network runs on fake tensors, so it may be
+    larger than this machine.
 
     Args:
-        recipe: what is to be trained.
-        devices: how many there are; default: no mesh is proposed.
-        memory: bytes of each.
-        speed: of each; default: no time is predicted.
+        recipe: the recipe to train.
+        devices: number of devices; default: no mesh is proposed.
+        memory: bytes of each device.
+        speed: speed of each device; default: no time is predicted.
 
     Returns:
-        None if the recipe spreads its network over no mesh, and nothing is said of devices.
+        None if the recipe has no mesh and no device settings are given.
 
     Raises:
-        ConfigError: the network does not go with the recipe's mesh, or with planning; or the mode is async.
+        ConfigError: the network does not support the recipe's mesh or planning, or the mode is async.
         DataError: no training rows.
     """
     dense = recipe.sections.dense
@@ -66,8 +66,8 @@ def plan_network(
         return None
     if recipe.sections.training.mode == "async":
         raise ConfigError(
-            "the dense network of mode async is not planned",
-            why="its weights are rows of the store",
+            "satrap plan does not support the dense network of mode async",
+            why="in async mode the network's weights are rows of the store",
             fix="use training.mode hybrid or sync",
         )
     mesh = mesh_of(recipe) if spread or devices is None else None
@@ -95,7 +95,7 @@ def _network(recipe: Recipe) -> Network:
 
 
 def offload_of(recipe: Recipe) -> str:
-    """Return where the optimizer is, as `Network` says it; on a device, nothing of it remains there."""
+    """Return the place of the optimizer state, as in `Network`; none of it stays on a GPU."""
     sections = recipe.sections
     if sections.dense.offload is None:
         return ""
@@ -103,12 +103,12 @@ def offload_of(recipe: Recipe) -> str:
 
 
 def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> Inputs:
-    ids = Schema((), schema.categorical, salt=schema.salt)  # nothing else is read
+    ids = Schema((), schema.categorical, salt=schema.salt)  # only ids are read
     train = open_part(recipe, ids, "train")
     assert train is not None
     batch = next(iter(train.batches()), None)
     if batch is None:
-        raise DataError("there are no training rows", fix="look at data.train")
+        raise DataError("the recipe has no training rows", fix="check data.train")
     with FakeTensorMode():
         tables = tables_for(recipe, schema, make())
     with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
@@ -117,6 +117,6 @@ def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> In
 
 
 def _loss(recipe: Recipe, schema: Schema) -> Loss:
-    labels = [replace(one, mean=one.mean or 1.0, std=one.std or 1.0) for one in schema.labels]
-    own: Loss | None = own_functions(recipe, "loss").get("loss")
-    return own or LabelLoss(labels)
+    labels = [replace(label, mean=label.mean or 1.0, std=label.std or 1.0) for label in schema.labels]
+    user_loss: Loss | None = own_functions(recipe, "loss").get("loss")
+    return user_loss or LabelLoss(labels)

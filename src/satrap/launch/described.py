@@ -1,4 +1,4 @@
-"""How the workers of a recipe divide the network, in words."""
+"""Text about the sharding of a recipe's network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from satrap.store import StoreConfig
 from satrap.train.blank import blank_batch
 
 MOST_PARAMETERS = 1 << 30
-"""Of a network whose stages are found here, too; each parameter is drawn for it. Else workers alone do so."""
+"""Largest network whose stages are also computed here, which draws each parameter."""
 
 
 def described_mesh(recipe: Recipe, schema: Schema) -> str:
-    """Return how the workers divide the network, in words; empty if each has a whole one.
+    """Return a description of the mesh; empty if each worker has the whole network.
 
     Raises:
-        ConfigError: it cannot be divided so, see `tensor_plan` and `stages_of`.
-        OwnCodeError: the user's own model failed.
+        ConfigError: the network does not support the mesh, see `tensor_plan` and `stages_of`.
+        OwnCodeError: the user's model failed.
     """
     mesh = mesh_of(recipe)
     if mesh.whole:
@@ -48,12 +48,12 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
             with blaming("your own code failed"):
                 stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
         plan = recipe.located(place, stage_cuts, model, mesh, stages)
-        said = f"mesh: {mesh}; stages: {described(stages)}"
+        text = f"mesh: {mesh}; stages: {described(stages)}"
     else:
         plan = recipe.located(layout, tensor_plan, model, mesh.tensor)
-        said = f"mesh: {mesh}"
-    cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
-    return said + (cuts if plan else "")
+        text = f"mesh: {mesh}"
+    cuts = f"; sharded layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
+    return text + (cuts if plan else "")
 
 
 def _blank(recipe: Recipe, schema: Schema, model: nn.Module) -> EmbeddedBatch:

@@ -1,4 +1,4 @@
-"""One step of a recipe in this process, before other processes are started for it."""
+"""A trial step of a recipe in this process, before other processes start."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,21 +19,21 @@ from satrap.own_code import blaming
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8
-"""Samples of the step."""
+"""Number of samples of the step."""
 
 LARGE_NETWORK = 1 << 26
-"""Parameters of a divided network from which on it is not tried out here."""
+"""Sharded networks with this number of parameters or more are not tried here."""
 
 COMPILE_SECONDS = 600.0
-"""Seconds; the first run on a machine compiles all kernels, which takes longer than a shard may take."""
+"""Deadline in seconds: the first run on a machine compiles all kernels, which exceeds the usual deadline."""
 
 
 def dry_run(recipe: Recipe, schema: Schema) -> None:
-    """Take one step over a shard in this process, with a few rows.
+    """Take one step with a few rows, over a shard in this process.
 
     This finds errors in the input while the recipe's lines are known. It also compiles the kernels once,
-    instead of in every process while others wait for it. Tables start without the rows of files, and a
-    divided network of `LARGE_NETWORK` parameters or more is left out: they may not fit here.
+    instead of in every process. Initial rows from files, and sharded networks of `LARGE_NETWORK` parameters
+    or more, are left out, because they may not fit here.
     """
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
@@ -61,7 +61,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
 
 
 def _in_place_of_large(recipe: Recipe, schema: Schema) -> nn.Module | None:
-    """Return a network that stands for one that workers divide and that may not fit here; None: it may."""
+    """Return a placeholder for a sharded network that may not fit here; None: use the network itself."""
     if mesh_of(recipe).whole:
         return None
     model = deferred(partial(make_model, recipe, schema))
@@ -71,7 +71,7 @@ def _in_place_of_large(recipe: Recipe, schema: Schema) -> nn.Module | None:
 
 
 class _StandIn(nn.Module):
-    """Uses the embeddings of a network, and computes nothing."""
+    """Placeholder with the embeddings of a network and without computation."""
 
     def __init__(self, outputs: int, dims: Mapping[str, int] | None) -> None:
         super().__init__()
@@ -81,14 +81,15 @@ class _StandIn(nn.Module):
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return zeros, float32[size, outputs]."""
-        rows = [one.values if isinstance(one, JaggedRows) else one for one in batch.embeddings.values()]
-        total = torch.stack([one.sum() for one in rows]).sum() if rows else torch.zeros(())
+        rows = [rows.values if isinstance(rows, JaggedRows) else rows for rows in batch.embeddings.values()]
+        total = torch.stack([tensor.sum() for tensor in rows]).sum() if rows else torch.zeros(())
         return (self.scale * total).expand(batch.size, -1)
 
 
 def _without_rows(recipe: Recipe) -> Recipe:
     sections = recipe.sections
     tables = {
-        name: own.model_copy(update={"rows": None, "frozen": False}) for name, own in sections.tables.items()
+        name: table.model_copy(update={"rows": None, "frozen": False})
+        for name, table in sections.tables.items()
     }
     return replace(recipe, sections=sections.model_copy(update={"tables": tables}))

@@ -1,4 +1,4 @@
-"""Where the processes of a run publish their metrics."""
+"""Metrics endpoints of the processes of a run."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from satrap.train import Trainer
 
 
 def metrics_address(keys: Cluster, number: int) -> str | None:
-    """Return HOST:PORT of the endpoint of a process, None if it has none; `number` counts shards first."""
+    """Return HOST:PORT of a process's endpoint, None without one; `number` counts shards first."""
     if keys.metrics_port is None:
         return None
     host = f"[{keys.metrics_host}]" if ":" in keys.metrics_host else keys.metrics_host
@@ -21,7 +21,7 @@ def metrics_address(keys: Cluster, number: int) -> str | None:
 def worker_endpoint(
     recipe: Recipe, trainer: Trainer, notice: Callable[[str], None], report: Report = lambda _: None
 ) -> AbstractContextManager[object]:
-    """Return the endpoint of a worker as a context; it does nothing if the recipe asks for none.
+    """Return the endpoint of a worker as a context, which does nothing without `cluster.metrics_port`.
 
     `report` is called with `MetricsServed`.
     """

@@ -1,4 +1,4 @@
-"""What a worker reports about its training, and how observers in another process follow it."""
+"""Events of a worker's training, and their delivery to observers in another process."""
 
 import time
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ STEP_SECONDS = 0.2
 
 
 class TrainingEvent(Event):
-    """Base of the events with a `Progress` or a `Result`."""
+    """Base of events with a `Progress` or a `Result`."""
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return the event with these values, which have passed through JSON."""
+        """Return the event with values that were decoded from JSON."""
         if "progress" in values:
             values["progress"] = Progress.of(values["progress"])
         if "result" in values:
@@ -73,19 +73,19 @@ class Finished(TrainingEvent):
 
 @dataclass(frozen=True)
 class RowsMoved(Event):
-    """An order for the shards was carried out, or not."""
+    """An order for the shards was carried out or failed."""
 
     moved: Moved
 
     def values(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the event as plain data."""
         plain = {field.name: getattr(self.moved, field.name) for field in fields(Moved)}
         error = None if self.moved.error is None else error_values(self.moved.error)
         return {"moved": {**plain, "map": self.moved.map.to_dict(), "error": error}}
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return it from plain data."""
+        """Return the event from plain data."""
         plain = values["moved"]
         for name in ("rows", "bytes", "traffic"):
             plain[name] = {int(shard): count for shard, count in plain[name].items()}
@@ -102,17 +102,17 @@ class Trained(TrainingEvent):
 
 
 class Forward(Observer):
-    """Reports what a trainer sends to its observers."""
+    """Observer that reports a trainer's calls as events."""
 
     def __init__(self, report: Report) -> None:
         self._report, self._sent_at, self._epoch = report, 0.0, -1
 
     def started(self, progress: Progress) -> None:
-        """Report the beginning."""
+        """Report the start."""
         self._report(Started(progress))
 
     def step(self, progress: Progress) -> None:
-        """Report a step when it is time."""
+        """Report a step, at most every `STEP_SECONDS`."""
         now = time.monotonic()
         if now - self._sent_at >= STEP_SECONDS or progress.epoch != self._epoch:
             self._sent_at, self._epoch = now, progress.epoch
@@ -132,7 +132,7 @@ class Forward(Observer):
 
 
 def tell(observer: Observer, event: Event) -> None:
-    """Call the method of an observer that a `Forward` reported; ignore other events."""
+    """Call the observer's method for an event of `Forward`; ignore other events."""
     match event:
         case Started(progress):
             observer.started(progress)

@@ -1,4 +1,4 @@
-"""What each training process does: train a recipe, save the model, score the test rows."""
+"""Work of each training process: train a recipe, save the model, score the test rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,17 +34,17 @@ def fit(
     started: Callable[[Trainer], None] = lambda _: None,
     resume: bool = False,
 ) -> Outcome:
-    """Train a recipe in this process, alone or as one of several workers, which all call it.
+    """Train a recipe in this process, alone or as one of several workers, which all call this function.
 
-    The schema is measured. Rank 0 writes to the folder. `started` is called with the trainer before training.
-    The other arguments and the errors are as for `satrap.launch.train`, but a run that is stopped before its
-    first step raises KeyboardInterrupt.
+    `schema` is measured. Rank 0 writes to the folder. `started` is called with the trainer before training.
+    Other arguments and errors are as for `satrap.launch.train`, but a run that is stopped before its first
+    step raises KeyboardInterrupt.
     """
     workers, share = site.workers, site.workers.data
     open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
     stream = open_stream(recipe, schema, worker=share.rank, workers=share.size)
-    wanted = [part for part in PARTS if not (site.trial and part == "test")]
-    parts = {part: open_share(part) for part in wanted if part != "train" or stream is None}
+    needed = [part for part in PARTS if not (site.trial and part == "test")]
+    parts = {part: open_share(part) for part in needed if part != "train" or stream is None}
     rows = stream or parts["train"]
     assert rows is not None
     trainer = make_trainer(recipe, schema, site, notice)
@@ -92,8 +92,10 @@ def one_class(part: str, metrics: Mapping[str, float]) -> Iterator[str]:
         if metrics[key] in (0, samples):
             yield (
                 f"warning: {label or 'the label'} is {int(metrics[key] > 0)} in all {samples:,} {part} rows\n"
-                "  why it matters: AUC needs both values, and so do rate drop, early stop and best weights\n"
-                "  what to do: check the label's positive or threshold, and data.split if rows are sorted"
+                "  why it matters: AUC, learning-rate drops, early stopping and the best weights need both "
+                "values\n"
+                "  what to do: check the label's positive or threshold, and check data.split if rows are "
+                "sorted"
             )
 
 
@@ -114,7 +116,7 @@ def _recorders(
         stack.callback(curves.close)
         recorders.append(curves)
     else:
-        notice("note: no TensorBoard curves; pip install 'satrap[tensorboard]' to have them")
+        notice("note: no TensorBoard curves; to get them: pip install 'satrap[tensorboard]'")
     return recorders
 
 

@@ -22,10 +22,10 @@ from satrap.launch import kept_code
 from satrap.report.history import finite
 
 RUNS = "runs"
-"""Folder, in the current one, for runs that name no output folder."""
+"""Folder, below the current one, for runs without an output folder."""
 
 LIMITS = {"epochs": "training.epochs", "steps": "training.steps"}
-"""Why a run ended -> the key that decided it, which may be raised when the run is resumed."""
+"""Reason for a run's end -> the limiting key, which may be raised on resume."""
 
 OWN = (
     "recipe.yaml",
@@ -44,7 +44,7 @@ OWN = (
     "workers.json",
     "requests",
 )
-"""What a run writes in its folder."""
+"""Files and folders that a run writes in its folder."""
 
 
 class RunFolder:
@@ -52,30 +52,30 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe_file = path / "recipe.yaml"  # resolved; `satrap train` runs it again
+        self.recipe_file = path / "recipe.yaml"  # resolved; can be trained again
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
-        self.sessions_file = path / "sessions.jsonl"  # when, with what and where each session trained
-        self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
-        self.identity_file = path / "identity.json"  # of a run with other processes, see `Identity`
-        self.targets_file = path / "targets.json"  # during a run: where metrics are, see `Targets`
-        self.shards_file = path / "shards.json"  # which shard has which rows, once rows have moved
-        self.workers_file = path / "workers.json"  # how many workers there are, once another number was asked
-        self.requests = path / "requests"  # while it trains: what users ask of its shards and workers
-        self.code = path / "code"  # copies of the user's own code, see `kept_code`
+        self.sessions_file = path / "sessions.jsonl"  # time, versions and machine of each session
+        self.placement_file = path / "placement.json"  # placements chosen by `cluster.placement: auto`
+        self.identity_file = path / "identity.json"  # for a run with several processes, see `Identity`
+        self.targets_file = path / "targets.json"  # during a run: metrics endpoints, see `Targets`
+        self.shards_file = path / "shards.json"  # shard map, after rows have moved
+        self.workers_file = path / "workers.json"  # number of workers, after a request changed it
+        self.requests = path / "requests"  # during training: users' requests
+        self.code = path / "code"  # copies of the user's code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state
-        self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
-        self.feed = path / FEED_FOLDER  # versions for servers, unless the recipe names another place
-        self.journals = path / "journals"  # during a run: what each shard did since the newest snapshot
-        self.published: str | None = None  # if all there is of the run is its feed: where that is
+        self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe sets a place
+        self.feed = path / FEED_FOLDER  # versions for servers, unless the recipe sets a place
+        self.journals = path / "journals"  # during a run: updates of each shard since the newest snapshot
+        self.published: str | None = None  # place of the feed, if the run has nothing else
 
     def __str__(self) -> str:
         return self.published or str(self.path)
 
     @property
     def name(self) -> str:
-        """What the run is called: as its folder is, also if only its feed is known."""
+        """Name of the run: the name of its folder, also if only its feed is available."""
         path = self.path.resolve()
         return path.parent.name if path.name == FEED_FOLDER else path.name
 
@@ -83,8 +83,8 @@ class RunFolder:
     def claim(cls, recipe: Recipe, output: str | Path | None = None, *, name: str = "") -> Self:
         """Make the folder of a new run and write its recipe there.
 
-        Default is the first free `runs/<name>-<n>`, with the recipe's name if none is given. A folder that
-        already holds a run, or cannot be made, is a ConfigError. The user's own code is copied there.
+        Default is the first unused `runs/<name>-<n>`; `name` defaults to the recipe's name. A folder that
+        already holds a run or cannot be made raises ConfigError. The user's code is copied into the folder.
         """
         kept_code.check(recipe)
         if output is not None:
@@ -93,7 +93,7 @@ class RunFolder:
                 raise ConfigError(
                     "the output folder already holds a run",
                     where=str(output),
-                    why="its results would be lost",
+                    why="the results of the existing run would be lost",
                     fix=folder.ways_on(),
                 )
             return folder
@@ -122,7 +122,7 @@ class RunFolder:
         return True
 
     def _text(self, recipe: Recipe) -> str:
-        """Return a recipe as YAML; copies of own code are relative to the folder, so that it can be moved."""
+        """Return a recipe as YAML; paths of copied code are relative, so that the folder can be moved."""
         plain, here = recipe.resolved(), f"{self.path.absolute()}/"
         for path, reference in recipe.own_code().items():
             put(plain, path, reference.removeprefix(here))
@@ -134,10 +134,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Return the folder of a run that has finished or left a snapshot; others are a ConfigError.
+        """Return the folder of a run that has finished or left a snapshot; else raise ConfigError.
 
-        A folder that `Trainer.save` wrote is one, too, and so is a feed, here or at a URL: their recipe
-        consists of defaults.
+        A folder written by `Trainer.save` and a feed, local or at a URL, are also accepted; their recipe has
+        default values.
         """
         folder = cls(Path(path))
         if "://" in str(path) or (folder.path.is_dir() and not folder.recipe_file.exists()):
@@ -151,74 +151,74 @@ class RunFolder:
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
         if missing and not (missing == [folder.model] and folder._left_something()):
             raise ConfigError(
-                f"not a run folder: it has no {missing[0].name}",
+                f"not a run folder: {missing[0].name} is missing",
                 where=str(path),
                 fix="give the folder that satrap train printed at its end",
             )
         return folder
 
     def _left_something(self) -> bool:
-        """Return whether there may be snapshots, or a feed."""
+        """Return whether the run may have snapshots or a feed."""
         keys = self.recipe().sections
         inside = self.checkpoints.exists() or self.feed.exists()
         return inside or keys.checkpoint.url is not None or keys.publish.url is not None
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
+        """Read the recipe of the run; for overrides see `satrap.config.load`."""
         if self.published is not None:
             series = Series(self.published)
             missing = missing_texts(series.manifest(series.latest() or 0).settings)
-            known = [f"publish.url={self.published}", f"data.missing={json.dumps(missing)}"]
-            return without_data(self.published, [*known, *overrides])
+            settings = [f"publish.url={self.published}", f"data.missing={json.dumps(missing)}"]
+            return without_data(self.published, [*settings, *overrides])
         if self.model == self.path:
             return without_data(str(self.path), overrides)
         return load(self.recipe_file, overrides)
 
     def knows_rows(self) -> bool:
-        """Return whether its recipe names rows: that of a saved model or of a feed alone does not."""
+        """Return whether its recipe has data; the recipe of a saved model or of a feed alone has none."""
         return self.published is None and self.model != self.path
 
     def snapshots(self, recipe: Recipe) -> str:
-        """Return where the snapshots of its run are: the recipe's place, else in the folder."""
+        """Return the place of the run's snapshots: the recipe's, else in the folder."""
         return self.published or recipe.sections.checkpoint.url or str(self.checkpoints)
 
     def feed_place(self, recipe: Recipe) -> str:
-        """Return where the feed of its run is: the recipe's place, else in the folder."""
+        """Return the place of the run's feed: the recipe's, else in the folder."""
         return recipe.sections.publish.url or str(self.feed)
 
     @property
     def stopped(self) -> str:
-        """Why the run ended, as `metrics.json` says; empty if it does not say."""
+        """The reason for the run's end in `metrics.json`; empty if unknown."""
         try:
             return str(json.loads(self.metrics_file.read_text(encoding="utf-8"))["stopped"])
         except (OSError, ValueError, KeyError):
             return ""
 
     def ways_on(self) -> str:
-        """Return what can be done about the run in the folder, as advice."""
+        """Return advice on how to continue or replace the run in the folder."""
         name = shlex.quote(str(self.path))
-        anew = f"for a new run, choose another --output DIR or remove {name}"
-        key, going_on = LIMITS.get(self.stopped), f"satrap train --output {name} --resume"
+        new_run = f"for a new run, choose another --output DIR or remove {name}"
+        key, resume = LIMITS.get(self.stopped), f"satrap train --output {name} --resume"
         try:
             snapshots = Series(self.snapshots(self.recipe())).latest() is not None
         except SatrapError:
             snapshots = False
         if snapshots and key:
-            return f"to train it on, raise {key}: {going_on} --set {key}=N; {anew}"
+            return f"to train it further, raise {key}: {resume} --set {key}=N; {new_run}"
         if snapshots and self.stopped in ("", "stopped"):
-            return f"to continue it: {going_on}; {anew}"
+            return f"to continue it: {resume}; {new_run}"
         if self.stopped == "patience":
-            anew += ", with a larger training.patience"
+            new_run += ", with a larger training.patience"
         elif key:
-            anew += f", with more {key}, and checkpoint.every_steps for one that can be trained on"
-        return anew
+            new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
+        return new_run
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""
         write_whole(self.metrics_file, json.dumps(finite(values), indent=2) + "\n")
 
     def discard(self) -> None:
-        """Remove what this run wrote, if nothing was measured or saved; other files stay."""
+        """Remove this run's files, if no metrics or model were saved; other files stay."""
         _remove_if_empty(self.checkpoints)
         _remove_if_empty(self.feed)
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
@@ -229,22 +229,22 @@ class RunFolder:
                 _remove_if_empty(folder)
 
     def remove(self) -> None:
-        """Remove what a run wrote; other files stay."""
+        """Remove the files of a run; other files stay."""
         kept_code.discard(self.path)
-        for own in (self.path / name for name in (*OWN, self.placement_file.name)):
-            if own.is_dir():
-                shutil.rmtree(own, ignore_errors=True)
+        for path in (self.path / name for name in (*OWN, self.placement_file.name)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
             else:
-                own.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 LOCK = "lock"
-"""File in an output folder that a process holds while it is at work there."""
+"""File in an output folder that a process locks while it uses the folder."""
 
 
 @contextmanager
 def locked(folder: Path, work: str) -> Iterator[None]:
-    """Make an output folder, or take it up again; no other process may do `work` there, such as "search"."""
+    """Make or reopen an output folder, and lock it for one kind of work, such as "search"."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -255,7 +255,7 @@ def locked(folder: Path, work: str) -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise ConfigError(
-            f"another {work} is at work in the output folder",
+            f"another {work} is using the output folder",
             where=str(folder),
             fix="wait for its end, or choose another --output",
         ) from error

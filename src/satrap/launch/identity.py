@@ -1,4 +1,4 @@
-"""Who a run is to the shards: its identity, and how often its workers were started."""
+"""Identity of a run for the shards, and the generation of its workers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from satrap.launch.folder import write_whole
 
 @dataclass
 class Identity:
-    """The identity of a run and the number of its newest generation of workers, kept in its folder.
+    """The identity of a run and its newest generation of workers, saved in the run folder.
 
-    Shards that outlive a killed launcher still serve its run. They take the resumed run for the same one, and
-    its workers for a newer generation.
+    Shards that outlive a killed launcher still serve its run: a resumed run has the same identity, and its
+    workers have a newer generation.
 
     Args:
-        file: where it is kept.
-        run: other runs have others.
+        file: the file with the identity.
+        run: unique id of the run.
         generation: -1 before the first workers are started.
     """
 
@@ -30,13 +30,13 @@ class Identity:
 
     @classmethod
     def of(cls, file: Path) -> Self:
-        """Return the identity that the file holds, or a new one if there is no file."""
+        """Return the identity in the file, or a new one without a file."""
         if file.exists():
             return cls(file, **json.loads(file.read_text(encoding="utf-8")))
         return cls(file, secrets.token_hex(8))
 
     def next(self) -> int:
-        """Return the number of the next generation, once it is written down."""
+        """Save and return the number of the next generation."""
         self.generation += 1
         plain = {name: value for name, value in asdict(self).items() if name != "file"}
         write_whole(self.file, json.dumps(plain) + "\n")

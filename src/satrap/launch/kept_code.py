@@ -1,4 +1,4 @@
-"""The copies of the user's own code in a run folder: with them a run trains, resumes and scores."""
+"""Copies of the user's code in a run folder, for training, resuming and scoring."""
 
 import json
 import shutil
@@ -10,17 +10,17 @@ from satrap.config import Recipe
 from satrap.config.source import KeyPath
 
 FOLDER = "code"
-"""Folder of the copies in a run folder; code of a second folder is in `code-2`."""
+"""Folder of the copies in a run folder; code from a second source folder is in `code-2`."""
 
 ORIGINS = f"{FOLDER}/origins.json"
-"""Copy -> path and SHA-256 of the file that was copied."""
+"""Copy -> path and SHA-256 of the original file."""
 
 
 def keep(recipe: Recipe, run: Path) -> None:
-    """Copy the files that a recipe names, and the modules beside them that they import, into a run folder.
+    """Copy the code files of a recipe, and the modules they import from the same folder, into a run folder.
 
     Raises:
-        ConfigError: a file is missing or is no Python.
+        ConfigError: a file is missing or is not Python.
         OSError: a copy cannot be written.
     """
     folders: dict[Path, str] = {}
@@ -38,7 +38,7 @@ def keep(recipe: Recipe, run: Path) -> None:
 
 
 def check(recipe: Recipe) -> None:
-    """Raise `ConfigError` if a file of the user's own code is missing or is no Python."""
+    """Raise `ConfigError` if a file of the user's code is missing or is not Python."""
     for path in recipe.own_code():
         for file in _files(recipe, path):
             recipe.located(path, own_code.files, file)
@@ -58,9 +58,9 @@ def discard(run: Path) -> None:
 
 
 def adopt(recipe: Recipe, run: Path) -> Recipe:
-    """Return a recipe that uses the copies instead of the files they were made of.
+    """Return a recipe that uses the copies instead of the original files.
 
-    Errors name these files, unless they have changed: of a run that fails early, no copy is left.
+    Errors name unchanged original files, because a run that fails early leaves no copy.
     """
     copies = {origin["path"]: str((run / copy).absolute()) for copy, origin in _origins(run).items()}
     for original, copy in copies.items():
@@ -77,18 +77,18 @@ def adopt(recipe: Recipe, run: Path) -> Recipe:
 
 
 def changed(run: Path) -> list[str]:
-    """Return a line for each file that is no longer what was copied, or whose copy was changed."""
+    """Return a line for each changed original file or changed copy."""
     lines = []
     for copy, origin in _origins(run).items():
-        original, kept = Path(origin["path"]), run / copy
-        if not kept.is_file() or own_code.digest(kept) != origin["sha256"]:
-            lines.append(f"note: {kept} is not what the run began with")
+        original, ours = Path(origin["path"]), run / copy
+        if not ours.is_file() or own_code.digest(ours) != origin["sha256"]:
+            lines.append(f"note: {ours} has changed since the run began")
         elif original.is_file() and own_code.digest(original) != origin["sha256"]:
-            lines.append(f"note: {original} has changed since; the run uses its copy, {kept}")
+            lines.append(f"note: {original} has changed; the run uses its copy {ours}")
     return lines
 
 
 def _origins(run: Path) -> dict[str, dict[str, str]]:
     file = run / ORIGINS
-    found: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    origins: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return origins

@@ -17,9 +17,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return versions of satrap and what it computes with, system, processor, cores and bytes of memory.
+    """Return versions of satrap and its libraries, system, processor, cores and bytes of memory.
 
-    No names: neither the machine's nor the user's.
+    Names of machine and user are not included.
     """
     return {
         **{name: version(name) for name in ("satrap", "torch", "numpy", "numba")},
@@ -32,7 +32,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def processor(info: Path = CPU_INFO) -> str:
-    """Return the name of the processor, as far as the system tells."""
+    """Return the name of the processor, if the system provides it."""
     try:
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def processor(info: Path = CPU_INFO) -> str:
 class Session(Observer):
     """Appends a line to a file when training starts: step, time (UTC), and the facts above.
 
-    A run that is resumed has several. If the line cannot be written, `notice` gets a warning.
+    A resumed run has several lines. If a line cannot be written, `notice` gets a warning.
     """
 
     def __init__(self, path: Path, *, notice: Callable[[str], None] = lambda _: None) -> None:

@@ -1,7 +1,7 @@
-"""Requests to a run while it trains, and its answers: small files in the run folder.
+"""Requests to a running training, and their answers: small files in the run folder.
 
-Any process that reaches the folder may ask; so it works where the run was started on another machine, too.
-Each file is written whole: under another name, synced, then renamed.
+Any process that can access the folder may send requests, also from another machine. Files are written
+atomically: under another name, synced, then renamed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from satrap.launch.folder import LOCK, locked
 from satrap.train.desk import Desk, Moved, Order
 
 AT_WORK = "at_work"
-"""File that a run holds for those who ask: if they tried `LOCK`, they could keep a run from starting."""
+"""File that a run locks to show that it accepts requests. Clients must not test `LOCK`, which could block a
+starting run."""
 
 LOOK_SECONDS = 0.2
-"""Between two looks for new files."""
+"""Seconds between two checks for new files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user wants of a run: `command` is list, add, drain or balance of shards, or workers.
+    """A user's request to a run: `command` is list, add, drain or balance (shards), or workers.
 
-    `number` is the shard to drain, or how many workers there are to be. `by` is what to balance by, see
+    `number` is the shard to drain, or the new number of workers. `by` is the quantity to balance, see
     `Order`.
     """
 
@@ -46,7 +47,7 @@ class Request:
 
 
 class Mailbox:
-    """The folder of requests, answers and the order that the workers carry out.
+    """The folder of requests, answers and the workers' current order.
 
     Args:
         folder: `requests` in the run folder.
@@ -57,20 +58,20 @@ class Mailbox:
         self._order = folder / "order.json"
         self._looked_at = 0.0
 
-    # -- of who asks
+    # -- for clients
 
     def ask(self, command: str, number: int = -1, by: str = "rows") -> str:
-        """Put a request in; return its id.
+        """Write a request; return its id.
 
         Raises:
-            ConfigError: no run is at work here.
+            ConfigError: no run is active here.
         """
         if not self._at_work():
             raise ConfigError(
-                "no run that could be asked trains in this folder",
+                "no run in this folder accepts requests",
                 where=str(self.folder.parent),
-                why="only satrap train, while it trains with other processes, can start and end them",
-                fix="give the folder of such a run; to change a stopped one, resume it with another "
+                why="only a running satrap train with several processes can start and end processes",
+                fix="give the folder of such a run; to change a stopped run, resume it with another "
                 "cluster.shards or cluster.workers",
             )
         request = Request(secrets.token_hex(4), command, number, by)
@@ -78,31 +79,33 @@ class Mailbox:
         return request.id
 
     def answer(self, request: str) -> dict[str, Any] | None:
-        """Return the answer to a request, None if it has not come yet.
+        """Return the answer to a request; None before it arrives.
 
         Raises:
-            SatrapError: the request was refused, or the run has ended.
+            SatrapError: the request was rejected, or the run has ended.
         """
         file = self.folder / f"{request}.answer.json"
         over = not self._at_work()
         if not file.exists():
             if over:
-                raise ConfigError("the run has ended before it answered", where=str(self.folder.parent))
+                raise ConfigError(
+                    "the run ended before it answered the request", where=str(self.folder.parent)
+                )
             return None
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        answer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         file.unlink()
-        if "error" in found:
-            raise error_of(found["error"])
-        return found
+        if "error" in answer:
+            raise error_of(answer["error"])
+        return answer
 
     def stage(self, request: str) -> str:
-        """Return in words how far a request is that has no answer yet."""
+        """Return the stage of an unanswered request, as text."""
         if (self.folder / f"{request}.ask.json").exists():
-            return "waiting for the run to take the request"
+            return "waiting for the run to read the request"
         order = self.order()
         if order is None or order.id != request:
-            return "the run prepares it: earlier requests end, or a new process starts"
-        return "the workers carry it out after their step: rows are counted, or move"
+            return "the run prepares the request: earlier requests finish, or a new process starts"
+        return "the workers carry out the request after their step: they count or move rows"
 
     def _at_work(self) -> bool:
         try:
@@ -117,13 +120,13 @@ class Mailbox:
             os.close(lock)
         return False
 
-    # -- of the launcher
+    # -- for the launcher
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Take requests from now on; what an earlier launcher left is removed.
+        """Accept requests; remove files of an earlier launcher.
 
-        At the end the folder goes, unless somebody has yet to read an answer.
+        At the end the folder is removed, unless it holds an unread answer.
         """
         with locked(self.folder, "run"), self._held():
             for file in self.folder.glob("*.json"):
@@ -141,14 +144,14 @@ class Mailbox:
     def _held(self) -> Iterator[None]:
         lock = os.open(self.folder / AT_WORK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # who asks lets it go at once
+            fcntl.flock(lock, fcntl.LOCK_EX)  # clients hold it only for a moment
             yield
         finally:
             (self.folder / AT_WORK).unlink(missing_ok=True)
             os.close(lock)
 
     def requests(self) -> Iterator[Request]:
-        """Yield new requests, and remove their files; refuse those that another version has written."""
+        """Yield new requests and remove their files; reject requests written by another version."""
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
@@ -157,9 +160,9 @@ class Mailbox:
             try:
                 request = Request(**json.loads(file.read_text(encoding="utf-8")))
             except (ValueError, TypeError):
-                why = "the command is of another version of satrap than the run"
-                fix = "ask with the version that the run was started with"
-                self.reply(id, ConfigError("the run does not understand the request", why=why, fix=fix))
+                why = "the command and the run have different versions of satrap"
+                fix = "use the version of satrap that started the run"
+                self.reply(id, ConfigError("the run cannot read the request", why=why, fix=fix))
             file.unlink(missing_ok=True)
             if request is not None:
                 yield request
@@ -174,13 +177,13 @@ class Mailbox:
         write_durably(self._order, asdict(order))
 
     def withdraw(self) -> None:
-        """Take the order back, or away once it is carried out."""
+        """Withdraw an order, or remove a completed one."""
         self._order.unlink(missing_ok=True)
 
-    # -- of the workers
+    # -- for the workers
 
     def order(self) -> Order | None:
-        """Return the order, None if there is none."""
+        """Return the current order; None without one."""
         try:
             plain = json.loads(self._order.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -190,14 +193,14 @@ class Mailbox:
 
 
 class FolderDesk(Desk):
-    """The desk of rank 0: orders come from a mailbox, answers go to the launcher."""
+    """The desk of rank 0: reads orders from a mailbox and reports answers to the launcher."""
 
     def __init__(self, mailbox: Mailbox, report: Report) -> None:
         self._mailbox, self._report = mailbox, report
         self._looked_at, self._done = 0.0, ""
 
     def order(self) -> Order | None:
-        """See `Desk.order`; looks at most every `LOOK_SECONDS`."""
+        """See `Desk.order`; checks at most every `LOOK_SECONDS`."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return None
@@ -212,7 +215,7 @@ class FolderDesk(Desk):
 
 
 def write_durably(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all, and so that it survives a power cut."""
+    """Write a file atomically and durably, so that it survives a power failure."""
     partial = path.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(content, file)
@@ -228,12 +231,12 @@ def write_durably(path: Path, content: Mapping[str, Any]) -> None:
 
 @dataclass
 class MapLog:
-    """The shard map of a run and how it came about, kept in its folder, so that a resumed run knows it.
+    """The shard map of a run and its history, saved in the run folder for resumed runs.
 
     Args:
-        file: where it is kept.
-        shards: `cluster.shards` when it was begun: another number in the recipe begins anew.
-        map: the map of now.
+        file: the file of the log.
+        shards: `cluster.shards` at the start of the log; another number in the recipe starts a new log.
+        map: the current map.
         entries: one per move, as plain data.
     """
 
@@ -244,9 +247,9 @@ class MapLog:
 
     @classmethod
     def of(cls, file: Path, shards: int, *, resume: bool) -> MapLog:
-        """Return the log of a run that resumes, if there is one for so many shards, else a new one.
+        """Return the log of a resumed run if its number of shards is unchanged, else a new log.
 
-        The map of a resumed run has an epoch that no earlier one had.
+        The map of a resumed run has a new epoch number.
         """
         if resume and file.exists():
             plain = json.loads(file.read_text(encoding="utf-8"))
@@ -256,7 +259,7 @@ class MapLog:
         return cls(file, shards, ShardMap(shards), [])
 
     def keep(self, map: ShardMap, entry: Mapping[str, Any]) -> None:
-        """Write down a new map, and what was moved for it."""
+        """Save a new map and a record of the move."""
         self.map = map
         self.entries.append({"epoch": map.epoch, "digest": map.digest, **entry})
         write_durably(self.file, {"shards": self.shards, "map": map.to_dict(), "entries": self.entries})

@@ -1,4 +1,4 @@
-"""What a run achieved, or that it was stopped."""
+"""The result of a run, or its interruption."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from satrap.words import quality
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run achieved: the trainer's result, and the metrics of the test rows, if any."""
+    """The result of a run: the trainer's result, and the metrics of the test rows, if any."""
 
     folder: RunFolder
     result: Result
@@ -38,4 +38,4 @@ class Outcome:
 
 
 class InterruptedRunError(SatrapError):
-    """Training was stopped by Ctrl-C; the message says what was saved."""
+    """Training was stopped by Ctrl-C; the message names the saved state."""

@@ -1,4 +1,4 @@
-"""The plan of a recipe: its tables, what its training rows ask of them, and the workers."""
+"""Plans a recipe from its tables, the lookups of its training rows, and its workers."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from satrap.train.blank import SIZE, blank_ticket
 from satrap.words import size
 
 BATCHES = 20
-"""Batches that are read, of all workers together."""
-WITHOUT_NUMBERS = "the network cannot be computed without numbers"
+"""Number of batches to read, over all workers."""
+WITHOUT_NUMBERS = "the network cannot run on fake tensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the user says about rows and workers; None: as the recipe says, or as assumed.
+    """User settings about rows and workers; None: from the recipe, or assumed.
 
     Args:
-        workers: number of workers; default the recipe's, or of a tensor group one.
-        batches: batches to read, of all workers together, default 20; at least one step is counted.
-        run: run folder or checkpoint that knows how many rows the tables have.
-        rows: table -> number of rows, beats `run`.
-        memory: bytes for rows at each worker; default its part of `embedding.memory`, or of the machine's.
+        workers: number of workers; default the recipe's, with each tensor group counted once.
+        batches: batches to read over all workers, default 20; at least one step is counted.
+        run: run folder or checkpoint with the number of rows of each table.
+        rows: table -> number of rows; overrides `run`.
+        memory: bytes for rows per worker; default its part of `embedding.memory` or of the machine's memory.
         bandwidth: bytes/s between workers.
-        latency: seconds of an all-to-all that carries nearly nothing.
-        lookups: rows/s of a worker.
-        updates: rows/s of a worker.
-        measure: measure on this machine what is not given, default False.
+        latency: seconds of a nearly empty all-to-all.
+        lookups: rows/s that a worker looks up.
+        updates: rows/s that a worker updates.
+        measure: measure missing speeds on this machine, default False.
     """
 
     workers: int | None = None
@@ -76,12 +76,12 @@ class Facts:
 def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None] = lambda _: None) -> Plan:
     """Return the best placements for a recipe's tables; reads some batches of its training rows.
 
-    Tables that `cluster.placements` names stay where it says.
+    Tables in `cluster.placements` keep their placement.
 
     Args:
-        recipe: what is to be trained.
-        facts: what is known besides.
-        notice: called with a line of text about something the user should know.
+        recipe: the recipe to train.
+        facts: other settings.
+        notice: called with a line of text for the user.
 
     Raises:
         ConfigError: the rows do not fit, or the recipe has no tables.
@@ -115,20 +115,20 @@ def plan_size(
     samples: float | None = None,
     notice: Callable[[str], None] = lambda _: None,
 ) -> ClusterPlan:
-    """Return what a recipe needs of a cluster once its tables have some number of parameters.
+    """Return a cluster plan for a recipe whose tables have grown to a number of parameters.
 
     Args:
-        recipe: what is to be trained.
-        parameters: of all tables together; they grow in proportion to the rows that are known.
+        recipe: the recipe to train.
+        parameters: number in all tables together; tables grow in proportion to their known rows.
         facts: `batches`, `run` and `rows` are used.
         machines: file of kinds of hosts, see `plan.cluster.read`.
-        hosts: kind -> how many, see `plan_cluster`.
-        budget: most $/h.
-        samples: how many are to be trained.
+        hosts: kind -> number, see `plan_cluster`.
+        budget: maximum cost in $/h.
+        samples: number of samples to train on.
         notice: as in `plan`.
 
     Raises:
-        ConfigError: as `plan_cluster` and `read` do, or the recipe has no tables.
+        ConfigError: see `plan_cluster` and `read`, or the recipe has no tables.
         DataError: no training rows.
         CheckpointError: `facts.run` has no checkpoint.
     """
@@ -144,7 +144,7 @@ def plan_size(
 def counted(
     recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None] = lambda _: None
 ) -> tuple[Workload, torch.nn.Module]:
-    """Return what batches of one worker ask of a recipe's tables, and its network.
+    """Return the lookups that one worker's batches make in a recipe's tables, and its network.
 
     Raises:
         ConfigError, DataError, CheckpointError: see `plan_size`.
@@ -159,7 +159,7 @@ def check_tables(schema: Schema) -> None:
     if not schema.categorical:
         raise ConfigError(
             "the recipe has no categorical features, so there are no tables to plan",
-            why="a plan says where their rows should live, and what they cost",
+            why="a plan computes the placement and cost of rows in tables",
             fix="train without a plan, in one process or with cluster.exchange: collective",
         )
 
@@ -167,7 +167,7 @@ def check_tables(schema: Schema) -> None:
 def _tables(
     recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: FakeTensorMode
 ) -> tuple[list[Table], torch.nn.Module]:
-    """Return the tables, and the network without numbers: it may be larger than this machine."""
+    """Return the tables, and the network on fake tensors, which may be larger than this machine."""
     check_tables(schema)
     machine_code.announce(lambda: notice(machine_code.COMPILING))
     with mode, blaming(WITHOUT_NUMBERS, ConfigError):
@@ -178,12 +178,12 @@ def _tables(
 def _forward_flop(
     recipe: Recipe, model: torch.nn.Module, tables: Sequence[Table], mode: FakeTensorMode
 ) -> float:
-    """Return the floating-point operations of the network for one sample, forward: products of matrices."""
+    """Return the floating-point operations of the forward pass for one sample: matrix products only."""
     schema, size = recipe.schema(), SIZE
     with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
         ticket = blank_ticket(plan)
-        if schema.sequences:  # the lengths of histories count
+        if schema.sequences:  # the cost depends on the lengths of sequences
             ids = Schema((), schema.categorical, salt=schema.salt)
             ticket = plan.ticket(next(iter(_batches(recipe, ids, 1, None))))
             size = ticket.batch.size
@@ -195,11 +195,11 @@ def _forward_flop(
 
 
 def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:
-    """Return which workers hold the rows of each table; if the recipe says auto, as planned.
+    """Return the placement of each table's rows; for `cluster.placement: auto`, the planned one.
 
-    Tables that `cluster.placements` names are placed so. Speeds are assumed, so that equal runs have equal
-    plans. A run that goes on with as many workers keeps its plan, so that its end does not depend on the
-    interruption; otherwise rows are those of the newest snapshot.
+    Tables in `cluster.placements` keep their placement. Speeds are assumed, so that equal runs have equal
+    plans. A run that resumes with the same number of workers keeps its plan, so that its result does not
+    depend on the interruption. Otherwise the numbers of rows come from the newest snapshot.
     """
     cluster = recipe.sections.cluster
     if not recipe.schema().categorical:
@@ -207,27 +207,30 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
     if cluster.placement != "auto":
         return Placement(cluster.placement, cluster.placements)
     file = folder.placement_file
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if kept.get("workers") == recipe.sections.shares and kept.get("placements") == cluster.placements:
-        return Placement("row_wise", kept["tables"], kept["owners"])
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if saved.get("workers") == recipe.sections.shares and saved.get("placements") == cluster.placements:
+        return Placement("row_wise", saved["tables"], saved["owners"])
     snapshots = folder.snapshots(recipe)
-    found = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
-    chosen = found.placements
-    names = {kind: [t for t, own in chosen.items() if own == kind] for kind in sorted(set(chosen.values()))}
-    said = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
-    notice(f"placement of tables (satrap plan says more): {said}")
+    planned = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
+    chosen = planned.placements
+    names = {
+        kind: [t for t, placement in chosen.items() if placement == kind]
+        for kind in sorted(set(chosen.values()))
+    }
+    summary = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
+    notice(f"placement of tables (for details: satrap plan): {summary}")
     plain = {"workers": recipe.sections.shares, "placements": cluster.placements}
-    plain |= {"tables": chosen, "owners": dict(found.cost.owners)}
+    plain |= {"tables": chosen, "owners": dict(planned.cost.owners)}
     write_whole(file, json.dumps(plain, indent=2) + "\n")
-    return Placement("row_wise", chosen, found.cost.owners)
+    return Placement("row_wise", chosen, planned.cost.owners)
 
 
 def _workload(
     recipe: Recipe, schema: Schema, tables: Sequence[Table], workers: int, facts: Facts
 ) -> Workload:
     wire = wire_of(recipe)
-    ids = Schema((), schema.categorical, salt=schema.salt)  # without labels and numbers: nothing else is read
-    found = workload.measure(
+    ids = Schema((), schema.categorical, salt=schema.salt)  # only ids are read
+    load = workload.measure(
         ids,
         tables,
         _batches(recipe, ids, max(workers, facts.batches // workers * workers), facts.workers),
@@ -235,48 +238,48 @@ def _workload(
         forward=CODES[wire.forward],
         backward=CODES[wire.backward],
     )
-    known = {} if facts.run is None else _rows(newest(facts.run))
+    saved = {} if facts.run is None else _rows(newest(facts.run))
     names = {table.name for table in tables}
-    found = found.with_rows({name: count for name, count in known.items() if name in names and count}, "run")
-    return found.with_rows(facts.rows, "given")
+    load = load.with_rows({name: count for name, count in saved.items() if name in names and count}, "run")
+    return load.with_rows(facts.rows, "given")
 
 
 def _within_budgets(
     load: Workload, tables: Sequence[Table], bounds: Mapping[str, str], topology: Topology
 ) -> Workload:
-    """Return the load with no more rows of a table that evicts than its budget, or its share, has room for.
+    """Return the load with the rows of evicting tables capped by their memory budget or share.
 
-    Raises ConfigError for a table that does not evict and has more rows than its own budget has room for.
+    Raises ConfigError for a table without eviction whose rows exceed its own budget.
     """
-    own = {table.name: table.memory for table in tables if table.memory is not None}
-    rest = max(0, int(topology.memory * topology.workers) - sum(own.values()))
-    each = sum(table.row_bytes for table in load.tables if table.name not in own)
-    found = []
+    budgets = {table.name: table.memory for table in tables if table.memory is not None}
+    rest = max(0, int(topology.memory * topology.workers) - sum(budgets.values()))
+    each = sum(table.row_bytes for table in load.tables if table.name not in budgets)
+    tables_within = []
     for table in load.tables:
-        room = own[table.name] // table.row_bytes if table.name in own else rest // each
+        room = budgets[table.name] // table.row_bytes if table.name in budgets else rest // each
         if bounds.get(table.name) == "eviction":
             table = replace(table, rows=min(table.rows, room))
-        elif table.name in own and table.rows > room:
+        elif table.name in budgets and table.rows > room:
             raise ConfigError(
                 f"the {table.rows:,} rows of table {table.name!r} need {size(table.rows * table.row_bytes)}, "
-                f"and it has {size(own[table.name])}",
-                why="it evicts no rows, so a row that does not fit ends the run",
-                fix=f"set tables.{table.name}.memory to more, or tables.{table.name}.eviction",
+                f"but tables.{table.name}.memory is {size(budgets[table.name])}",
+                why="the table evicts no rows, so a row that does not fit ends the run",
+                fix=f"raise tables.{table.name}.memory, or set tables.{table.name}.eviction",
             )
-        found.append(table)
-    return replace(load, tables=tuple(found))
+        tables_within.append(table)
+    return replace(load, tables=tuple(tables_within))
 
 
 def _batches(recipe: Recipe, schema: Schema, count: int, workers: int | None) -> itertools.islice[Batch]:
     train = open_part(recipe, schema, "train")
     assert train is not None
-    if workers is not None and recipe.sections.data.global_batch:  # other workers than the recipe's
+    if workers is not None and recipe.sections.data.global_batch:  # another number than the recipe's
         train = train.with_options(batch_size=max(1, recipe.sections.data.batch_size // workers))
     return itertools.islice(train.batches(), count)
 
 
 def _rows(url: str) -> dict[str, int]:
-    """Return the number of rows of each table in a checkpoint; of one with deltas, all ids are read."""
+    """Return the number of rows of each table in a checkpoint; with deltas, all ids are read."""
     chain = open_chain(url)
     if len(chain.members) == 1:
         return chain.members[0][1].rows()
@@ -294,7 +297,7 @@ def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Fact
     if facts.measure and workers > 1:
         bandwidth, latency = measure.network(workers)
     rates = measure.rates(tables) if facts.measure else {t.dim: assumed(t.dim) for t in tables}
-    given = [facts.bandwidth, facts.latency, facts.lookups, facts.updates]
+    speeds = [facts.bandwidth, facts.latency, facts.lookups, facts.updates]
     bounds = store_of(recipe).bounds(tables)
     kinds = {bounds.get(table.name, "") for table in tables}
     return Topology(
@@ -305,11 +308,11 @@ def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Fact
         {d: Rates(facts.lookups or r.lookups, facts.updates or r.updates) for d, r in rates.items()},
         bounded_by="" if "" in kinds else max(kinds) if len(kinds) == 1 else "admission",
         memory_from=origin,
-        speeds_from=_origin(sum(one is not None for one in given), facts.measure),
+        speeds_from=_origin(sum(speed is not None for speed in speeds), facts.measure),
     )
 
 
 def _origin(given: int, measured: bool) -> str:
-    """Return in words where four speeds come from."""
+    """Return the origin of the four speeds, as text."""
     others = "measured on this machine" if measured else "assumed"
     return {0: others, 4: "as given"}.get(given, f"partly as given, else {others}")

@@ -1,4 +1,4 @@
-"""The file of predictions: columns of the input by their names, those of predictions beside them."""
+"""The file of predictions: the input's columns, matched by name, and the columns of predictions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Types = Sequence[tuple[pa.DataType, str]]
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
-_LEAVE = "leave the column out: --keep names those to write"
+_LEAVE = "leave the column out with --keep, which selects columns"
 _OTHERS = f"predict the files one at a time, or {_LEAVE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns to write: those of the input, with its types and a file that has each, and predictions."""
+    """The columns to write: input columns, with their types and a file for each type, and predictions."""
 
     inputs: Mapping[str, Types]
     predictions: Mapping[str, pa.DataType]
@@ -41,7 +41,7 @@ def output_columns(
     predictions: Mapping[str, pa.DataType],
     wanted: Sequence[str] | None,
 ) -> Columns:
-    """Return the columns to write, in the order in which the files have them first.
+    """Return the columns to write, in order of first occurrence in the files.
 
     Args:
         schemas: name of each input file and its columns.
@@ -51,31 +51,31 @@ def output_columns(
     Raises:
         DataError: a wanted column is in no file, or has the name of one of predictions.
     """
-    found: dict[str, list[tuple[pa.DataType, str]]] = {}
+    columns: dict[str, list[tuple[pa.DataType, str]]] = {}
     for file, schema in schemas:
         for field in schema:
-            types = found.setdefault(field.name, [])
+            types = columns.setdefault(field.name, [])
             if all(kind != field.type for kind, _ in types):
                 types.append((field.type, file))
     for name in wanted or ():
-        if name not in found:
+        if name not in columns:
             raise DataError(
                 f"the input has no column {name!r}",
-                fix=f"{did_you_mean(name, found)}name some of the columns: {', '.join(list(found)[:12])}",
+                fix=f"{did_you_mean(name, columns)}columns: {', '.join(list(columns)[:12])}",
             )
-    chosen = found if wanted is None else {name: found[name] for name in wanted}
+    chosen = columns if wanted is None else {name: columns[name] for name in wanted}
     for name in predictions:
         if name in chosen:
             raise DataError(
                 f"the input already has a column {name!r}",
                 where=chosen[name][0][1],
-                fix=f"rename it in the input, or {_LEAVE}",
+                fix=f"rename the column in the input, or {_LEAVE}",
             )
     return Columns(chosen, predictions)
 
 
 class Writer(ABC):
-    """Writes tables that may lack columns, each column in its place; a context manager."""
+    """Writes tables, which may lack columns, with columns in a fixed order; a context manager."""
 
     def __init__(self, columns: Columns) -> None:
         self.rows, self._columns, self._stack = 0, columns, ExitStack()
@@ -103,23 +103,23 @@ class Writer(ABC):
 
     @abstractmethod
     def _input(self, name: str, column: pa.ChunkedArray | None, rows: int) -> Any:
-        """Return a column as it is written; None: the input lacks it."""
+        """Return a column for writing; `column` is None if the input lacks it."""
 
     @abstractmethod
     def _write(self, table: pa.Table) -> None: ...
 
 
 class ParquetWriter(Writer):
-    """Writes Parquet: each column has one type, which holds the values of all files.
+    """Writes Parquet: each column has one type that can hold the values of all files.
 
-    Raises `DataError` for a column without such a type, or of one that Parquet does not have.
+    Raises `DataError` for a column without such a type, or with a type that Parquet lacks.
     """
 
     def __init__(self, path: Path, columns: Columns) -> None:
         super().__init__(columns)
         self._types = {name: _common(name, types) for name, types in columns.inputs.items()}
         for name, kind in self._types.items():
-            with _naming(name, kind, "Parquet cannot hold it", _OTHERS):
+            with _naming(name, kind, "Parquet does not support this type", _OTHERS):
                 pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([(name, kind)])).close()
         schema = pa.schema([*self._types.items(), *columns.predictions.items()])
         self._file = self._stack.enter_context(pyarrow.parquet.ParquetWriter(path, schema))
@@ -130,7 +130,12 @@ class ParquetWriter(Writer):
             return pa.nulls(rows, kind)
         if column.type == kind:
             return column
-        with _naming(name, column.type, f"not all of its values can be {kind}, as in other files", _OTHERS):
+        with _naming(
+            name,
+            column.type,
+            f"other files have the type {kind}, which cannot hold all values of this column",
+            _OTHERS,
+        ):
             return _plain(column).cast(kind)
 
     def _write(self, table: pa.Table) -> None:
@@ -138,9 +143,9 @@ class ParquetWriter(Writer):
 
 
 class CsvWriter(Writer):
-    """Writes CSV: values as they are in their own file, and nothing for a missing one.
+    """Writes CSV: values as in the input file, and an empty field for a missing value.
 
-    Raises `DataError` for a column of values that are no text, such as lists and bytes that are no UTF-8.
+    Raises `DataError` for a column of values without a text form, such as lists and non-UTF-8 bytes.
     """
 
     def __init__(self, path: Path, columns: Columns) -> None:
@@ -154,7 +159,9 @@ class CsvWriter(Writer):
     def _input(self, name: str, column: pa.ChunkedArray | None, rows: int) -> Any:
         if column is None:
             return pa.nulls(rows)
-        with _naming(name, column.type, "a CSV file cannot hold it", f"--output NAME.parquet, or {_LEAVE}"):
+        with _naming(
+            name, column.type, "CSV does not support this type", f"--output NAME.parquet, or {_LEAVE}"
+        ):
             return _text(_plain(column))
 
     def _write(self, table: pa.Table) -> None:
@@ -163,25 +170,25 @@ class CsvWriter(Writer):
 
 
 def writer_of(path: Path, columns: Columns) -> Writer:
-    """Return the writer of a file that is to end in one of `ENDINGS`."""
+    """Return the writer of a file with one of the `ENDINGS`."""
     return (ParquetWriter if path.name.removesuffix(".partial").endswith(".parquet") else CsvWriter)(
         path, columns
     )
 
 
 def _common(name: str, types: Types) -> pa.DataType:
-    """Return the type that holds the values of some types without a change."""
+    """Return the type that holds the values of all given types unchanged."""
     if len(types) == 1 and not pa.types.is_run_end_encoded(types[0][0]):
         return types[0][0]
     plain = [_plain(pa.chunked_array([], kind)).type for kind, _ in types]
     try:
         if any(map(pa.types.is_decimal, plain)) and any(map(pa.types.is_floating, plain)):
-            raise pa.ArrowTypeError("a decimal is no binary fraction")
+            raise pa.ArrowTypeError("decimals and floats have no common type")
         schemas = [pa.schema([(name, kind)]) for kind in plain]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except pa.ArrowException as error:
         raise DataError(
-            f"column {name!r} has unlike types",
+            f"column {name!r} has incompatible types",
             where=", ".join(f"{kind} in {file}" for kind, file in types[:3]),
             why="a column of a Parquet file has one type",
             fix=f"--output NAME.csv, or {_OTHERS}",
@@ -189,20 +196,20 @@ def _common(name: str, types: Types) -> pa.DataType:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as values one after another: UUIDs as text, no dictionary, no views, no runs."""
+    """Return a column as plain values: UUIDs as text, without dictionary, views or runs."""
     array = as_array(column)
     return as_array(array.dictionary_decode()) if pa.types.is_dictionary(array.type) else array
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Return a column that pyarrow can write as CSV; raise `pyarrow.ArrowException` if there is none."""
+    """Return a column that pyarrow can write as CSV; raise `pyarrow.ArrowException` if this is impossible."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):  # ids of `satrap prepare` become plain numbers
         return _text(as_array(array.storage))
     if is_text(kind) or pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.large_string())
     if pa.types.is_nested(kind) or pa.types.is_interval(kind):
-        raise pa.ArrowTypeError("its values are no texts")
+        raise pa.ArrowTypeError("the values have no text form")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Short real runs that are measured: processor time of each thread and shard, bytes, and speed."""
+"""Short measured runs: CPU time of each thread and shard, bytes, and speed."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from satrap.schema import Schema
 from satrap.train import Observer, Progress, Trainer
 
 EDGE = 12
-"""Steps at both ends of the second pass that are not measured."""
+"""Steps at both ends of the second epoch that are not measured."""
 COUNTED = 8
-"""Batches whose distinct ids are counted."""
+"""Number of batches whose unique ids are counted."""
 SCHEDSTAT = Path("/proc/self/schedstat")
 ROLES = {"MainThread": "main", "satrap-prefetch": "reader", "satrap-client": "exchange"}
-"""Threads by name; names that begin with satrap-exchange are those of the exchange, too."""
+"""Thread name -> role; names that begin with satrap-exchange also belong to the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a measured worker is told, as one line of JSON; `shards` are process ids."""
+    """The task of a measured worker, as one line of JSON; `shards` are process ids."""
 
     recipe: str
     overrides: Sequence[str]
@@ -53,25 +53,26 @@ class Task:
 def probe(
     recipe: str | Path, overrides: Sequence[str], steps: int, *, way: Callable[[str], str] = lambda to: to
 ) -> Measured:
-    """Train some steps with the processes of a recipe, and return what they cost once rows are there.
+    """Train some steps with the processes of a recipe, and return their cost with existing rows.
 
-    The first pass makes the rows and warms up; `steps` of a second pass over the same batches are measured.
+    The first epoch creates the rows and warms up; `steps` of a second epoch over the same batches are
+    measured.
 
     Args:
-        recipe: what is trained.
-        overrides: KEY=VALUE.
-        steps: to measure.
-        way: given HOST:PORT of a shard, returns the address at which workers are to reach it.
+        recipe: the recipe to train.
+        overrides: KEY=VALUE overrides.
+        steps: number of measured steps.
+        way: maps HOST:PORT of a shard to the address that workers use.
 
     Raises:
-        ConfigError: the machine does not tell the processor time of threads, or the recipe is wrong.
-        ExchangeError: a process ended early; its own words are on standard error.
+        ConfigError: the system does not report the CPU time of threads, or the recipe is wrong.
+        ExchangeError: a process ended early; see its standard error.
     """
     if not SCHEDSTAT.exists():
         raise ConfigError(
-            "this system does not tell the processor time of threads",
+            "this system does not report the CPU time of threads",
             why=f"{SCHEDSTAT} is missing",
-            fix="calibrate on Linux, or use the file of another machine",
+            fix="calibrate on Linux, or use a calibration file of another machine",
         )
     loaded = load(recipe, overrides)
     cluster, schema = loaded.sections.cluster, measured(loaded, loaded.schema())
@@ -83,10 +84,12 @@ def probe(
         addresses = tuple(way(_line(server).split()[4]) for server in servers)
         store = _c10d.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         meeting = f"127.0.0.1:{store.port}" if cluster.workers > 1 else ""
-        own = Assignment("", schema.to_dict(), 0, cluster.workers, meeting, addresses, run=uuid.uuid4().hex)
+        template = Assignment(
+            "", schema.to_dict(), 0, cluster.workers, meeting, addresses, run=uuid.uuid4().hex
+        )
         workers = [_start(stack, "satrap.launch.probe") for _ in range(cluster.workers)]
         for rank, worker in enumerate(workers):
-            assignment = asdict(replace(own, rank=rank))
+            assignment = asdict(replace(template, rank=rank))
             task = Task(str(recipe), list(overrides), steps, assignment, [server.pid for server in servers])
             assert worker.stdin is not None
             worker.stdin.write(json.dumps(asdict(task)) + "\n")
@@ -95,7 +98,7 @@ def probe(
 
 
 _c10d: Any = dist
-"""Parts of `torch.distributed` that its type annotations leave out."""
+"""`torch.distributed` without type checks, for parts without annotations."""
 
 
 def _start(stack: ExitStack, module: str, *arguments: str) -> subprocess.Popen[str]:
@@ -110,7 +113,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise ExchangeError("a process that was measured has ended", fix="its own words are above")
+        raise ExchangeError("a measured process has ended", fix="see its output above")
     return line
 
 
@@ -118,20 +121,20 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 class _Repeated:
-    """The first batches of a data set, the same in each pass; of fewer, some again."""
+    """The first full batches of a data set, equal in each epoch; a short data set is repeated."""
 
     def __init__(self, data: Any, count: int) -> None:
         self._data, self._count = data, count
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
         """Yield full batches."""
-        passes = (self._data.batches(0) for _ in itertools.count())
-        full = (batch for one in passes for batch in one if batch.size == self._data.batch_size)
+        epochs = (self._data.batches(0) for _ in itertools.count())
+        full = (batch for batches in epochs for batch in batches if batch.size == self._data.batch_size)
         return itertools.islice(full, self._count)
 
 
 class _Window(Observer):
-    """Takes what the kernel and the exchange have counted, at two steps."""
+    """Reads the counters of the kernel and of the exchange at two steps."""
 
     def __init__(self, trainer: Trainer, start: int, stop: int, shards: Sequence[int]) -> None:
         self._trainer, self._at, self._shards = trainer, (start, stop), shards
@@ -158,18 +161,18 @@ class _Window(Observer):
 
 
 def _threads() -> dict[str, float]:
-    """Return the processor seconds of this process by role, see `measured.PIECES`."""
+    """Return the CPU seconds of this process by role, see `measured.PIECES`."""
     names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
-    found = dict.fromkeys(("reader", "main", "exchange", "other"), 0.0)
+    seconds = dict.fromkeys(("reader", "main", "exchange", "other"), 0.0)
     for task in Path("/proc/self/task").iterdir():
         name = names.get(task.name, "")
         role = "exchange" if name.startswith("satrap-exchange") else ROLES.get(name, "other")
-        found[role] += _cpu([task])
-    return found
+        seconds[role] += _cpu([task])
+    return seconds
 
 
 def _cpu(tasks: Iterable[Path]) -> float:
-    """Return the processor seconds of threads, without those that have ended."""
+    """Return the CPU seconds of threads; ended threads do not count."""
     nanoseconds = 0
     for task in tasks:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -185,19 +188,19 @@ def _machine() -> float:
 
 
 def work(task: Task) -> Measured:
-    """Train two passes; return what the middle of the second has cost."""
-    recipe, told = load(task.recipe, task.overrides), dict(task.assignment)
-    told["shards"] = tuple(told["shards"])
-    assignment, passes = Assignment(**told), task.steps + 2 * EDGE
+    """Train two epochs; return the cost of the middle of the second."""
+    recipe, values = load(task.recipe, task.overrides), dict(task.assignment)
+    values["shards"] = tuple(values["shards"])
+    assignment, count = Assignment(**values), task.steps + 2 * EDGE
     schema, sections = Schema.from_dict(assignment.schema), recipe.sections
     site = Site() if sections.cluster.exchange == "local" else connect(recipe, assignment)
     share = site.workers.data
     data = open_part(recipe, schema, "train", worker=share.rank, workers=share.size)
     with closing(make_trainer(recipe, schema, site)) as trainer:
-        window = _Window(trainer, passes + EDGE, passes + EDGE + task.steps, task.shards)
-        batches = _Repeated(data, passes)
+        window = _Window(trainer, count + EDGE, count + EDGE + task.steps, task.shards)
+        batches = _Repeated(data, count)
         trainer.fit(batches, epochs=2, observers=[window])
-        rows, values = _distinct(schema, trainer, itertools.islice(batches.batches(), COUNTED))
+        unique_rows, unique_values = _distinct(schema, trainer, itertools.islice(batches.batches(), COUNTED))
         dense = sum(4.0 * p.numel() for p in trainer.model.parameters())
     before, after = window.seen
     used = {name: (after[name] - before[name]) / task.steps for name in before}
@@ -211,28 +214,28 @@ def work(task: Task) -> Measured:
             sections.cluster.exchange
         ],
         samples=sections.data.batch_size,
-        rows=rows,
-        values=values,
+        rows=unique_rows,
+        values=unique_values,
         dense=dense,
         **used,
     )
 
 
 def _distinct(schema: Schema, trainer: Trainer, batches: Iterable[Batch]) -> tuple[float, float]:
-    """Return the mean number of distinct ids of a batch, and of the numbers in their rows."""
+    """Return the mean number of unique ids of a batch, and of numbers in their rows."""
     groups = trainer.exchange.groups
-    plan, found = EmbeddingPlan(schema, groups), []
+    plan, counts = EmbeddingPlan(schema, groups), []
     for batch in batches:
         requests = plan.ticket(batch).requests
-        found.append([(len(r.ids), len(r.ids) * groups[r.group].dim) for r in requests])
-    rows, values = np.array(found).sum(1).mean(0)
+        counts.append([(len(r.ids), len(r.ids) * groups[r.group].dim) for r in requests])
+    rows, values = np.array(counts).sum(1).mean(0)
     return float(rows), float(values)
 
 
 def main() -> None:
-    """Read a task, do it, and print what it has cost."""
+    """Read a task, run it, and print its cost."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # other output must not mix with the answer
     task = Task(**json.loads(sys.stdin.readline()))
     threading.Thread(target=end_with_launcher, daemon=True).start()
     print(json.dumps(asdict(work(task))), file=out, flush=True)

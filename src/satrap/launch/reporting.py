@@ -1,4 +1,4 @@
-"""What a report says of a run: read from its folder, and scored with its model."""
+"""The data of a report: files of the run folder, and scores of the run's model."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Told = Callable[[str], object]
 
 
 def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> RunReport:
-    """Return what is known of a run; what cannot be had is left out, and the report says why.
+    """Return the data of a report; the report names missing parts and the reasons.
 
     Args:
-        path: the run folder, also of a run that goes on, was stopped or was killed.
-        score: score the validation rows, else the test rows, with the trained model. Default: yes.
-        notice: called with a line of text before something that takes time.
+        path: the run folder, also of a running, stopped or killed run.
+        score: score the validation rows, else the test rows, with the trained model. Default: True.
+        notice: called with a line of text before slow work.
 
     Raises:
-        ConfigError: the folder holds no run.
+        ConfigError: the folder is not a run folder.
     """
     folder = RunFolder(Path(path))
     if not folder.recipe_file.exists():
         raise ConfigError(
-            f"not a run folder: it has no {folder.recipe_file.name}",
+            f"not a run folder: {folder.recipe_file.name} is missing",
             where=path,
             fix="give the folder that satrap train printed at its end",
         )
     missing: list[str] = []
     history = read_lines(folder.history_file)
-    found = curves(history)
-    if "loss" not in found:
-        missing.append("Figures of steps: metrics.jsonl has none; it gets a line every 50 steps.")
+    series = curves(history)
+    if "loss" not in series:
+        missing.append("Figures of steps are missing: metrics.jsonl has none; it gets a line every 50 steps.")
     if not score:
         missing.append("No rows were scored (--quick), so ROC, calibration and gain by feature are left out.")
     return RunReport(
@@ -57,7 +57,7 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
         recipe_text=folder.recipe_file.read_text(encoding="utf-8"),
         sessions=read_lines(folder.sessions_file),
         metrics=_metrics(folder, missing.append) or _so_far(history),
-        curves=found,
+        curves=series,
         tables=_tables(folder, missing.append),
         scores=_scores(folder, missing.append, notice) if score else None,
         missing=missing,
@@ -66,27 +66,27 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
 
 def _metrics(folder: RunFolder, missing: Told) -> dict[str, Any]:
     try:
-        found = json.loads(folder.metrics_file.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
+        metrics = json.loads(folder.metrics_file.read_text(encoding="utf-8"))
+        return metrics if isinstance(metrics, dict) else {}
     except (OSError, ValueError):
         missing(
-            "There are no final metrics: the run has not ended, or was killed; the newest ones are shown."
+            "Final metrics are missing: the run has not ended, or was killed; the newest metrics are shown."
         )
         return {}
 
 
 def _so_far(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `metrics.json` would say of a run that has not ended, by its newest lines."""
+    """Return the content of `metrics.json` for a run that has not ended, from its newest lines."""
     lines = {str(line.get("event")): line for line in history}
     step, validation = lines.get("step", {}), lines.get("validation", {})
-    found = {
+    metrics = {
         key: step[key] for key in ("samples", "samples_per_second", "refused") if step.get(key) is not None
     }
     if "stage_seconds" in step:
-        found["traffic"] = {"stage_seconds": step["stage_seconds"]}
+        metrics["traffic"] = {"stage_seconds": step["stage_seconds"]}
     if validation:
-        found["validation"] = {k: v for k, v in validation.items() if k not in RESERVED}
-    return found
+        metrics["validation"] = {k: v for k, v in validation.items() if k not in RESERVED}
+    return metrics
 
 
 def _tables(folder: RunFolder, missing: Told) -> dict[str, TableSize]:
@@ -100,7 +100,7 @@ def _tables(folder: RunFolder, missing: Told) -> dict[str, TableSize]:
     whole = [manifest for manifest in manifests.values() if manifest.delta is None]
     chosen = manifests.get(MODEL_FOLDER) or (whole[-1] if whole else None)
     if chosen is None:
-        missing("Sizes of tables are unknown: there is no full snapshot.")
+        missing("Sizes of tables are unknown: the run has no full snapshot.")
         return {}
     return _sizes(chosen)
 
@@ -120,7 +120,7 @@ def _sizes(manifest: Manifest) -> dict[str, TableSize]:
 
 
 def _scores(folder: RunFolder, missing: Told, notice: Told) -> Scores | None:
-    """Return what a scoring pass finds, or None if it is impossible."""
+    """Return the results of scoring, or None if scoring is impossible."""
     try:
         recipe = folder.recipe()
         with closing(load_predictor(folder, recipe)) as predictor:
@@ -128,11 +128,11 @@ def _scores(folder: RunFolder, missing: Told, notice: Told) -> Scores | None:
                 data = open_part(recipe, predictor.schema, part)
                 if data is not None:
                     notice(f"{folder}: scoring the {part} rows")
-                    found = scores(predictor, data, part)
-                    if not found.labels:
+                    scored = scores(predictor, data, part)
+                    if not scored.labels:
                         missing("ROC and calibration are left out: no label is binary.")
-                    return found
-        missing("The recipe names no validation or test rows, so nothing was scored.")
+                    return scored
+        missing("The recipe has no validation or test rows, so no rows were scored.")
     except (CheckpointError, ConfigError, DataError, StoreError) as error:
         missing(f"ROC, calibration and gain by feature are left out: {error.what}.")
     return None

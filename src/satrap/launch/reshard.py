@@ -18,9 +18,9 @@ from satrap.store.buckets import runs_of
 def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
     """Rewrite every checkpoint in a folder for a number of shards, each in one step; return name -> rows.
 
-    A run can resume with any number of shards anyway: each reads the files that hold its buckets. After this,
-    each shard finds its rows in its own files. Memory is bounded. If a checkpoint is damaged or cannot be
-    written, this raises CheckpointError, and earlier ones are done.
+    Resuming does not need this, because each shard reads the files that hold its buckets. Afterwards, each
+    shard's rows are in its own files. Memory is bounded. A checkpoint that is damaged or cannot be written
+    raises CheckpointError; earlier ones are already rewritten.
     """
     shard_map, done = ShardMap(shards), {}
     for name, place in find(url).items():
@@ -36,13 +36,13 @@ def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) ->
         for shard, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
             name = f"table-{number:03d}.shard-{shard:04d}.arrow"
             entry = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in group))
-            [own] = runs_of(shard_map.buckets(shard))
-            files[name] = of_buckets(entry, own)
+            [buckets] = runs_of(shard_map.buckets(shard))
+            files[name] = of_buckets(entry, buckets)
     return files
 
 
 def _pieces(storage: Storage, old: Manifest, table: str, shard_map: ShardMap) -> Iterator[tuple[int, Chunk]]:
-    """Yield (shard, rows); rows are in order of their buckets, so each shard comes up once."""
+    """Yield (shard, rows); rows are in bucket order, so each shard occurs once."""
     for _, chunk in read_chunks(storage, old, table):
         shards = shard_map.owners[bucket_of(table, chunk.ids)]
         for shard in np.unique(shards).tolist():

@@ -26,12 +26,12 @@ from satrap.words import counted
 Handler = Callable[[int, FrameType | None], Any]
 
 KEPT = 2
-"""Snapshots kept if the recipe does not say."""
+"""Default number of snapshots to keep."""
 PUBLISH_SECONDS = 5.0
-"""Between two versions of a feed if the recipe does not say."""
+"""Default seconds between two versions of a feed."""
 
 COMPLETE = ("epochs", "steps", "patience")
-"""Why a run ended that has nothing left to do."""
+"""Reasons for the end of a complete run."""
 
 SPREADS = (
     "mesh",
@@ -46,7 +46,7 @@ SPREADS = (
     "offload",
     "compile",
 )
-"""Keys of `dense` that say where and in which order the network computes, but not what."""
+"""Keys of `dense` that affect the place and order of computation, but not the result."""
 
 MAY_CHANGE = (
     ("training", "epochs"),
@@ -64,7 +64,7 @@ MAY_CHANGE = (
 
 
 def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
-    """Return where a run's snapshots and its feed go: as the recipe says, else into the run folder."""
+    """Return the settings of a run's snapshots and feed; default place is the run folder."""
     keys = recipe.sections.checkpoint
     return Checkpointing(
         folder.snapshots(recipe),
@@ -95,31 +95,31 @@ def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:
     """Raise `ConfigError` if a new run would mix its snapshots with the snapshots of another run."""
     if (step := Series(plan.url).latest()) is not None:
         raise ConfigError(
-            f"checkpoint.url already holds snapshots of a run, the newest of step {step:,}",
+            f"checkpoint.url already holds snapshots of another run, the newest of step {step:,}",
             where=f"{recipe.source.where(('checkpoint', 'url'))}: {plan.url}",
-            why="two runs would be mixed",
-            fix="go on with that run: --resume; or choose another place",
+            why="snapshots of two runs would be mixed",
+            fix="continue that run with --resume, or set checkpoint.url to another place",
         )
 
 
 def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[RunFolder, Recipe]:
     """Return the folder and the recipe of the run to resume; by default the newest `runs/<name>-<n>`.
 
-    Raises ConfigError if there is nothing to resume, or the given recipe is not the run's.
+    Raises ConfigError if there is nothing to resume, or `recipe` differs from the run's recipe.
     """
     path = Path(output) if output is not None else _newest(name or (recipe.name if recipe else ""))
     folder = RunFolder(path)
     if not folder.recipe_file.exists():
         elsewhere = recipe and recipe.sections.checkpoint.url
         if recipe is None or not elsewhere or not Series(elsewhere).steps():
-            raise nothing_to_resume(f"there is no run in {path}")
+            raise nothing_to_resume(f"no run in {path}")
         folder = RunFolder.claim(recipe, path)
-        return folder, kept_code.adopt(recipe, path)  # another machine: the snapshots are all it needs
-    kept = load(folder.recipe_file)
-    chosen = kept if recipe is None else as_asked(kept_code.adopt(recipe, path), folder)
-    _check_same(kept, chosen)
-    more = chosen.sections.data.stream is not None  # there may be, by now
-    if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved() and not more:
+        return folder, kept_code.adopt(recipe, path)  # on another machine, the snapshots are sufficient
+    original = load(folder.recipe_file)
+    chosen = original if recipe is None else as_asked(kept_code.adopt(recipe, path), folder)
+    _check_same(original, chosen)
+    more = chosen.sections.data.stream is not None  # new events may have arrived
+    if folder.stopped in COMPLETE and chosen.resolved() == original.resolved() and not more:
         raise nothing_to_resume(f"the run in {path} is complete", folder.ways_on())
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot", folder.ways_on())
@@ -128,9 +128,9 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
 
 
 def begun(recipe: Recipe, output: str) -> bool | None:
-    """Return whether the run of a recipe in a folder left a snapshot; None: it is complete.
+    """Return whether the run of a recipe in a folder left a snapshot; None if the run is complete.
 
-    What a run that died before its first snapshot left in the folder is removed.
+    Files of a run that died before its first snapshot are removed.
     """
     folder = RunFolder(Path(output))
     if complete(recipe, folder):
@@ -146,21 +146,21 @@ def begun(recipe: Recipe, output: str) -> bool | None:
 
 
 def complete(recipe: Recipe, folder: RunFolder) -> bool:
-    """Return whether the run in a folder has nothing left to do by a recipe."""
+    """Return whether the run in a folder is complete for a recipe."""
     if folder.stopped not in COMPLETE or not folder.recipe_file.exists():
         return False
-    kept, asked = load(folder.recipe_file).resolved(), without_leftovers(recipe)
-    return as_asked(kept_code.adopt(asked, folder.path), folder).resolved() == kept
+    original, wanted = load(folder.recipe_file).resolved(), without_leftovers(recipe)
+    return as_asked(kept_code.adopt(wanted, folder.path), folder).resolved() == original
 
 
 def nothing_to_resume(
-    where: str, fix: str = "train without --resume, or name the folder of the run: --output DIR"
+    where: str, fix: str = "train without --resume, or give the folder of the run: --output DIR"
 ) -> ConfigError:
-    """Return the error for a run without anything to resume."""
+    """Return the error for a run that cannot be resumed."""
     return ConfigError(
         "there is nothing to resume",
         where=where,
-        why="a fresh start would not be the run that was asked for",
+        why="resume was requested, and a new run would give another result",
         fix=fix,
     )
 
@@ -168,7 +168,7 @@ def nothing_to_resume(
 def _newest(name: str) -> Path:
     runs = [p for p in Path(RUNS).glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
     if not name or not runs:
-        raise nothing_to_resume(f"there is no run {RUNS}/{name or '<name>'}-<n>")
+        raise nothing_to_resume(f"no run {RUNS}/{name or '<name>'}-<n>")
     return max(runs, key=lambda p: int(p.name.rsplit("-", 1)[1]))
 
 
@@ -176,25 +176,25 @@ def _check_same(kept: Recipe, given: Recipe) -> None:
     path = _difference(kept.resolved(), given.resolved())
     if path is not None:
         raise ConfigError(
-            f"the recipe is not the run's: {'.'.join(path)} differs",
+            f"the recipe differs from the run's recipe in {'.'.join(path)}",
             where=given.source.where(path),
-            why="going on would not give the result of one run",
-            fix=f"omit the recipe, or start a new run with it; the run's is {kept.source.file}",
+            why="the result would mix two recipes",
+            fix=f"omit the recipe, or start a new run with it; the run's recipe is {kept.source.file}",
         )
 
 
 def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-    """Return the path of the first value that differs although it must not."""
+    """Return the path of the first value that differs but must not."""
     if path in MAY_CHANGE or a == b:
         return None
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
         return path
-    found = (_difference(a.get(k), b.get(k), (*path, str(k))) for k in sorted(a.keys() | b.keys(), key=str))
-    return next((place for place in found if place is not None), None)
+    places = (_difference(a.get(k), b.get(k), (*path, str(k))) for k in sorted(a.keys() | b.keys(), key=str))
+    return next((place for place in places if place is not None), None)
 
 
 def trained_schema(plan: Checkpointing) -> Schema:
-    """Return the schema, with its statistics, of the snapshot from which a run goes on."""
+    """Return the schema, with its statistics, of the snapshot from which a run resumes."""
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
@@ -203,23 +203,23 @@ def trained_schema(plan: Checkpointing) -> Schema:
 
 
 def resuming(plan: Checkpointing) -> str:
-    """Return a line that says from where a run goes on."""
+    """Return a line about the snapshot from which a run resumes."""
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
     with reading_settings(series.place(step)):
         settings = series.manifest(step).settings
         run, others = settings["run"], settings["peers"] if settings["mode"] == "async" else ()
-        samples = sum(one["progress"]["samples"] for one in (run, *others))
+        samples = sum(worker["progress"]["samples"] for worker in (run, *others))
         evaluations = len(run["history"])
         return (
-            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {counted(samples, 'sample')}, "
+            f"resuming after step {step:,}, in epoch {run['epoch'] + 1:,}: {counted(samples, 'sample')}, "
             f"{counted(evaluations, 'evaluation')}; snapshot: {series.place(step)}"
         )
 
 
 def rewind(history: History, plan: Checkpointing) -> None:
-    """Remove from `metrics.jsonl` what happened after the snapshot from which the run resumes."""
+    """Remove the lines of `metrics.jsonl` after the snapshot from which the run resumes."""
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
@@ -230,7 +230,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
         try:
             entry = json.loads(line)
         except ValueError:
-            break  # the line that was being written when the run died
+            break  # an incomplete line: the run died while writing it
         validations += entry["event"] == "validation"
         if validations > validated or entry["event"] == "test" or entry["step"] > step:
             break
@@ -244,7 +244,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
 def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[Mapping[int, Any]]:
     """Set signal handlers and yield the previous ones; only the main thread may set them."""
     main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, one) for number, one in handlers.items()} if main else {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()} if main else {}
     try:
         yield before
     finally:
@@ -254,11 +254,11 @@ def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[Mapping[int, An
 
 @contextmanager
 def stop_at_signals() -> Iterator[Callable[[Trainer], None]]:
-    """Let SIGTERM and Ctrl-C ask the run to save and end; yield the function that sets its trainer.
+    """Make SIGTERM and Ctrl-C save and end the run; yield the function that sets its trainer.
 
-    They take effect after the step, or during an evaluation. Python would raise KeyboardInterrupt at any
-    moment, even where a library swallows it or holds a lock: then the run would continue or hang. A second
-    signal of the same kind ends the run at once.
+    Signals take effect after the current step, or during an evaluation. By default, Python raises
+    KeyboardInterrupt at any moment, even where a library swallows it or holds a lock, so that the run would
+    continue or hang. A second signal of the same kind ends the run at once.
     """
     trainers: list[Trainer] = []
     terminated = False

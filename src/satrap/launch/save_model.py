@@ -1,4 +1,4 @@
-"""Saves the trained model of a run in its folder or, if that cannot be written, elsewhere."""
+"""Saves the trained model of a run in its folder or, if the folder is not writable, elsewhere."""
 
 import shlex
 import shutil
@@ -13,30 +13,30 @@ from satrap.train import Trainer
 
 
 def save_model(trainer: Trainer, folder: RunFolder) -> None:
-    """Save the model of a run, in the system's temporary folder if the run folder cannot be written.
+    """Save the model of a run, or save it in the system's temporary folder if the run folder is not writable.
 
-    Then it raises CheckpointError, which says where the result is and how to restore it.
+    The second case raises a CheckpointError with the place of the model and how to restore it.
     """
-    kept, error = trainer.state.save(_places(folder))
+    place, error = trainer.state.save(_places(folder))
     if error is None:
         return
-    if not kept:
+    if not place:
         raise _lost(trainer, folder, error) from error
     target = shlex.quote(str(folder.model))
     raise CheckpointError(
         "the trained model could not be saved in the run folder",
         where=str(folder.model),
-        why=f"it was kept in another place: {kept}",
-        fix=f"make room, then: mkdir -p {target} && cp -r {shlex.quote(kept)}/. {target}",
+        why=f"the model was saved in another place: {place}",
+        fix=f"free space, then: mkdir -p {target} && cp -r {shlex.quote(place)}/. {target}",
     ) from error
 
 
 def _places(folder: RunFolder) -> Iterator[str]:
     yield str(folder.model)
-    with suppress(OSError):  # no temporary folder: no other place
+    with suppress(OSError):  # without a temporary folder there is no other place
         spare = Path(tempfile.mkdtemp(prefix="satrap-"))
         yield str(spare / "model")
-        shutil.rmtree(spare, ignore_errors=True)  # only if that cannot be written either
+        shutil.rmtree(spare, ignore_errors=True)  # reached only if this folder is not writable either
 
 
 def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> CheckpointError:
@@ -48,8 +48,12 @@ def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> Checkp
     return CheckpointError(
         f"the trained model could not be saved: {error.what}",
         where=f"{folder.model}, and the temporary folder",
-        why="training has ended, and its result is in no file"
+        why="training has ended, and its result is not saved"
         + ("" if step is None else f" after the snapshot of step {step:,}"),
-        fix="make room, then "
-        + ("train again" if step is None else f"go on from that: satrap train --resume --output {folder}"),
+        fix="free space, then "
+        + (
+            "train again"
+            if step is None
+            else f"continue from the snapshot: satrap train --resume --output {folder}"
+        ),
     )

@@ -1,4 +1,4 @@
-"""The scoring pass behind a report: ROC, calibration, and what each feature is worth, in bounded memory."""
+"""Scores for a report: ROC, calibration and feature importance, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from satrap.train.predictor import Data, Predictor, Rows
 from satrap.words import quality
 
 SAMPLED_ROWS = 20_000
-"""Rows on which features are permuted."""
+"""Number of rows on which features are permuted."""
 PIECE_ROWS = 4096
-"""Rows of them that are scored at a time."""
+"""Number of these rows scored at a time."""
 
 
 def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLED_ROWS) -> Scores:
-    """Score all rows of a part of the data once, and a sample of them once more for each column.
+    """Score all rows of a part of the data once, and a sample of the rows again for each column.
 
     Args:
         predictor: the trained model.
         data: the rows, with labels.
-        part: what they are, "validation" or "test".
-        sampled: most rows on which features are permuted, drawn uniformly from all rows.
+        part: "validation" or "test".
+        sampled: maximum number of rows with permuted features, drawn uniformly from all rows.
 
     Raises:
         DataError: the rows cannot be read, or there are none.
@@ -42,7 +42,7 @@ def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLE
         sample.add(batch)
         _add(curves, schema, batch, predictions)
     rows = sample.rows()
-    labels = {name: _of(one) for name, one in curves.items()}
+    labels = {name: _of(curve) for name, curve in curves.items()}
     if rows is None:
         return Scores(part, 0)
     base, permuted = gains(predictor, rows)
@@ -51,28 +51,28 @@ def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLE
 
 
 def groups(schema: Schema) -> dict[str, tuple[str, ...]]:
-    """Return name -> the features that are made from one column, or from the same several ones.
+    """Return name -> features made from the same column, or from the same set of columns.
 
-    The name is that of the feature that is called like the column, else of the first one.
+    The name is the column's name if a feature has it, else the name of the first feature.
     """
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_columns: dict[tuple[str, ...], list[str]] = {}
     for name, feature in schema.features.items():
         cross = feature.cross if isinstance(feature, Categorical) else None
-        found.setdefault(cross or (feature.column or name,), []).append(name)
+        by_columns.setdefault(cross or (feature.column or name,), []).append(name)
     return {
         columns[0] if columns[0] in features else features[0]: tuple(features)
-        for columns, features in found.items()
+        for columns, features in by_columns.items()
     }
 
 
 def gains(
     predictor: Predictor, rows: Batch, *, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return the metrics of some rows, and for each of `groups` those with its values in random order.
+    """Return the metrics of some rows, and for each of `groups` the metrics with its values in random order.
 
-    The difference says how much the model relies on a column beside the others: permutation importance,
-    Breiman, "Random Forests", Machine Learning 2001, section 10. All features get the same order of rows: a
-    feature that keeps its values would tell the model those of another feature of the same column.
+    The difference shows how much the model relies on a column in addition to the others: permutation
+    importance, Breiman, "Random Forests", Machine Learning 2001, section 10. All features of a group get the
+    same order of rows, because an unpermuted feature would reveal the values of the column.
     """
     order = np.random.default_rng(seed).permutation(rows.size)
 
@@ -93,7 +93,7 @@ def gains(
 def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> Batch:
     """Return the rows with the values of one feature in another order.
 
-    Of a feature of a sequence, events exchange their values, so that histories keep their lengths.
+    For a sequence feature, values are permuted among events, so that sequences keep their lengths.
     """
     if feature in rows.events:
         return replace(rows, events={**rows.events, feature: _exchanged(rows.events[feature])})
@@ -119,19 +119,21 @@ def _add(curves: Mapping[str, ScoreCurves], schema: Schema, batch: Batch, predic
     column = 0
     for index, label in enumerate(schema.labels):
         if label.name in curves:
-            known = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
+            labelled = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
             curves[label.name].add(
-                np.ascontiguousarray(predictions[known, column], np.float32),
-                batch.labels[known, index] == 1,
-                weights[known],
+                np.ascontiguousarray(predictions[labelled, column], np.float32),
+                batch.labels[labelled, index] == 1,
+                weights[labelled],
             )
         column += label.outputs
 
 
 def _of(curves: ScoreCurves) -> LabelCurves:
-    found = curves.calibration()
+    calibration = curves.calibration()
     return LabelCurves(
         auc=curves.auc()[0],
         roc=[(float(x), float(y)) for x, y in zip(*curves.roc(), strict=True)],
-        calibration=[(float(x), float(y)) for x, y in zip(found.predicted, found.observed, strict=True)],
+        calibration=[
+            (float(x), float(y)) for x, y in zip(calibration.predicted, calibration.observed, strict=True)
+        ],
     )

@@ -1,4 +1,4 @@
-"""Scores of a trained model: metrics of files, and predictions from files to a file, in bounded memory."""
+"""Scoring with a trained model, in bounded memory: metrics of files, and files of predictions."""
 
 import os
 from collections import deque
@@ -35,27 +35,27 @@ SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),
     *("tables.*.memory", "tables.*.eviction"),
 )
-"""Keys of a recipe that can be overridden when its trained model is used: they do not change the model."""
+"""Recipe keys that can be overridden for a trained model, because they do not change the model."""
 
 TellShares = Callable[[Mapping[str, float]], object]
 
 
 def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of a run, with overrides; a key that changes the model is a ConfigError."""
+    """Return the recipe of a run with overrides; raise ConfigError for a key that would change the model."""
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if not any(fnmatchcase(key, known) or fnmatchcase(key, f"{known}.*") for known in SCORING_KEYS):
+        if not any(fnmatchcase(key, allowed) or fnmatchcase(key, f"{allowed}.*") for allowed in SCORING_KEYS):
             raise ConfigError(
-                f"{key} of a trained model cannot be set", fix=f"set one of {', '.join(SCORING_KEYS)}"
+                f"{key} cannot be changed for a trained model", fix=f"set one of {', '.join(SCORING_KEYS)}"
             )
     return folder.recipe(overrides)
 
 
 def model_place(folder: RunFolder, recipe: Recipe, step: int | None = None) -> str:
-    """Return where the trained model of a run is, or its newest snapshot if it has not ended.
+    """Return the place of a run's trained model, or of its newest snapshot if it has not ended.
 
-    Before its first snapshot that is the newest version of its feed, if it has one. With `step`, it is the
-    snapshot or the version of the feed of that step; `ConfigError` if there is none.
+    Before its first snapshot, it is the newest version of its feed, if any. With `step`, it is the snapshot
+    or the feed's version of this step, or `ConfigError` is raised.
     """
     if step is not None:
         return _of_step(folder, recipe, step)
@@ -71,22 +71,24 @@ def model_place(folder: RunFolder, recipe: Recipe, step: int | None = None) -> s
 def _of_step(folder: RunFolder, recipe: Recipe, step: int) -> str:
     every = [Series(folder.snapshots(recipe)), Series(folder.feed_place(recipe))]
     steps = [series.steps() for series in every]
-    for series, there in zip(every, steps, strict=True):
-        if step in there:
+    for series, available in zip(every, steps, strict=True):
+        if step in available:
             return series.place(step)
-    known = ", ".join(str(one) for one in sorted({*steps[0], *steps[1]})[-8:])
+    newest_steps = ", ".join(str(number) for number in sorted({*steps[0], *steps[1]})[-8:])
     raise ConfigError(
-        f"there is no snapshot or version of step {step:,}",
+        f"the run has no snapshot or version of step {step:,}",
         where=str(folder),
-        fix=f"the newest there are: {known}" if known else "leave --step out: the run has only its model",
+        fix=f"newest steps: {newest_steps}"
+        if newest_steps
+        else "omit --step, because the run has only its model",
     )
 
 
 def load_predictor(folder: RunFolder, recipe: Recipe, place: str | None = None) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    `place` names another snapshot. Rows are kept as the recipe says: within `embedding.memory` and the
-    tables' own, and in `embedding.tier`. If they do not fit, raises ConfigError.
+    `place` selects another snapshot. Rows are in memory, within `embedding.memory` and the memory of single
+    tables, and in `embedding.tier`. Rows that do not fit raise ConfigError.
     """
     store = _to_score(store_of(recipe))
     return _loaded(folder, recipe, place, LocalExchange, store, stateless=store.tier is None)
@@ -100,10 +102,10 @@ def load_served(
     *,
     empty: bool = False,
 ) -> Predictor:
-    """Do what `load_predictor` does for a server, for the rows of an exchange, see `predictor_for`.
+    """Return a predictor as `load_predictor`, but for a server; for `exchange` see `predictor_for`.
 
-    Rows are kept within `serving.memory` and in `serving.tier`, if the recipe says so. `empty`: the exchange
-    has none of them.
+    Rows are within `serving.memory` and in `serving.tier`, if the recipe sets them. `empty`: the exchange
+    holds no rows.
     """
     keys = recipe.sections.serving
     if empty:
@@ -115,17 +117,17 @@ def load_served(
         tier = None if keys.tier is None else Tier(**keys.tier.model_dump())
         eviction = None if tier is None else Eviction("lfu")  # see benchmarks/serving: 1.7 points better
         store = replace(_to_score(store_of(recipe)), memory=keys.memory, tier=tier, eviction=eviction)
-        own = {name: replace(one, memory=None, eviction="store") for name, one in store.tables.items()}
-        store = replace(store, tables=own)
+        tables = {name: replace(table, memory=None, eviction="store") for name, table in store.tables.items()}
+        store = replace(store, tables=tables)
     return _loaded(folder, recipe, place, exchange, store, stateless=True)
 
 
 def _to_score(store: StoreConfig) -> StoreConfig:
-    """Return the settings of a store from which no row may be lost."""
+    """Return store settings under which no row is lost."""
     if store.tier is not None:
         return store
-    own = {name: replace(table, eviction=None) for name, table in store.tables.items()}
-    return replace(store, eviction=None, tables=own)
+    tables = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+    return replace(store, eviction=None, tables=tables)
 
 
 def _loaded(
@@ -161,17 +163,18 @@ def _no_room(folder: RunFolder, why: str) -> ConfigError:
         "the rows of the trained model do not fit",
         where=str(folder.model),
         why=why,
-        fix="give more: --set embedding.memory=SIZE, --set 'embedding.tier={path: FOLDER, size: SIZE}'",
+        fix="raise the limits: --set embedding.memory=SIZE, or --set "
+        "'embedding.tier={path: FOLDER, size: SIZE}'",
     )
 
 
 def unseen(predictor: Predictor) -> dict[str, float]:
-    """Return, by table, the share of requested ids that had no row.
+    """Return the share of requested ids without a row, by table.
 
-    Ids count once per batch. An id has no row if training never met it, did not admit it, or evicted it.
+    An id counts once per batch. It has no row if training never saw it, did not admit it, or evicted it.
     """
-    found = predictor.statistics()
-    return {table: found.unseen[table] / ids for table, ids in found.peeked.items() if ids}
+    statistics = predictor.statistics()
+    return {table: statistics.unseen[table] / ids for table, ids in statistics.peeked.items() if ids}
 
 
 def evaluate(
@@ -186,16 +189,16 @@ def evaluate(
     """Return the metrics of a trained model; call `shares` with the share of unseen ids by table.
 
     The sources are files with labels, relative to the current folder; default the recipe's test rows, else
-    its validation rows. Overrides are `key=value` texts for keys of `SCORING_KEYS`. `notice` is called with a
-    line of text that says which rows are scored, and with a warning if the model was trained on some of them.
-    For `step` see `model_place`.
+    its validation rows. Overrides are `key=value` strings for keys of `SCORING_KEYS`. `notice` is called with
+    a line about the scored rows, and with a warning if the model was trained on some of them. For `step` see
+    `model_place`.
     """
     recipe = scoring_recipe(folder, overrides)
     with closing(load_predictor(folder, recipe, model_place(folder, recipe, step))) as predictor:
         rows = _rows(recipe, predictor.schema, sources, notice)
         if rows is None:
             raise ConfigError(
-                "no recipe names test or validation rows",
+                "the run's recipe has no test or validation rows",
                 where=str(folder),
                 fix="give the rows: --input FILE",
             )
@@ -208,7 +211,7 @@ def evaluate(
 def _rows(
     recipe: Recipe, schema: Schema, sources: Sequence[str], notice: Callable[[str], object]
 ) -> Dataset | None:
-    """Return the rows to evaluate, None if the recipe names none, and say which they are."""
+    """Return the rows to evaluate, None if the recipe has none, and print their files."""
     keys = recipe.sections.data
     if sources:
         notice(f"scoring all rows of {', '.join(sources)}")
@@ -223,16 +226,16 @@ def _rows(
 
 
 def _warn_of_training_rows(recipe: Recipe, sources: Sequence[str], notice: Callable[[str], object]) -> None:
-    given = {os.path.realpath(file.path) for file in find_files(sources)}
+    inputs = {os.path.realpath(file.path) for file in find_files(sources)}
     try:
         train = find_files([recipe.locate(source) for source in recipe.sections.data.train or ()])
-    except DataError:  # there are none, or a run folder is often used where its training files are not
+    except DataError:  # there are no training files, or they are on another machine
         return
-    if same := [file.name for file in train if os.path.realpath(file.path) in given]:
+    if same := [file.name for file in train if os.path.realpath(file.path) in inputs]:
         notice(
             f"warning: the model was trained on rows of {', '.join(same)}\n"
-            "  why it matters: metrics of rows that a model has seen are too good\n"
-            "  what to do: give other files, or run satrap evaluate without --input for the test rows"
+            "  why it matters: metrics on training rows are too optimistic\n"
+            "  what to do: use other files, or run satrap evaluate without --input for the test rows"
         )
 
 
@@ -248,17 +251,17 @@ def predict(
 ) -> int:
     """Score files with a trained model; return the number of rows.
 
-    The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and, beside them,
-    `<label>_probability` of a binary label, `<label>_probability_<class>` for each class of a multiclass one
-    and `<label>_prediction` of a regression label. It appears under its name only when it is complete.
+    The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and the predictions:
+    `<label>_probability` for a binary label, `<label>_probability_<class>` per class for a multiclass label,
+    and `<label>_prediction` for a regression label. It appears under its name only when it is complete.
 
     Args:
-        folder: of the run.
-        sources: files, relative to the current folder; they need no labels.
+        folder: the run folder.
+        sources: files, relative to the current folder; labels are not needed.
         output: the file to write.
         overrides: as for `evaluate`.
-        columns: which of the input's columns to write, in this order; default all. One that a file lacks is
-            empty in its rows.
+        columns: the input's columns to write, in this order; default all. Missing columns of a file are
+            empty.
         shares: as for `evaluate`.
         step: see `model_place`.
     """
@@ -288,11 +291,11 @@ def predict(
 
 
 def checked_output(output: Path, endings: tuple[str, ...]) -> Path:
-    """Return a file to be written; raise `ConfigError` if it is there, or its name has no such ending."""
+    """Return the path of a new file; raise `ConfigError` if it exists or does not end in one of `endings`."""
     if not output.name.endswith(endings):
         raise ConfigError(
-            f"cannot tell the format of the output {output.name!r}",
-            fix=f"end its name in {', '.join(endings)}",
+            f"the format of the output {output.name!r} is unknown",
+            fix=f"use a name that ends in one of {', '.join(endings)}",
         )
     if output.exists():
         raise ConfigError(
@@ -300,7 +303,7 @@ def checked_output(output: Path, endings: tuple[str, ...]) -> Path:
         )
     if not output.parent.is_dir():
         raise ConfigError(
-            "the folder of the output does not exist", where=str(output.parent), fix="create it first"
+            "the folder of the output does not exist", where=str(output.parent), fix="create the folder first"
         )
     return output
 
@@ -308,7 +311,7 @@ def checked_output(output: Path, endings: tuple[str, ...]) -> Path:
 def scored_tables(
     predictor: Predictor, rows: Dataset, columns: Sequence[str]
 ) -> Iterator[tuple[pa.Table, Predictions]]:
-    """Yield the columns of the input, where a file has them, and the predictions, in the order of the data.
+    """Yield the available columns of the input and the predictions, in the order of the data.
 
     The predictor reads a few batches ahead.
     """

@@ -1,4 +1,4 @@
-"""Decides about requests to the shards of a run: one after another, each carried out, refused or given up."""
+"""Decides about requests to the shards of a run: one at a time, each carried out, rejected or given up."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ from satrap.launchers.launcher import Stop
 from satrap.train.desk import MEASURES, Measure, Moved, Order
 
 READY_SECONDS = 120.0
-"""Seconds for servers to start: a busy machine may need long to import their packages."""
+"""Seconds for servers to start; imports may take long on a busy machine."""
 
 Roles = dict[str, RoleState]
 
 
 def obstacles(recipe: Recipe) -> tuple[str, str]:
-    """Return why no rows can move in a run, and why no shard can be started or ended; empty: they can."""
+    """Return the reasons why rows cannot move, and why shards cannot be started or ended; empty: allowed."""
     sections = recipe.sections
     cluster, mesh = sections.cluster, sections.dense.mesh
     moves = {
-        "it has no shard servers (cluster.exchange: servers)": cluster.exchange != "servers",
-        "its embedding workers keep connections of their own to the shards": cluster.embedding_workers > 0,
-        "the workers of `training.mode: async` never wait for each other": sections.training.mode == "async",
+        "the run has no shard servers (cluster.exchange: servers)": cluster.exchange != "servers",
+        "embedding workers have their own connections to the shards": cluster.embedding_workers > 0,
+        "workers in training.mode: async never wait for each other": sections.training.mode == "async",
         "several processes share the lookups of a batch (dense.mesh)": mesh.tensor * mesh.pipeline > 1,
-        "its shards keep rows on a disk (embedding.tier)": sections.embedding.tier is not None,
+        "the shards keep rows on disk (embedding.tier)": sections.embedding.tier is not None,
     }
     starts = {
-        "it did not start its shards (cluster.addresses)": bool(cluster.addresses),
+        "the run did not start its shards (cluster.addresses)": bool(cluster.addresses),
     }
     first = (next((why for why, holds in each.items() if holds), "") for each in (moves, starts))
     return next(first), next(first)
 
 
 class ShardRequests:
-    """Requests of users about the shards, and the map that follows from them.
+    """Users' requests about the shards, and the resulting shard map.
 
-    A shard that is to join is started and stays aside until it is ready; then the workers get their order. A
-    shard that has left is stopped. If the workers have to start again meanwhile, the request is given up, and
-    the map stays as it was: they load a snapshot, and shards read whatever is theirs.
+    A joining shard is started and stays aside until it is ready; then the workers receive an order. A drained
+    shard is stopped. If the workers must restart during a request, the request is given up and the map stays
+    unchanged: workers load a snapshot, and shards read their own rows.
 
     Args:
         map: which shard owns which bucket.
-        fixed: why no rows can move, if they cannot.
-        foreign: why no shard can be started or ended, if none can.
+        fixed: the reason why rows cannot move; empty: they can.
+        foreign: the reason why shards cannot be started or ended; empty: they can.
 
     Attributes:
-        map: of the arguments, later the newest.
+        map: the current map.
     """
 
     def __init__(self, map: ShardMap, *, fixed: str = "", foreign: str = "") -> None:
         self.map, self._fixed, self._foreign = map, fixed, foreign
         self._waiting: deque[Request] = deque()
         self._now: Request | None = None
-        self._joining = ""  # name of the role that is to join
-        self._until: float | None = None  # when it must be ready; None: the workers have their order
+        self._joining = ""  # name of the joining role
+        self._until: float | None = None  # its start deadline; None: the workers have the order
         self._epoch = map.epoch
 
     def ask(self, request: Request) -> list[Action]:
-        """Take a request; refuse it if it cannot be carried out."""
+        """Accept a request, or reject it if it cannot be carried out."""
         if (error := self._refused(request)) is not None:
             return [Reply(request.id, error)]
         self._waiting.append(request)
@@ -81,21 +81,23 @@ class ShardRequests:
     def _refused(self, request: Request) -> ConfigError | None:
         why = self._fixed or (self._foreign if request.command in ("add", "drain") else "")
         if why:
-            what = f"the shards of this run cannot be asked to {request.command}"
+            what = f"the shards of this run do not support the request {request.command}"
             return ConfigError(what, why=why, fix="resume the run with another cluster.shards")
         if request.command not in ("list", "add", "drain", "balance"):
-            return ConfigError(f"there is no request {request.command!r} to shards")
+            return ConfigError(f"unknown request {request.command!r} to shards")
         if request.by not in (MEASURES if request.command == "balance" else MEASURES[:1]):
             what = f"shards {request.command}: rows cannot move by {request.by!r}"
             return ConfigError(what, fix=f"balance by one of {', '.join(MEASURES)}")
         members = self.map.members
         if request.command != "drain" or (request.number in members and len(members) > 1):
             return None
-        known = f"the shards are {', '.join(map(str, members))}"
+        members_text = f"the shards are {', '.join(map(str, members))}"
         what = (
-            f"there is no shard {request.number}" if request.number not in members else "the last shard stays"
+            f"unknown shard {request.number}"
+            if request.number not in members
+            else "the last shard cannot be drained"
         )
-        return ConfigError(what, why=known, fix="name one with satrap shards list")
+        return ConfigError(what, why=members_text, fix="see satrap shards list for the numbers")
 
     @property
     def busy(self) -> bool:
@@ -103,14 +105,14 @@ class ShardRequests:
         return self._now is not None
 
     def decide(self, now: float, roles: Roles) -> list[Action]:
-        """Take the time in seconds while workers train: begin a request, or look whether a shard is up."""
+        """Start a request, or check a joining shard; called while workers train, with the time in seconds."""
         if self._now is None:
             return self._begin(self._waiting.popleft(), now, roles) if self._waiting else []
         if self._until is None:
             return []
         role = roles[self._joining]
         if role.ready and role.code is None:
-            role.aside, self._until = False, None  # from now on it counts as any other shard
+            role.aside, self._until = False, None  # it is now a regular shard
             return self._order({int(role.name.rpartition(" ")[2]): role.address})
         if role.code is not None or now > self._until:
             ending = role.ending if role.code is not None else f"was not ready after {READY_SECONDS:g} s"
@@ -118,7 +120,7 @@ class ShardRequests:
         return []
 
     def _begin(self, request: Request, now: float, roles: Roles) -> list[Action]:
-        if (error := self._refused(request)) is not None:  # an earlier one may have changed the map
+        if (error := self._refused(request)) is not None:  # an earlier request may have changed the map
             return [Reply(request.id, error)]
         self._now = request
         if request.command != "add":
@@ -129,14 +131,14 @@ class ShardRequests:
         return [MakeShardRoom(number)]
 
     def has_room(self, error: SatrapError | None, roles: Roles) -> list[Action]:
-        """Take why the shard that is to join has no room, None if it has."""
+        """Receive the error if the joining shard has no resources, else None."""
         if error is not None:
             request, self._now, self._until = self._now, None, None
             assert request is not None
             return [Reply(request.id, error)]
         roles[self._joining] = RoleState(self._joining)
         roles[self._joining].aside = True
-        return [Say(f"[{self._joining}] is started and will join"), StartServer(self._joining, fresh=True)]
+        return [Say(f"[{self._joining}] is starting and will join"), StartServer(self._joining, fresh=True)]
 
     def _order(self, join: dict[int, str]) -> list[Action]:
         request = self._now
@@ -147,7 +149,7 @@ class ShardRequests:
         return [GiveOrder(Order(request.id, leave, join, self._epoch, survey, by))]
 
     def answered(self, moved: Moved, roles: Roles) -> list[Action]:
-        """Take what the workers say has become of their order."""
+        """Receive the workers' result of an order."""
         request = self._now
         if request is None or request.id != moved.id:
             return []
@@ -159,21 +161,23 @@ class ShardRequests:
         before, self.map = self.map.epoch, moved.map
         self._epoch = max(self._epoch, moved.map.epoch)
         if request.command == "drain":
-            left = roles[f"shard {request.number}"]
-            left.aside = True
-            actions.append(StopRole(left.name, Stop.RELEASE))
-        about, said = _about(request, moved), _said(request, moved)
-        answer = {"said": said, **about, **self._listed(moved, roles)}
-        kept = [KeepMap(self.map, about)] if self.map.epoch > before else []
-        return [*actions, *kept, Say(said), *self._end(None, roles, answer)]
+            drained = roles[f"shard {request.number}"]
+            drained.aside = True
+            actions.append(StopRole(drained.name, Stop.RELEASE))
+        about, text = _about(request, moved), _said(request, moved)
+        answer = {"said": text, **about, **self._listed(moved, roles)}
+        saves = [KeepMap(self.map, about)] if self.map.epoch > before else []
+        return [*actions, *saves, Say(text), *self._end(None, roles, answer)]
 
     def _stopped_halfway(self, request: Request, moved: Moved) -> list[Action]:
-        """Keep the map of what was moved before something went wrong; shards that have rows by it stay."""
+        """Save the map of the completed moves before a failure; shards that own rows in this map stay."""
         self._epoch = max(self._epoch, moved.map.epoch)
         if moved.map.epoch == self.map.epoch:
             return []
         self.map, about = moved.map, _about(request, moved)
-        what = f"shards {request.command} stopped after {moved.carried:,} rows; balance goes on from there"
+        what = (
+            f"shards {request.command} stopped after {moved.carried:,} rows; satrap shards balance resumes it"
+        )
         return [KeepMap(self.map, about), Say(what)]
 
     def _listed(self, moved: Moved, roles: Roles) -> dict[str, Any]:
@@ -197,7 +201,7 @@ class ShardRequests:
     def _end(
         self, error: SatrapError | None, roles: Roles, answer: dict[str, Any] | None = None
     ) -> list[Action]:
-        """Answer the request; after an error, stop the shard that was to join, unless it has rows already."""
+        """Answer the request; after an error, stop the joining shard unless it already owns rows."""
         request, self._now, self._until = self._now, None, None
         assert request is not None
         actions: list[Action] = []
@@ -209,9 +213,11 @@ class ShardRequests:
         return [*actions, Reply(request.id, error or answer or {})]
 
     def give_up(self, why: str, roles: Roles, *, final: bool = False) -> list[Action]:
-        """Give up the request that is being carried out; if `final`, those that wait as well."""
+        """Give up the current request; if `final`, also give up waiting requests."""
         actions: list[Action] = []
-        error = ExchangeError(f"not all rows were moved: {why}", fix="ask again, if the run goes on")
+        error = ExchangeError(
+            f"not all rows were moved: {why}", fix="repeat the request if the run continues"
+        )
         if self._now is not None:
             actions = [GiveOrder(None), *self._end(error, roles)]
         while final and self._waiting:
@@ -222,8 +228,9 @@ class ShardRequests:
 def _said(request: Request, moved: Moved) -> str:
     if not moved.pauses:
         return (
-            f"shards {request.command}: nothing to gain, moving whole buckets would hardly make the "
-            f"{request.by} of shards more even"
+            f"shards {request.command}: no rows moved, because moving whole buckets would hardly balance the "
+            f""
+            f"{request.by} of the shards better"
         )
     times = "once" if moved.pauses == 1 else f"{moved.pauses} times"
     return (
@@ -234,7 +241,7 @@ def _said(request: Request, moved: Moved) -> str:
 
 
 def _about(request: Request, moved: Moved) -> dict[str, Any]:
-    """Return what was moved, as plain data."""
+    """Return a record of the move, as plain data."""
     return {
         "command": request.command,
         "rows": moved.carried,

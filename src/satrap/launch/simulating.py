@@ -1,4 +1,4 @@
-"""A simulation of a recipe, by the costs that a machine was calibrated for."""
+"""Simulation of a recipe with calibrated costs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from satrap.plan.simulate.report import AS_ASKED, Simulated, what_if
 from satrap.plan.simulate.setup import Setup
 
 WORKER_STEPS = 20_000
-"""Steps of all workers that are simulated by default, at least `FEWEST` and at most `MOST` of each."""
+"""Default number of simulated steps over all workers; each worker takes `FEWEST` to `MOST` steps."""
 FEWEST, MOST = 20, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be simulated of a recipe.
+    """Settings of a simulation.
 
     Args:
-        spread: each process has a host of its own; default all are on one.
-        cores: of a host, default those of the calibrated machine.
+        spread: each process has its own host; default all are on one host.
+        cores: cores of a host, default as on the calibrated machine.
         bandwidth: bytes/s of a host, default 1.25e9.
-        latency: seconds that a message is under way besides what was calibrated, default 0.
-        steps: of each worker, default 20 to 200, so that all workers have about 20,000.
+        latency: network seconds per message in addition to the calibrated latency, default 0.
+        steps: steps of each worker, default 20 to 200, so that all workers together take about 20,000.
         what_if: also simulate other modes, a straggler, a hot and a lost shard, other traffic, other sizes.
-        hours: of a run with deaths, default none.
-        mean_hours: between two deaths of a process, default 1000.
-        snapshot_every: seconds, default 600.
-        snapshot_pause: seconds, default 0.
-        restart: seconds, default 60.
-        seed: of random numbers, default 1.
+        hours: hours of a simulated run with failures, default none.
+        mean_hours: mean hours between two failures of a process, default 1000.
+        snapshot_every: seconds between snapshots, default 600.
+        snapshot_pause: seconds that a snapshot stops the workers, default 0.
+        restart: seconds of a restart, default 60.
+        seed: seed of random numbers, default 1.
     """
 
     spread: bool = False
@@ -65,11 +65,12 @@ def simulate_recipe(
     """Simulate a recipe; reads some batches of its training rows, and trains nothing.
 
     Args:
-        recipe: what would be trained, and by how many processes.
-        calibration: of this recipe or one with the same model, see `satrap.launch.calibration`.
-        question: what is to be known.
+        recipe: the recipe, with its processes.
+        calibration: calibration of this recipe or of one with the same model, see
+            `satrap.launch.calibration`.
+        question: settings of the simulation.
         facts: `batches` is used.
-        notice: called with a line of text about something the user should know.
+        notice: called with a line of text for the user.
 
     Raises:
         ConfigError: the recipe has embedding workers, loaders or a mesh that divides the network.
@@ -79,14 +80,14 @@ def simulate_recipe(
     if calibration.disturbed > DISTURBED:
         notice(
             f"warning: other programs used {calibration.disturbed:.1f} cores during the calibration\n"
-            "  why it matters: waiting times, and so predictions, are too long\n"
+            "  why it matters: waiting times and predicted times are too long\n"
             "  what to do: calibrate again on an idle machine"
         )
     setup, sent, received = _setup(recipe, costs, question, facts, notice)
     setups = {AS_ASKED: setup} | (what_if(setup) if question.what_if else {})
     outcomes = {}
-    for name, one in setups.items():
-        outcomes[name] = simulate(one, costs.work(one, sent=sent, received=received))
+    for name, case in setups.items():
+        outcomes[name] = simulate(case, costs.work(case, sent=sent, received=received))
     survived = None
     if question.hours is not None:
         deaths = Deaths(
@@ -106,12 +107,12 @@ def simulate_recipe(
 def _setup(
     recipe: Recipe, costs: Costs, question: Question, facts: Facts, notice: Callable[[str], None]
 ) -> tuple[Setup, float, float]:
-    """Return what is to be simulated, and the bytes of a step from and to a worker."""
+    """Return the setup of the simulation, and the bytes per step from and to a worker."""
     sections = recipe.sections
     cluster, training = sections.cluster, sections.training
     if cluster.embedding_workers or cluster.loaders or sections.shares != cluster.workers:
         raise ConfigError(
-            "embedding workers, loaders and divided networks cannot be simulated yet",
+            "simulation does not support embedding workers, loaders and sharded networks yet",
             where=recipe.source.file,
             fix="simulate without them: --set cluster.embedding_workers=0 --set cluster.loaders=0",
         )

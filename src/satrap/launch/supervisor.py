@@ -1,4 +1,4 @@
-"""Decides what to do when roles of a run start, report, end or fail; others carry it out."""
+"""Decides about the roles of a run when they start, report, end or fail; `cluster` acts on it."""
 
 from collections.abc import Iterable
 
@@ -26,42 +26,42 @@ from satrap.launch.worker_requests import WorkerRequests
 from satrap.launchers.launcher import Logged, Stop
 
 LOADER_RESTARTS = 3
-"""How often dead loaders are restarted in a run; they hold nothing that could be lost."""
+"""Maximum number of loader restarts in a run; a loader has no state to lose."""
 
 SETTLE_SECONDS = 0.5
-"""Seconds after the first death: others follow within them, and show which role caused it."""
+"""Seconds to wait after the first death, in which dependent roles fail and reveal the cause."""
 
 SERVERS = ("shard", "loader", "embedding worker")
-"""Kinds of roles that others connect to, in the order in which they are started."""
+"""Kinds of roles that other roles connect to, in starting order."""
 
 
 _CONSEQUENCES = {
-    "shard": "the rows it held are lost, and the run with them",
-    "embedding worker": "the workers it served get no more rows, and what it had not pushed is lost",
-    "loader": "the workers it read for get no more batches",
-    "worker": "the others cannot go on alone",
+    "shard": "the rows on this shard are lost, so the run cannot continue",
+    "embedding worker": "its workers get no more rows, and updates not yet pushed are lost",
+    "loader": "its workers get no more batches",
+    "worker": "the other workers cannot continue without this worker",
 }
 
 
 class Supervisor:
     """Decides about the roles of one run: shards, loaders, embedding workers and workers, in this order.
 
-    It is a state machine: `heard` and `decide` take what has happened, and return the actions to take, in
-    order. It knows no process, clock or file. Servers are started kind by kind; each kind waits until the
-    kinds before it are ready. A name is "shard 0" or "embedding worker 1".
+    This is a state machine: `heard` and `decide` take events and return actions, in order. It does not access
+    processes, clocks or files. Servers start kind by kind; each kind waits until the previous kinds are
+    ready. A name is "shard 0" or "embedding worker 1".
 
-    - With a journal, a shard that is killed is restarted; all others wait.
-    - Without one, or when a worker or embedding worker dies, all workers restart as a new generation, from
-      the newest snapshot if the run takes any; surviving servers stay. Both count as restarts.
-    - If a server comes back at another address, on another node of a cluster, all workers restart, too.
-    - Shards that ran before are not supervised; if one is lost, all workers restart as above.
+    - With a journal, a killed shard is restarted, and all other roles wait.
+    - Without a journal, or when a worker or embedding worker dies, all workers restart as a new generation,
+    from the newest snapshot if the run takes any; surviving servers stay. Both count as restarts.
+    - If a server comes back at another address, on another node of a cluster, all workers also restart.
+    - Shards that the run did not start are not supervised; if one is lost, all workers restart as above.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
-    - Before the workers start, any shard or loader that is killed is started again, as often as later.
-    - Any other early end ends the run. The error names the role that died first, or gave a reason.
-    - If the user wants another number of workers, all save and end, and so many start from there.
+    - Before the workers start, every killed shard or loader is restarted, within the same limits.
+    - Any other early end ends the run. The error names the first role that died or reported a reason.
+    - If the user requests another number of workers, all save and end, and the new number resumes.
 
-    `restarts` counts restarts of shards, or of all workers together, `repeated` roughly the steps done again
-    because of them. `trained` is what rank 0 has achieved, None before that.
+    `restarts` counts restarts of shards and of all workers together; `repeated` is roughly the number of
+    steps repeated because of them. `trained` is the result of rank 0, None before its end.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Supervisor:
         numbers = (shards, range(keys.loaders), range(keys.embedding_workers))
         self._stages = list(zip(SERVERS, numbers, strict=True))
         self._roles: dict[str, RoleState] = {}
-        self._errors: dict[str, SatrapError] = {}  # in the order received: the first is the likelier cause
+        self._errors: dict[str, SatrapError] = {}  # in order of arrival; the first is the likeliest cause
         self._generation, self._step, self._loader_restarts, self._interrupts = -1, 0, 0, 0
-        self._ready_until: float | None = None  # None: servers have been started since the last time
+        self._ready_until: float | None = None  # None: to be set after the next start of servers
         self._settle_until: float | None = None
         self._stop_until: float | None = None
-        self._setback: SatrapError | None = None  # why all workers must restart, once all have ended
+        self._setback: SatrapError | None = None  # reason for a restart of all workers
         self._starting = True  # until the workers start
-        self._origin: int | None = None  # the step of the snapshot from which they do
+        self._origin: int | None = None  # the step of the snapshot from which they start
         self.restarts, self.repeated, self.finished = 0, 0, False
         self.trained: Trained | None = None
 
@@ -96,19 +96,19 @@ class Supervisor:
 
     @property
     def gone(self) -> list[str]:
-        """Names of the shards that have ended and are not to come back: they have left, or never joined."""
+        """Names of ended shards that will not come back: drained shards and shards that never joined."""
         return [name for name, role in self._roles.items() if role.aside and role.code is not None]
 
     def asked(self, request: Request) -> list[Action]:
-        """Take a request of a user that concerns the shards, or the number of workers."""
+        """Receive a user's request about the shards or the number of workers."""
         return (self._workers if request.command == "workers" else self._requests).ask(request)
 
     def has_room(self, error: SatrapError | None) -> list[Action]:
-        """Take why so many workers as somebody wants could not train, None if they could."""
+        """Receive the error if the requested number of workers cannot train, else None."""
         return self._workers.has_room(error, _running(self._all("worker")))
 
     def shard_has_room(self, error: SatrapError | None) -> list[Action]:
-        """Take why one more shard, which is to join, has no room, None if it has."""
+        """Receive the error if the joining shard has no resources, else None."""
         return self._requests.has_room(error, self._roles)
 
     def _all(self, *kinds: str) -> list[RoleState]:
@@ -116,7 +116,7 @@ class Supervisor:
         return [role for kind in kinds for role in roles if role.kind == kind]
 
     def heard(self, name: str, event: Event) -> list[Action]:
-        """Take an event of a role."""
+        """Receive an event of a role."""
         self._roles[name].heard(event)
         match event:
             case Logged(line):
@@ -133,13 +133,13 @@ class Supervisor:
                 self._step = progress.step
                 self._workers.stepped()
             case Finished() if self._workers.stopping:
-                return []  # others go on
+                return []  # new workers continue
             case RowsMoved(moved):
                 return self._requests.answered(moved, self._roles)
         return [Tell(event)] if isinstance(event, TrainingEvent) else []
 
     def decide(self, now: float, interrupts: int = 0) -> list[Action]:
-        """Take the time in seconds, and how often the user asked the run to stop; call this often."""
+        """Return the next actions. Call this often, with the time in seconds and the number of interrupts."""
         self._interrupts = interrupts
         if self.finished:
             return []
@@ -148,11 +148,9 @@ class Supervisor:
         return self._start(now) if self._starting else self._supervise(now)
 
     def _start(self, now: float) -> list[Action]:
-        """Start servers, and once all are ready, the workers."""
+        """Start servers and, when all are ready, the workers."""
         if self._interrupts:
-            lost = (
-                "interrupted while processes were started again: the state since the newest snapshot is lost"
-            )
+            lost = "interrupted while processes were restarting: the state since the newest snapshot is lost"
             return self._finish(KeyboardInterrupt() if self._generation < 0 else InterruptedRunError(lost))
         actions = self._restart_loaders() + self._restart_shards() + self._judge(now)
         if self.finished or self._settle_until is not None:
@@ -180,12 +178,12 @@ class Supervisor:
         self._generation += 1
         self._starting = False
         for role in self._all(*SERVERS):
-            role.moved = False  # the workers get its address now
+            role.moved = False  # the workers get the new address
         self._roles |= {f"worker {i}": RoleState(f"worker {i}") for i in range(self._workers.workers)}
         return [StartWorkers(self._generation, self._origin)]
 
     def _supervise(self, now: float) -> list[Action]:
-        """Keep the run alive until the workers have ended."""
+        """Supervise the run until the workers have ended."""
         actions = self._restart_loaders() + self._restart_shards()
         running = _running(self._all("worker"))
         if running:
@@ -202,7 +200,7 @@ class Supervisor:
 
     @property
     def _saved(self) -> bool:
-        """Whether the workers have ended because others are to go on."""
+        """Whether the workers have ended for a change of their number."""
         stopped = self.trained is not None and self.trained.result.stopped == "stopped"
         return stopped and self._workers.stopping and not self._interrupts
 
@@ -213,31 +211,31 @@ class Supervisor:
         return actions if self._requests.busy else [*actions, *self._workers.decide(now)]
 
     def _restart_loaders(self) -> list[Action]:
-        """Restart dead loaders at their addresses: workers ask them for the next batch."""
+        """Restart dead loaders at their addresses, where workers request the next batch."""
         actions: list[Action] = []
         if self._interrupts or self._settle_until is not None:
             return actions
         for role in self._all("loader"):
-            # One that ended by itself before it was ever needed would do so again.
+            # A loader that ended by itself before its first use would end again.
             dead = role.code is not None if self._generation >= 0 else role.killed
             if dead and self._loader_restarts < LOADER_RESTARTS:
                 self._loader_restarts += 1
                 count = f"restart {self._loader_restarts} of {LOADER_RESTARTS}"
-                said = f"{role.name} {role.ending} ({role.traces}): it is started again ({count})"
-                actions += [Say(said), self._start_server(role.name)]
+                text = f"{role.name} {role.ending} ({role.traces}): restarting it ({count})"
+                actions += [Say(text), self._start_server(role.name)]
         return actions
 
     def _restart_shards(self) -> list[Action]:
-        """Restart, at their addresses, killed shards that have a journal, or no rows yet."""
+        """Restart killed shards, at their addresses, if they have a journal or no rows yet."""
         actions: list[Action] = []
         if not (self._starting or self._journal) or self._settle_until is not None:
             return actions
         for role in self._all("shard"):
-            # One that ended by itself said why, and would do so again.
+            # A shard that ended by itself reported the reason and would end again.
             if role.killed and self.restarts < self._keys.restarts:
                 self.restarts += 1
-                said = f"[{role.name}] {role.ending}; training waits for it ({self._count()})"
-                actions += [self._start_server(role.name), Say(said)]
+                text = f"[{role.name}] {role.ending}; training waits for it ({self._count()})"
+                actions += [self._start_server(role.name), Say(text)]
         return actions
 
     def _count(self) -> str:
@@ -249,14 +247,14 @@ class Supervisor:
             return self._finish(InterruptedRunError(what))
         if self._interrupts and self._stop_until is None:
             self._stop_until = now + self._keys.grace
-            said = Say("saving after this step; Ctrl-C again to kill")
-            return [said, *(StopRole(role.name, Stop.SAVE) for role in running)]
+            notice = Say("saving after this step; Ctrl-C again to kill")
+            return [notice, *(StopRole(role.name, Stop.SAVE) for role in running)]
         if self._stop_until is not None and now > self._stop_until:
             return self._finish(_too_slow(self._keys.grace))
         return []
 
     def _judge(self, now: float) -> list[Action]:
-        """Once others have had time to follow a lost role, restart the workers or end the run."""
+        """Handle lost roles after dependent roles had time to fail: restart the workers or end the run."""
         lost = self._lost() or self._moved()
         if not lost:
             self._settle_until = None
@@ -275,12 +273,12 @@ class Supervisor:
         if not may_return or not isinstance(error, ExchangeError | CheckpointError):
             return self._finish(error)
         self._setback = error
-        given_up = self._requests.give_up("all workers start again", self._roles)
-        given_up += self._workers.give_up(f"{error.what}; all workers start again")
+        given_up = self._requests.give_up("all workers restart", self._roles)
+        given_up += self._workers.give_up(f"{error.what}; all workers restart")
         return [*given_up, *(StopRole(role.name, Stop.KILL) for role in _running(self._all("worker")))]
 
     def _lost(self) -> list[RoleState]:
-        """Return the roles that ended unexpectedly; the likeliest cause first."""
+        """Return the roles that ended unexpectedly, with the likeliest cause first."""
         final = self._generation < 0 or self._interrupts or self._loader_restarts >= LOADER_RESTARTS
         kinds = ["shard", "embedding worker", *(["loader"] if final else [])]
         workers = [
@@ -295,31 +293,31 @@ class Supervisor:
         return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
 
     def _moved(self) -> list[RoleState]:
-        """Return the servers that processes which run already look for at another address."""
-        known = SERVERS if not self._starting else ("shard",) if self._all("embedding worker") else ()
-        return [role for role in self._all(*known) if role.moved]
+        """Return the servers whose address has changed while running processes use the old one."""
+        kinds = SERVERS if not self._starting else ("shard",) if self._all("embedding worker") else ()
+        return [role for role in self._all(*kinds) if role.moved]
 
     def _may_return(self, role: RoleState) -> bool:
-        """Whether a role ended for a reason that may not recur, or has moved and can be followed."""
-        if role.code is None:  # embedding workers do not start again
+        """Whether a role ended for a reason that may not recur, or has a new address that others can get."""
+        if role.code is None:  # embedding workers do not restart
             return role.kind == "loader" or not self._all("embedding worker")
         match role.kind:
-            case "shard":  # if its journal cannot restore it any more, the newest snapshot can
+            case "shard":  # if its journal fails, the newest snapshot restores it
                 return role.killed or self._journal
             case "worker" | "embedding worker":
                 error = self._errors.get(role.name)
-                # Nobody asked for an end.
+                # The user did not request an end.
                 unsaved = self._workers.stopping and isinstance(error, CheckpointError)
                 return role.killed or unsaved or (role.code == PEER_LOST and isinstance(error, ExchangeError))
-        return False  # loaders have been restarted as often as allowed
+        return False  # loaders have used up their restarts
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Restart lost servers, shards empty, and then all workers, from the newest snapshot, if any.
+        """Restart lost servers (shards start empty), then all workers from the newest snapshot, if any.
 
-        Or have another number of workers go on from there, if the others have saved and ended for it.
+        If the workers have saved and ended for a change of their number, start the new number of workers.
         """
         error, self._setback, self.trained = self._setback, None, None
-        self._errors = {name: one for name, one in self._errors.items() if not name.startswith("worker")}
+        self._errors = {name: old for name, old in self._errors.items() if not name.startswith("worker")}
         for role in self._all("worker"):
             del self._roles[role.name]
         self._starting, self._origin, self._ready_until = True, step, None
@@ -346,15 +344,16 @@ class Supervisor:
 
 
 def _loss_of(lost: RoleState, used: int, *, snapshots: bool) -> ExchangeError:
-    """Return the error about a lost role; `used`: restarts, if no more are allowed, else 0."""
-    why = _CONSEQUENCES[lost.kind] if lost.ready or lost.kind == "worker" else "nothing trains without it"
+    """Return the error about a lost role; `used` is the number of restarts if no more are allowed, else 0."""
+    served = lost.ready or lost.kind == "worker"
+    why = _CONSEQUENCES[lost.kind] if served else f"training cannot start without {lost.name}"
     if used:
-        why = f"roles were restarted {used} times before; cluster.restarts allows no more"
-    advice = "its last lines above say why"
+        why = f"processes were already restarted {used} times, the limit of cluster.restarts"
+    advice = f"see the last log lines of {lost.name} above"
     if lost.killed:
-        advice = "look for its lines above; if the system killed it, it may have run out of memory"
+        advice = "see the log lines above; if the system killed the process, it may have run out of memory"
     if not snapshots:
-        advice += "; with checkpoint.every_steps a run goes on after a death"
+        advice += "; with checkpoint.every_steps a run continues after such a loss"
     return ExchangeError(f"{lost.name} {lost.ending}", where=lost.traces, why=why, fix=advice)
 
 
@@ -367,11 +366,11 @@ def _too_slow(grace: float) -> InterruptedRunError:
 
 
 def _said(error: SatrapError, step: int | None, lost: int, count: str) -> Say:
-    """Return the line about a restart of all workers, which does `lost` steps again."""
-    origin = "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
+    """Return the line about a restart of all workers, which repeats `lost` steps."""
+    origin = "the beginning (no snapshot yet)" if step is None else f"the snapshot of step {step:,}"
     return Say(
-        f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
-        f"{lost:,} steps are done again ({count})"
+        f"{error.what} ({error.where.partition(';')[0]}): all workers restart from {origin}; about "
+        f"{lost:,} steps are repeated ({count})"
     )
 
 
@@ -379,8 +378,8 @@ def _removal_of(lost: RoleState) -> ExchangeError:
     return ExchangeError(
         f"{lost.name} came back at another address, {lost.address}",
         where=lost.traces,
-        why="the others know its former address only",
-        fix="set checkpoint.every_steps: then, without embedding workers, all workers start again",
+        why="other processes only know its old address",
+        fix="set checkpoint.every_steps; then, without embedding workers, all workers restart",
     )
 
 

@@ -1,4 +1,4 @@
-"""From a recipe to a run folder, wherever the run happens."""
+"""Training of a recipe into a run folder, in this process or in others."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from satrap.launch.targets import Targets
 from satrap.train import Observer
 
 
-@signal_handlers({signal.SIGTERM: signal.default_int_handler})  # so that unfinished work is cleaned up
+@signal_handlers({signal.SIGTERM: signal.default_int_handler})  # for cleanup of unfinished work
 def train(
     recipe: Recipe | None,
     output: str | None = None,
@@ -30,28 +30,28 @@ def train(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Run a recipe and keep everything in a run folder.
+    """Train a recipe and write all results to a run folder.
 
     Args:
-        recipe: what to do. Unless `cluster.exchange` is local, workers and shards are other processes.
+        recipe: the recipe. Unless `cluster.exchange` is local, workers and shards are separate processes.
             None, when resuming: the recipe in the run folder.
-        output: the run folder; default the first free `runs/<name>-<n>`, or the last one when resuming.
-        resume: continue from the run's newest snapshot, as if it had never ended.
-        name: default the recipe's.
+        output: the run folder; default the first unused `runs/<name>-<n>`, or the last one when resuming.
+        resume: continue from the run's newest snapshot, as if the run had never ended.
+        name: name of the run, default the recipe's.
         trial: measure the recipe on its validation rows only; test rows are not read, and no model is saved.
-        observers: notified of steps and evaluations, but only of some steps of other processes.
-        notice: called with a line of text about something the user should know.
+        observers: notified of steps and evaluations; with other processes, only of some steps.
+        notice: called with a line of text for the user.
 
     Raises:
-        ConfigError, DataError: the user's input, or nothing to resume.
+        ConfigError, DataError: wrong input, or nothing to resume.
         CheckpointError: the snapshot to resume from is damaged.
         TrainingError: the run had to stop.
         ExchangeError: a shard or worker was lost.
         InterruptedRunError: Ctrl-C, or SIGTERM before the first step.
 
-    Whatever is raised, a new run that measured and saved nothing leaves no folder behind.
+    After any error, a new run without metrics and saved files leaves no folder behind.
 
-    Processes that `torchrun` has started are the workers of one run, and all call this, see `by_torchrun`.
+    Processes started by `torchrun` are the workers of one run, and all call this function, see `by_torchrun`.
     """
     if (launched := launched_by_torchrun(recipe)) is not None:
         return by_torchrun.train(
@@ -72,8 +72,8 @@ def train(
         if not resume:
             folder.discard()
         if isinstance(error, KeyboardInterrupt):
-            kept = "its snapshot is as it was" if resume else "nothing was kept"
-            raise InterruptedRunError(f"interrupted before the first step; {kept}") from error
+            state = "the snapshot is unchanged" if resume else "nothing was saved"
+            raise InterruptedRunError(f"interrupted before the first step; {state}") from error
         raise
 
 
@@ -85,7 +85,7 @@ def _trained(
     observers: Sequence[Observer],
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train in this process, or in others; for the arguments see `train`."""
+    """Train in this process or in others; for the arguments see `train`."""
     if recipe.sections.cluster.exchange != "local":
         return cluster.run(recipe, folder, resume, trial=trial, observers=observers, notice=notice)
     schema, _ = prepared(recipe, folder, resume, notice)

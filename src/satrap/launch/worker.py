@@ -1,4 +1,4 @@
-"""The process of one worker: it reads its assignment, trains, and reports to the launcher."""
+"""The process of one worker: reads its assignment, trains, and reports to the launcher."""
 
 import json
 import os
@@ -39,42 +39,42 @@ from satrap.train import Trainer
 from satrap.train.place import WRITING_SECONDS, torch_ranks
 
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
-"""Exit codes; the third means that the cause is elsewhere."""
+"""Exit codes; PEER_LOST means that the cause is in another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the launcher sends to a worker; every address is HOST:PORT."""
+    """The launcher's message to a worker; every address is HOST:PORT."""
 
-    folder: str  # of the run; its recipe says what to do
-    schema: dict[str, Any]  # labels and features, measured, as plain data
+    folder: str  # run folder with the recipe
+    schema: dict[str, Any]  # measured labels and features, as plain data
     rank: int
     world: int  # number of workers
-    store: str  # where the workers find each other; empty for a single worker
+    store: str  # rendezvous address; empty for a single worker
     shards: tuple[str, ...]
-    loaders: tuple[str, ...] = ()  # without any, the worker reads its rows itself
+    loaders: tuple[str, ...] = ()  # empty: the worker reads its rows itself
     key: str = ""  # file with the cluster's key; empty on loopback
-    embedding_workers: tuple[str, ...] = ()  # without any, the worker handles ids itself
-    generation: int = 0  # how often workers were started before
-    run: str = ""  # identity of the run; shards use it to recognize workers of other runs
+    embedding_workers: tuple[str, ...] = ()  # empty: the worker handles ids itself
+    generation: int = 0  # number of earlier starts of the workers
+    run: str = ""  # identity of the run, by which shards detect other runs
     resume: bool = False  # continue from the newest snapshot
     placement: dict[str, Any] = field(default_factory=dict)  # arguments of `Placement`
     trial: bool = False  # as in `Site`
-    map: dict[str, Any] = field(default_factory=dict)  # of buckets to shards; empty: an even split
+    map: dict[str, Any] = field(default_factory=dict)  # shard map; empty: an even split
 
     def to_json(self) -> str:
-        """Return it as one line."""
+        """Return the assignment as one line."""
         return json.dumps(asdict(self))
 
 
 def assignment_of(plain: Mapping[str, Any]) -> Assignment:
-    """Return an assignment that was plain data."""
+    """Return the assignment of plain data."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
     return Assignment(**values)
 
 
 def connect(recipe: Recipe, assignment: Assignment) -> Site:
-    """Return the shards and the other workers of an assignment; they are on one machine, or Ray's."""
+    """Connect to the workers of an assignment, on one machine or through Ray; return the worker's site."""
     workers, rank, world = Workers(), assignment.rank, assignment.world
     if world > 1:
         workers = ConnectedWorkers(
@@ -91,14 +91,14 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
 
 def site_of(recipe: Recipe, assignment: Assignment, workers: Workers, local_rank: int, local: int) -> Site:
-    """Return where a worker trains: its shards, its data, its device and threads.
+    """Return a worker's site: its shards, data, device and threads.
 
     Args:
-        recipe: of the run.
-        assignment: of the worker.
-        workers: all workers, seen from it.
-        local_rank: its number among the workers of its machine.
-        local: number of workers of its machine.
+        recipe: recipe of the run.
+        assignment: assignment of the worker.
+        workers: all workers, as seen from this worker.
+        local_rank: its number among the workers on its machine.
+        local: number of workers on its machine.
     """
     sections = recipe.sections
     cluster, training = sections.cluster, sections.training
@@ -150,7 +150,7 @@ def site_of(recipe: Recipe, assignment: Assignment, workers: Workers, local_rank
 
 
 def _threads(recipe: Recipe, local: int) -> int:
-    """Return with how many threads each of the workers of a machine computes."""
+    """Return the number of compute threads of each worker on a machine."""
     cluster = recipe.sections.cluster
     cores = cluster.resources.worker.cpu if cluster.launcher == "ray" else (os.cpu_count() or 1) // local
     return max(1, int(cores))
@@ -158,7 +158,7 @@ def _threads(recipe: Recipe, local: int) -> int:
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
     """Return an exchange with replicas of some tables at all workers."""
-    # A worker that waits for a shard may keep the others waiting as long: it shows signs of life.
+    # A worker that waits for a shard delays the others, so the deadline is long; heartbeats show it is alive.
     ranks, aside = (_ranks(workers, WRITING_SECONDS) for _ in range(2))
     try:
         replicas = CollectiveExchange(
@@ -175,7 +175,7 @@ def _ranks(workers: Workers, deadline: float) -> Ranks:
 
 
 def _order_decides(store: StoreConfig, tables: Sequence[Table]) -> bool:
-    """Return whether the order of lookups decides which rows exist."""
+    """Return whether the set of rows depends on the order of lookups."""
     admissions = [table.admission_or(store.admission) for table in tables]
     chance = any(admission is not None and admission.probability < 1 for admission in admissions)
     return chance or "eviction" in store.bounds(tables).values()
@@ -188,7 +188,7 @@ def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | No
     number = share.rank % len(assignment.loaders)
 
     def open_remote(part: str) -> RemoteData | None:
-        found = RemoteData(
+        data = RemoteData(
             f"loader {number}",
             assignment.loaders[number],
             part,
@@ -198,7 +198,7 @@ def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | No
             batch_size=recipe.sections.batch_size,
             options=_client_options(recipe, assignment),
         )
-        return found if found.exists() else None
+        return data if data.exists() else None
 
     return open_remote
 
@@ -209,7 +209,7 @@ def _client_options(recipe: Recipe, assignment: Assignment) -> ClientOptions:
 
 
 def device_of(recipe: Recipe, local_rank: int, local: int) -> str:
-    """Return the device of a worker; several workers of a machine on `cuda` each get their own."""
+    """Return the device of a worker; with `cuda`, each worker on a machine gets its own device."""
     device = recipe.sections.training.device
     if device != "cuda" or local == 1 or recipe.sections.cluster.launcher == "ray":
         return device
@@ -254,19 +254,19 @@ def _stop_at_signals(trainer: Trainer) -> None:
 
 
 def end_with_launcher() -> None:
-    """Kill this process once standard input ends, that is, with the process that started it."""
-    while os.read(0, 4096):  # not sys.stdin: the interpreter aborts if a thread holds its lock at the end
+    """Kill this process when standard input ends, that is, with its parent process."""
+    while os.read(0, 4096):  # not sys.stdin: the interpreter aborts at exit if a thread holds its lock
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:
-    """Read the assignment and work; return the exit code."""
+    """Read the assignment and train; return the exit code."""
     report = Outlet().send
     line = sys.stdin.readline()
     threading.Thread(target=end_with_launcher, daemon=True).start()
     try:
-        # What a shell starts in the background ignores SIGINT. It was blocked while this process imported.
+        # Background processes of a shell ignore SIGINT, and SIGINT was blocked during the imports.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         work(assignment_of(json.loads(line)), report)

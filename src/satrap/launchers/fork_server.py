@@ -1,9 +1,9 @@
-"""Processes that start at once: copies of one that has imported what they need.
+"""Fast process starts: forks of a process that has already imported its modules.
 
-The imports of a worker take seconds of processor time, most of it in PyTorch. A fork server is a process that
-imports modules once, and forks for each process it is asked for. It has no threads and has run nothing but
-imports, so a copy is like a fresh interpreter that is done with them. It ends with the process that started
-it. Its program is `python -m satrap.launchers.fork_server FD MODULE...`.
+The imports of a worker take seconds of CPU time, mostly in PyTorch. A fork server imports modules once and
+forks for each requested process. It has no threads and has run only imports, so a fork is like a new
+interpreter after its imports. The server ends with its parent process. Its program is `python -m
+satrap.launchers.fork_server FD MODULE...`.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from satrap.environment import variables
 _READY = b"ready"
 _REQUEST_BYTES = 1 << 16
 _TITLE_BYTES = 4096
-"""Room for the command lines of the copies, as `ps` shows them."""
+"""Space for the command lines of the forks, as `ps` shows them."""
 _READ_EARLY = re.compile(
     "ARROW|CUDA|GLOO|GOMP|JE_|KMP|LD_|MALLOC|MKL|NCCL|NUMBA|OMP|OPENBLAS|PYTHON|PYTORCH|SATRAP|TORCH_"
 ).match
-"""Names of environment variables that libraries read while they are imported."""
+"""Environment variables that libraries read during import."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a process is to be."""
+    """A process to fork."""
 
     module: str
     arguments: list[str]
     folder: str
     blocked: list[int] = field(default_factory=list)  # signals
     own_session: bool = True
-    changes: Mapping[str, str | None] = field(default_factory=dict)  # of environment variables; None: gone
+    changes: Mapping[str, str | None] = field(default_factory=dict)  # environment variables; None: removed
 
 
 shared: Callable[[], ForkServer] | None = None
-"""Returns the server that all runs of this process use; None: each has its own."""
+"""Returns the fork server shared by all runs of this process; None: each run has its own."""
 
 
 class Forked:
-    """A process of a fork server, with the attributes and methods of `subprocess.Popen`.
+    """A process of a fork server, with the interface of `subprocess.Popen`.
 
-    It is killed once the server has ended.
+    The process is killed when the server has ended.
 
     Args:
-        pid: its number.
-        handle: of `os.pidfd_open`.
-        stdin, stdout, stderr: the other ends of its standard files.
-        ended: where the server writes its exit code.
+        pid: process id.
+        handle: result of `os.pidfd_open`.
+        stdin, stdout, stderr: our ends of its standard streams.
+        ended: pipe to which the server writes the exit code.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once the process has ended; raise `subprocess.TimeoutExpired` before."""
+        """Return the exit code when the process has ended; raise `subprocess.TimeoutExpired` on timeout."""
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._ended, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
             code = self._ended.readline()
-            if not code:  # the server was killed, and nobody else would tell when this process ends
+            if not code:  # the server was killed and cannot report the end of this process
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             self.returncode = int(code or -signal.SIGKILL)
@@ -105,15 +105,15 @@ class Forked:
                 signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
 
 class ForkServer:
-    """Starts Python modules, as `python -m` does, in processes that have imported others already.
+    """Starts Python modules, as `python -m` does, in processes with pre-imported modules.
 
     Args:
-        modules: to import.
+        modules: modules to import.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -128,15 +128,15 @@ class ForkServer:
     def start(
         self, module: str, arguments: Sequence[str] = (), blocked: Collection[signal.Signals] = ()
     ) -> Forked | None:
-        """Start `python -m MODULE ARGUMENTS...` in a session of its own, with pipes as standard files.
+        """Start `python -m MODULE ARGUMENTS...` in a new session, with pipes as standard streams.
 
-        Wait for the imports of the server first. Return None if it has ended, or if an environment variable
-        has changed since it began that libraries read while they are imported.
+        Wait for the imports of the server first. Return None if the server has ended, or if an environment
+        variable that libraries read during import has changed since its start.
 
         Args:
-            module: to run.
-            arguments: of the command line.
-            blocked: signals that are blocked when it begins.
+            module: module to run.
+            arguments: command-line arguments.
+            blocked: signals to block at its start.
         """
         changes = self.changes(variables())
         if changes is None:
@@ -147,30 +147,30 @@ class ForkServer:
         theirs = [stdin, *(write for _, write in pipes)]
         try:
             blocks, folder = [*map(int, blocked)], str(Path.cwd())
-            found = self.ask(Request(module, [*arguments], folder, blocks, changes=changes), theirs)
+            process = self.ask(Request(module, [*arguments], folder, blocks, changes=changes), theirs)
         finally:
             for number in theirs:
                 os.close(number)
-        if found is None:
+        if process is None:
             for file in ours:
                 file.close()
             return None
-        return Forked(*found, *ours)
+        return Forked(*process, *ours)
 
     def changes(self, environment: Mapping[str, str]) -> dict[str, str | None] | None:
-        """Return the variables in which an environment differs from the server's, None for one that is gone.
+        """Return the variables that differ from the server's environment; None for a removed variable.
 
-        Return None if they include one that libraries read while they are imported.
+        Return None if libraries read one of them during import.
         """
         names = {name for name, _ in environment.items() ^ self._environment.items()}
         return None if any(map(_READ_EARLY, names)) else {name: environment.get(name) for name in names}
 
     def ask(self, request: Request, files: Sequence[int]) -> tuple[int, int] | None:
-        """Fork; return number and handle of the new process, None if the server has ended.
+        """Fork; return id and handle of the new process, or None if the server has ended.
 
         Args:
-            request: what the process is to be.
-            files: its standard files, and one to which the server writes its exit code.
+            request: the process to fork.
+            files: its standard streams, and the pipe to which the server writes its exit code.
         """
         text = json.dumps(asdict(request)).encode()
         try:
@@ -191,7 +191,7 @@ class ForkServer:
 
 
 def works() -> bool:
-    """Return whether the system has what it takes: Linux 5.3 or newer."""
+    """Return whether the system supports fork servers: Linux 5.3 or newer."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -201,7 +201,7 @@ def works() -> bool:
 
 @contextmanager
 def fork_server(modules: Sequence[str]) -> Iterator[ForkServer]:
-    """Give a server that has imported modules, or soon will have, until the end of the block."""
+    """Yield a server that imports modules; it ends with the block."""
     if shared is not None:
         yield shared()
         return
@@ -233,7 +233,7 @@ class _Server:
         self._selector.register(requests, selectors.EVENT_READ)
         self._copies: dict[
             int, tuple[int, int]
-        ] = {}  # handle of a process -> its number, file for its exit code
+        ] = {}  # handle of a process -> process id, file for the exit code
 
     def run(self) -> None:
         """Serve until the other end closes."""
@@ -275,7 +275,7 @@ class _Server:
 
 
 def _become(request: Request, standard: Sequence[int]) -> None:
-    """Be the process that was asked for, to its end."""
+    """Run the requested process until it ends."""
     try:
         cast(Any, threading.main_thread())._set_native_id()
         if request.own_session:
@@ -296,7 +296,7 @@ def _become(request: Request, standard: Sequence[int]) -> None:
 
 
 def _end(error: BaseException | None) -> None:
-    """End as an interpreter does: after its threads, with what libraries do at exit."""
+    """Exit like an interpreter: join the threads, then run the exit handlers."""
     code = int(error is not None)
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -315,7 +315,7 @@ def _end(error: BaseException | None) -> None:
 
 
 def _set_title(words: Sequence[str]) -> None:
-    """Write the command line that `ps` shows over the server's own."""
+    """Overwrite the server's command line, as shown by `ps`."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
     title = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
@@ -323,15 +323,15 @@ def _set_title(words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Import the modules, then fork."""
+    """Import the modules, then serve requests."""
     _, number, *modules, _ = sys.argv
     for name in modules:
         import_module(name)
     gc.collect()
-    gc.freeze()  # else a collection in a copy writes to all pages
+    gc.freeze()  # without this, a collection in a fork writes to all pages
     with socket.socket(fileno=int(number)) as requests:
         _Server(requests).run()
 
 
 if __name__ == "__main__":
-    import_module("satrap.launchers.fork_server").main()  # as copies import it, not a second time
+    import_module("satrap.launchers.fork_server").main()  # the same module object as in forks

@@ -21,21 +21,21 @@ class Role:
 
 @dataclass(frozen=True)
 class Launched(Event):
-    """A role was started, at a place such as "process 17"; its first event."""
+    """First event of a role: it was started at a place such as "process 17"."""
 
     place: str
 
 
 @dataclass(frozen=True)
 class Logged(Event):
-    """A role wrote a line to its log, or a line to its standard output that is not an event."""
+    """A role wrote a line to its log, or a line that is not an event to its standard output."""
 
     line: str
 
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """A role ended with an exit code, negative for a signal; its last event."""
+    """Last event of a role: it ended with an exit code, negative for a signal."""
 
     code: int
 
@@ -43,35 +43,35 @@ class Ended(Event):
 class Stop(Enum):
     """How a role should end."""
 
-    SAVE = "a worker saves what it has trained"
-    RELEASE = "a server ends in an orderly way"
+    SAVE = "a worker saves its state"
+    RELEASE = "a server shuts down gracefully"
     KILL = "at once"
 
 
 class Launcher(Protocol):
-    """Starts and stops roles, and passes on their reports."""
+    """Starts and stops roles, and forwards their reports."""
 
     @property
     def host(self) -> str:
-        """An address of this machine that roles reach."""
+        """An address of this machine that roles can reach."""
 
     def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
-        """Reserve what those roles need that `keys` have more; `ConfigError` if there is no room for them.
+        """Reserve resources for additional roles in `keys`; raise `ConfigError` if they do not fit.
 
-        Shards have the numbers in `shards`, whatever `keys` say.
+        `shards` are the numbers of the shards; they override `keys`.
         """
 
     def release(self, keys: Cluster, shards: Collection[int]) -> None:
-        """Give back, as far as possible, what other roles than those of `reserve` have reserved."""
+        """Release, where possible, the resources of roles that are not in `keys` and `shards`."""
 
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""
 
     def stop(self, name: str, how: Stop) -> None:
-        """Ask a role to end, or kill it; do nothing if it has ended."""
+        """Request the end of a role, or kill it; do nothing if it has ended."""
 
     def events(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
+        """Return reports as (name, event), in order; wait at most `seconds` for the first one."""
 
     def close(self) -> None:
-        """Kill the roles that were not released; return once all have ended."""
+        """Kill the roles that were not released; return when all have ended."""

@@ -1,4 +1,4 @@
-"""Roles as processes on this machine; none outlives the program that started it."""
+"""Roles as processes on this machine; no role outlives the program that started it."""
 
 import contextlib
 import queue
@@ -15,26 +15,26 @@ from satrap.launchers.fork_server import Forked, ForkServer
 from satrap.launchers.launcher import Ended, Launched, Logged, Role, Stop
 
 STOP_SECONDS = 60.0
-"""Seconds for a role to end after it was released."""
+"""Seconds for a released role to end."""
 
 READ_SECONDS = 1.0
-"""Seconds to read the last output of an ended role: a process that it started may hold the pipe open."""
+"""Seconds to read the last output of an ended role, because a child process may hold the pipe open."""
 
 
 class LocalLauncher:
     """Launches roles on this machine, see `satrap.launchers.launcher.Launcher`.
 
     A role's standard output carries events; its standard error is its log. Its standard input stays open
-    while this process lives. A role ends itself when its input closes, so that nothing is left behind. A role
-    that has not ended `stop_seconds` after it was released is killed. A role with an assignment starts with
-    SIGINT blocked, by which it is asked to save.
+    while this process lives. A role ends itself when its input closes, so no role stays behind. A released
+    role that has not ended after `stop_seconds` is killed. SIGINT requests a save; a role with an assignment
+    starts with SIGINT blocked.
 
     Args:
         stop_seconds: see above.
-        host: where roles listen that are given no address.
+        host: address on which roles listen by default.
         read: turns a line of a role's standard output into an event; None: it is part of the log.
-        inherit: file descriptors that roles have open, too.
-        server: starts roles that are modules; None: each begins with its own imports.
+        inherit: file descriptors that roles inherit.
+        server: starts roles that are modules; None: each role does its own imports.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LocalLauncher:
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
 
     def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
-        """Do nothing: nobody counts what roles of this machine use."""
+        """Do nothing: resources of this machine are not counted."""
 
     def release(self, keys: Cluster, shards: Collection[int]) -> None:
         """Do nothing."""
@@ -62,7 +62,7 @@ class LocalLauncher:
         """Start a role; one of the same name must have ended."""
         assert role.name not in self._processes
         listen = [] if role.listen is None else ["--listen", role.listen or f"{self.host}:0"]
-        # A worker takes SIGINT once it can: raised in its imports, a library may swallow it.
+        # A worker unblocks SIGINT when it is ready: during imports, a library may swallow the exception.
         process = self._process([*role.command, *listen], {signal.SIGINT} if role.assignment else set())
         assert process.stdin is not None
         assert process.stdout is not None
@@ -74,7 +74,7 @@ class LocalLauncher:
             self._follow(role.name, process.stderr, Logged),
         ]
         if role.assignment:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed elsewhere
+            with contextlib.suppress(BrokenPipeError):  # the role has ended, which `events` reports
                 process.stdin.write(role.assignment + "\n")
                 process.stdin.flush()
 
@@ -84,7 +84,7 @@ class LocalLauncher:
             return forked
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
-            # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
+            # A new session: Ctrl-C reaches only the launcher, which stops the roles in order.
             return subprocess.Popen(
                 [sys.executable, *command],
                 stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ class LocalLauncher:
         return thread
 
     def stop(self, name: str, how: Stop) -> None:
-        """Ask a role to end, or kill it; do nothing if it has ended."""
+        """Request the end of a role, or kill it; do nothing if it has ended."""
         process = self._processes.get(name)
         if process is None:
             return
@@ -119,17 +119,17 @@ class LocalLauncher:
             process.send_signal(signal.SIGINT if how is Stop.SAVE else signal.SIGKILL)
 
     def events(self, seconds: float) -> list[tuple[str, Event]]:
-        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
-        heard: list[tuple[str, Event]] = []
+        """Return reports as (name, event), in order; wait at most `seconds` for the first one."""
+        events: list[tuple[str, Event]] = []
         with contextlib.suppress(queue.Empty):
-            heard.append(self._heard.get(timeout=seconds))
+            events.append(self._heard.get(timeout=seconds))
         codes = {name: process.poll() for name, process in self._processes.items()}
         ended = {name: code for name, code in codes.items() if code is not None}
         for name in ended:
             self._finish(name)
         while not self._heard.empty():
-            heard.append(self._heard.get())
-        return heard + [(name, Ended(code)) for name, code in ended.items()]
+            events.append(self._heard.get())
+        return events + [(name, Ended(code)) for name, code in ended.items()]
 
     def _finish(self, name: str) -> None:
         _release(self._processes.pop(name))
@@ -137,7 +137,7 @@ class LocalLauncher:
             reader.join(READ_SECONDS)
 
     def close(self) -> None:
-        """Kill the roles that were not released; return once all have ended."""
+        """Kill the roles that were not released; return when all have ended."""
         for process in self._processes.values():
             assert process.stdin is not None
             if not process.stdin.closed:

@@ -1,4 +1,4 @@
-"""The actor of one role: it starts the role's process on its node and passes on what that reports."""
+"""The actor of one role: starts the role's process on its node and forwards its reports."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_gauges import Gauges
 
 FENCE_SECONDS = 20.0
-"""Seconds for the process of an earlier actor of the same role to end: servers take up to ten."""
+"""Seconds for an earlier process of the same role to end; servers take up to ten."""
 
 _LOOK_SECONDS = 0.5
-"""Between two looks whether the role's process has ended; what it says is passed on at once."""
+"""Seconds between two checks of the role's process. Its events are forwarded at once."""
 
 _TICK = 0.1
 _SCORE = Path("/proc/self/oom_score_adj")
@@ -32,28 +32,28 @@ _SCORE = Path("/proc/self/oom_score_adj")
 
 @dataclass(frozen=True)
 class Output(Event):
-    """A line that a role wrote to its standard output: one of its events, or any text."""
+    """A line of a role's standard output: an event or any text."""
 
     line: str
 
 
 @dataclass(frozen=True)
 class Warned(Event):
-    """The nodes are set up in a way that the user should know of; the same text from all of them."""
+    """A warning about the configuration of the nodes, with the same text from all nodes."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a launcher says to all its agents.
+    """Settings that a launcher sends to all its agents.
 
     Attributes:
         run: identity of the run.
-        version: of satrap, where the launcher is.
-        folder: where roles run; every node must have it.
-        needs: files and folders that every node must have.
-        host: address on which servers listen; "": the node's.
+        version: version of satrap at the launcher.
+        folder: working folder of roles; must exist on every node.
+        needs: files and folders that must exist on every node.
+        host: address on which servers listen; "": the node's address.
         priority: niceness and OOM score of the launcher.
         label: name of the run in Ray's metrics.
     """
@@ -68,33 +68,33 @@ class Terms:
 
 
 def priority() -> tuple[int, int]:
-    """Return niceness and OOM score of this process, as Linux adjusts it; what it starts has the same."""
+    """Return niceness and OOM score adjustment of this process, which child processes inherit."""
     return os.nice(0), int(_SCORE.read_text()) if _SCORE.exists() else 0
 
 
 def yielding(there: tuple[int, int], here: tuple[int, int]) -> str:
-    """Return a warning if processes of a node count less than the launcher does on its machine, else ""."""
+    """Return a warning if processes on a node have a lower priority than the launcher, else ""."""
     if there[0] <= here[0] and there[1] <= here[1]:
         return ""
     return (
-        f"warning: Ray runs processes with niceness {there[0]} and OOM score {there[1]:+}: they yield to "
-        "others and are killed first; set RAY_worker_niceness=0 and RAY_worker_oom_score_adjustment=0 "
-        "at ray start"
+        f"warning: Ray runs processes with niceness {there[0]} and OOM score {there[1]:+}: these processes "
+        "run at low priority and are killed first; set RAY_worker_niceness=0 and "
+        "RAY_worker_oom_score_adjustment=0 at ray start"
     )
 
 
 class Agent:
     """Runs one role on this node, see `satrap.launchers.ray_launcher.RayLauncher`; a plain class.
 
-    When its process dies, the role's standard input closes, and the role ends by itself. Until then the role
-    holds a name in the system's table of sockets, and an agent that comes after waits for the name. So a role
-    never runs twice on a node.
+    When the agent's process dies, the role's standard input closes, and the role ends by itself. Until then
+    the role holds an abstract socket name, and the next agent waits for this name. So a role never runs twice
+    on a node.
 
     Args:
         role: a `Role`, as JSON.
         terms: a `Terms`, as JSON.
-        address: of this node.
-        gauge: `ray.util.metrics.Gauge`; the metrics of a role that serves them are shown as such gauges.
+        address: returns this node's address.
+        gauge: `ray.util.metrics.Gauge`, for the metrics of a role that serves metrics.
     """
 
     def __init__(self, role: str, terms: str, address: Callable[[], str], gauge: Callable[..., Any]) -> None:
@@ -104,14 +104,14 @@ class Agent:
         )
         self._role = Role(**json.loads(role))
         self._said: list[str] = []
-        self._count = 0  # of events that were forgotten, since the launcher has them
+        self._count = 0  # of events already received by the launcher and dropped
         self._lock = threading.Lock()
         self._local: LocalLauncher | None = None
         self._node = address()
         kind, _, number = self._role.name.rpartition(" ")
         labels = {"run": self._terms.label, "role": kind.replace(" ", "-"), "number": number}
         self._gauges = Gauges(gauge, labels)
-        # Ray blocks SIGINT in its workers, and the mask is inherited; by SIGINT workers are asked to save.
+        # Ray blocks SIGINT in its workers, and the mask is inherited; SIGINT requests workers to save.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             self._begin()
@@ -123,7 +123,7 @@ class Agent:
         os.chdir(self._terms.folder)
         host, role = self._terms.host or self._node, self._role
         if role.listen and role.listen.rpartition(":")[0] != host:
-            role = replace(role, listen="")  # it was on another node before
+            role = replace(role, listen="")  # it ran on another node before
         with alone(f"\0satrap {self._terms.run} {role.name}") as name:
             self._local = LocalLauncher(host=host, read=Output, inherit=[name.fileno()])
             self._local.start(role)
@@ -133,7 +133,8 @@ class Agent:
     def _check(self) -> None:
         if satrap.__version__ != self._terms.version:
             raise ConfigError(
-                f"satrap {satrap.__version__} is installed there, and {self._terms.version} started the run",
+                f"satrap {satrap.__version__} is installed on the node, but {self._terms.version} started "
+                "the run",
                 where=f"node {self._node}",
                 fix="install the same version on all nodes",
             )
@@ -143,13 +144,13 @@ class Agent:
                     f"the node does not have {path}",
                     where=f"node {self._node}",
                     why="every process of the run reads it",
-                    fix="put it on storage that all nodes have at the same place",
+                    fix="put it on storage that all nodes mount at the same path",
                 )
 
     def events(self, have: int, seconds: float) -> list[str]:
-        """Return the events after the first `have`, as JSON; wait at most `seconds` for one.
+        """Return the events after the first `have`, as JSON; wait at most `seconds` for an event.
 
-        The launcher may ask again for events of which the answer was lost.
+        The launcher may request events again if an answer was lost.
         """
         limit = time.monotonic() + seconds
         with self._lock:
@@ -169,13 +170,13 @@ class Agent:
             self._said.append(encode(event))
 
     def stop(self, how: str) -> None:
-        """Ask the role to end, or kill it; `how` is the name of a `Stop`."""
+        """Request the end of the role, or kill it; `how` is the name of a `Stop`."""
         if self._local:
             self._local.stop(self._role.name, Stop[how])
 
 
 def alone(name: str, seconds: float = FENCE_SECONDS) -> socket.socket:
-    """Return a socket that is bound to a name, once no process has one; the system knows it by no file."""
+    """Return a socket bound to an abstract name; wait until no other process holds the name."""
     limit = time.monotonic() + seconds
     while True:
         holder = socket.socket(socket.AF_UNIX)
@@ -186,6 +187,6 @@ def alone(name: str, seconds: float = FENCE_SECONDS) -> socket.socket:
             holder.close()
             if time.monotonic() > limit:
                 raise ExchangeError(
-                    f"the earlier process has not ended after {seconds:g} s", why=str(error)
+                    f"the previous process has not ended after {seconds:g} s", why=str(error)
                 ) from error
         time.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""Ray itself: importing it, joining a cluster, and the text of its errors."""
+"""Access to Ray: import, connection to a cluster, text of errors."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ CONNECT_SECONDS = 5.0
 
 
 def ray_module(where: str = "cluster.launcher") -> Any:
-    """Return the package `ray`; raise `ConfigError` if it is not installed, and `where` asks for it."""
+    """Return the package `ray`; if it is missing, raise `ConfigError`. `where` is the setting that needs
+    Ray."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError(
-            "Ray is not installed", where=where, fix=f"pip install 'satrap[ray]', or do without {where}"
+            "Ray is not installed", where=where, fix=f"pip install 'satrap[ray]', or remove {where}"
         ) from error
     return ray
 
 
 def join(address: str | None, *, where: str = "cluster.address", **options: Any) -> None:
-    """Join the cluster at an address, or start a Ray of this machine; raise `ConfigError` if that fails.
+    """Join the cluster at an address, or start a local Ray; raise `ConfigError` on failure.
 
     Args:
-        address: HOST:PORT, "auto" for the cluster of this machine, or None: start one.
-        where: what names the address, for errors.
-        options: further arguments of `ray.init`.
+        address: HOST:PORT, "auto" for the cluster running on this machine, or None: start a local Ray.
+        where: the setting with the address, for errors.
+        options: other arguments of `ray.init`.
     """
     ray = ray_module()
     variables().setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray reports to the terminal by itself, and lines of roles reach it in another way.
+    # Ray also logs to the terminal, but roles' lines are forwarded by the agents.
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         if address not in (None, "auto"):
@@ -52,13 +53,13 @@ def join(address: str | None, *, where: str = "cluster.address", **options: Any)
             f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
             where=where,
             why=last_line(error),
-            fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
+            fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster requires a token",
         ) from error
 
 
 @contextmanager
 def _keep_handlers() -> Iterator[None]:
-    """Restore the handler of SIGTERM at the end: Ray puts one of its own there."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -68,6 +69,6 @@ def _keep_handlers() -> Iterator[None]:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error's text that says something; the lines before are a traceback."""
+    """Return the last nonempty line of an error's text; earlier lines are a traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return shorten(lines[-1], 160, placeholder=" ...") if lines else type(error).__name__

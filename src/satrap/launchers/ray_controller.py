@@ -1,4 +1,4 @@
-"""Runs that go on without the program that began them: a detached actor of Ray keeps each of them going."""
+"""Detached runs: a detached Ray actor keeps each run going without the program that started it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from satrap.launchers.ray_agent import alone
 from satrap.launchers.ray_cluster import join, last_line, ray_module
 
 KEPT_LINES = 10_000
-"""Lines of output that a controller keeps for those who attach later."""
+"""Number of output lines that a controller keeps for clients that attach later."""
 
 START_SECONDS = 90.0
 """Seconds for Ray to start a controller."""
 
 FOUND_SECONDS = 60.0
-"""Seconds for Ray to start it again after its death."""
+"""Seconds for Ray to restart a dead controller."""
 
 ANSWER_SECONDS = 2.0
-"""Seconds after which a controller answers that there is nothing new."""
+"""Seconds after which a controller answers without new lines."""
 
 _NAMESPACE = "satrap"
 _TICK = 0.1
 _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "RAY_CLIENT_MODE")
-"""Variables that Ray sets in its workers, and that a program of its own must not have."""
+"""Variables that Ray sets in its workers, and that an independent program must not have."""
 
 
 class Controller:
-    """Keeps a command running until it ends by itself; a plain class, which Ray makes a detached actor.
+    """Keeps a command running until it ends by itself. Ray turns this plain class into a detached actor.
 
-    The command is `satrap train --until-done`: it begins its run, or continues it from the newest snapshot.
-    If it is killed, it is started again. If the controller is killed, the command's standard input ends, so
-    it saves and ends, and Ray starts another controller, here or on another node, which waits for that.
+    The command is `satrap train --until-done`: it starts its run, or resumes from the newest snapshot. If the
+    command is killed, the controller restarts it. If the controller is killed, the command's standard input
+    closes, so the command saves and ends. Ray starts another controller, here or on another node, which waits
+    for this end.
 
     Args:
         command: arguments of the Python interpreter.
-        folder: where it runs.
-        name: of the run; no two controllers of one node run a command of the same name.
-        restarts: how many times it is started again after it was killed.
-        patience: seconds for the command of an earlier controller to save and end.
+        folder: working folder of the command.
+        name: name of the run; a node never runs two commands of the same name.
+        restarts: number of restarts after kills.
+        patience: seconds for the command of a previous controller to save and end.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Controller:
     ) -> None:
         self._command, self._folder, self._name = list(command), folder, name
         self._restarts, self._patience = restarts, patience
-        self._born = time.time_ns()  # tells those who attach that another controller counts lines anew
+        self._born = time.time_ns()  # identifies the controller that numbered the lines
         self._lines: list[str] = []
-        self._first = 0  # number of the oldest line that is kept
+        self._first = 0  # number of the oldest line in `_lines`
         self._lock = threading.Condition()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
-        self._code: int | None = None  # how the command ended
+        self._code: int | None = None  # exit code of the command
         # Ray blocks SIGINT in its workers, and children inherit the mask.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=self._keep_going, name="satrap-controller", daemon=True).start()
@@ -73,7 +74,7 @@ class Controller:
                 code = self._run(name.fileno())
                 while code < 0 and not self._stopped and self._restarts:
                     self._restarts -= 1
-                    self._say(f"satrap train was killed by {signal.Signals(-code).name}; it is started again")
+                    self._say(f"satrap train was killed by {signal.Signals(-code).name}; restarting")
                     code = self._run(name.fileno())
         except (SatrapError, OSError) as error:
             self._say(f"error: {error}")
@@ -83,7 +84,7 @@ class Controller:
             self._lock.notify_all()
 
     def _run(self, name: int) -> int:
-        """Run the command once, and return its exit code."""
+        """Run the command once and return its exit code."""
         environment = {key: value for key, value in variables().items() if key not in _OF_A_WORKER}
         with self._lock:
             if self._stopped:
@@ -114,15 +115,15 @@ class Controller:
             self._lock.notify_all()
 
     def said(self, born: int, have: int, seconds: float) -> tuple[int, int, list[str], int | None]:
-        """Return what was said since; wait at most `seconds` for something new.
+        """Return new output lines; wait at most `seconds` for one.
 
         Args:
-            born: of the controller whose lines the caller has, 0 for none.
-            have: number of its lines.
+            born: birth time of the controller whose lines the caller has, 0 for none.
+            have: number of lines that the caller has.
             seconds: see above.
 
         Returns:
-            (when this controller was born, number of the first line, lines, exit code once it ended).
+            (birth time of this controller, number of the first line, lines, exit code after the end).
         """
         with self._lock:
             have = have if born == self._born else 0
@@ -132,7 +133,7 @@ class Controller:
             return self._born, first, self._lines[first - self._first :], self._code
 
     def stop(self) -> None:
-        """Have the run save and end."""
+        """Make the run save and end."""
         with self._lock:
             self._stopped = True
             if self._process is not None and self._process.poll() is None:
@@ -140,18 +141,18 @@ class Controller:
 
 
 def detach(keys: Cluster, folder: Path, command: Sequence[str]) -> None:
-    """Start the controller of the run in a folder, with a command as `Controller` takes it.
+    """Start the controller of the run in a folder; for the command see `Controller`.
 
     Raises:
-        ConfigError: Ray is not installed or cannot be reached, or the run has a controller.
-        ExchangeError: Ray did not start it.
+        ConfigError: Ray is not installed or cannot be reached, or the run already has a controller.
+        ExchangeError: Ray did not start the controller.
     """
     ray = _connected(keys)
     if _found(ray, folder) is not None:
         raise ConfigError(
-            f"the run in {folder} is kept going already",
-            why="two programs would train it at once",
-            fix=f"follow it: satrap train --output {folder} --attach",
+            f"the run in {folder} already has a controller",
+            why="two programs would train the same run at once",
+            fix=f"to follow the run: satrap train --output {folder} --attach",
         )
     actor = ray.remote(Controller).options(
         name=_name(folder),
@@ -159,7 +160,7 @@ def detach(keys: Cluster, folder: Path, command: Sequence[str]) -> None:
         lifetime="detached",
         num_cpus=0,
         max_restarts=-1,
-        max_concurrency=8,  # those who follow the run, and one who stops it
+        max_concurrency=8,  # several followers and a stop request
     )
     controller = actor.remote(
         list(command), os.getcwd(), _name(folder), restarts=keys.restarts, patience=keys.grace + 30.0
@@ -172,25 +173,25 @@ def detach(keys: Cluster, folder: Path, command: Sequence[str]) -> None:
 
 
 def attach(keys: Cluster, folder: Path, show: Callable[[str], None], *, stop: bool = False) -> int:
-    """Show what a detached run says until it ends; return its exit code, and end its controller.
+    """Show the output of a detached run until it ends; return its exit code, and end its controller.
 
     Args:
-        keys: of the run's recipe.
-        folder: of the run.
+        keys: `cluster` keys of the run's recipe.
+        folder: the run folder.
         show: called with each line.
-        stop: have the run save and end first.
+        stop: make the run save and end first.
 
     Raises:
         ConfigError: Ray is not installed or cannot be reached, or the run has no controller.
-        ExchangeError: the controller died, and Ray did not start it again.
+        ExchangeError: the controller died, and Ray did not restart it.
     """
     ray = _connected(keys)
     controller = _found(ray, folder)
     if controller is None:
         raise ConfigError(
-            f"no controller keeps the run in {folder} going",
-            why="it has ended and somebody has seen it, or it was started without --detach",
-            fix=f"see how far it came: satrap report {folder}; go on: satrap train ... --detach",
+            f"the run in {folder} has no controller",
+            why="the run ended and its output was shown, or it was started without --detach",
+            fix=f"to see its progress: satrap report {folder}; to continue: satrap train ... --detach",
         )
     code: int | None = None
     born, have, heard = 0, 0, time.monotonic()
@@ -206,12 +207,12 @@ def attach(keys: Cluster, folder: Path, show: Callable[[str], None], *, stop: bo
                 raise ExchangeError(
                     "the controller of the run does not answer",
                     why=last_line(error),
-                    fix=f"once its node is back: satrap train --output {folder} --attach",
+                    fix=f"when its node is back: satrap train --output {folder} --attach",
                 ) from error
             time.sleep(_TICK)
             continue
         if born not in (0, came):
-            show("another controller keeps the run going")
+            show("a new controller continues the run")
         if missed := first - (have if born == came else 0):
             show(f"({missed:,} earlier lines were dropped)")
         for line in lines:
@@ -225,9 +226,9 @@ def _connected(keys: Cluster) -> Any:
     """Return the package `ray`, connected to the cluster of a recipe."""
     if keys.launcher != "ray" or keys.address is None:
         raise ConfigError(
-            "a run can be detached on a Ray cluster only",
+            "a run can only be detached on a Ray cluster",
             where="cluster.launcher, cluster.address",
-            why="somebody has to keep it going when this program ends",
+            why="a detached run needs a controller that outlives this program",
             fix="set cluster.launcher: ray and cluster.address: HOST:PORT or auto",
         )
     ray = ray_module()

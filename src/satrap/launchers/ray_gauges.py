@@ -1,4 +1,4 @@
-"""The metrics of a role among those of Ray: its dashboard and its metrics port show them."""
+"""Publishes a role's metrics through Ray, whose dashboard and metrics port show them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from http.client import HTTPException
 from typing import Any
 
 READ_SECONDS = 5.0
-"""Seconds between two readings of an endpoint; Ray passes gauges on about every ten."""
+"""Seconds between two reads of an endpoint; Ray exports gauges about every ten seconds."""
 
 _OF_PROCESS = "process_resident_memory_bytes"
 
 
 class Gauges:
-    """Shows each sample of an OpenMetrics endpoint as a gauge of Ray, with the labels of its role.
+    """Publishes each sample of an OpenMetrics endpoint as a Ray gauge, with the labels of its role.
 
-    Counters are gauges here, too, since Ray's counters start at 0 and would be wrong after a pause: `rate()`
-    works on them all the same. Names are those of the endpoint, to which Ray adds `ray_` in front. Of the
-    process itself only the memory is shown, as `satrap_process_resident_memory_bytes`.
+    Counters are also gauges, because Ray's counters start at 0 and would be wrong after a pause; `rate()`
+    still works. Names are the endpoint's names, with the prefix `ray_` from Ray. The only process metric is
+    memory, as `satrap_process_resident_memory_bytes`.
 
     Args:
         gauge: `ray.util.metrics.Gauge`.
-        labels: of every sample.
+        labels: labels of every sample.
     """
 
     def __init__(self, gauge: Callable[..., Any], labels: Mapping[str, str]) -> None:
@@ -32,7 +32,7 @@ class Gauges:
         self._gauges: dict[str, Any] = {}
 
     def show(self, text: str) -> None:
-        """Take the text of an endpoint, in Prometheus' format."""
+        """Publish the text of an endpoint, in Prometheus' format."""
         from prometheus_client.parser import text_string_to_metric_families
 
         for family in text_string_to_metric_families(text):
@@ -57,5 +57,5 @@ class Gauges:
                 with urllib.request.urlopen(f"http://{address}/metrics", timeout=READ_SECONDS) as answer:
                     self.show(answer.read().decode())
             except (OSError, HTTPException, ValueError):
-                pass  # a role that is busy, or ends while it answers, is noticed elsewhere
+                pass  # busy and ended roles are reported elsewhere
             time.sleep(READ_SECONDS)

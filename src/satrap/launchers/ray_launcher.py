@@ -1,4 +1,4 @@
-"""Roles on the nodes of a Ray cluster: Ray places them, starts an agent for each, and notices deaths."""
+"""Roles on a Ray cluster: Ray places them, starts an agent for each, and detects deaths."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from satrap.launchers.ray_cluster import join, last_line, ray_module
 from satrap.launchers.room import Amounts, asked, by_kind, fitting, relevant, total, words
 
 ANSWER_SECONDS = 2.0
-"""Seconds after which an agent answers that it has nothing to report."""
+"""Seconds after which an agent answers without events."""
 
 PLACE_SECONDS = 90.0
-"""Seconds for Ray to start the agent of a role whose resources are reserved, or to find others for it."""
+"""Seconds for Ray to start the agent of a role with reserved resources, or to find other resources."""
 
 KILL_SECONDS = 5.0
-"""Seconds for a role to end after it was killed; then its agent is."""
+"""Seconds for a killed role to end before its agent is killed."""
 
 DECIDED_SECONDS = 0.5
-"""Seconds for Ray to say whether there is room; it takes some milliseconds."""
+"""Seconds for Ray to decide on a placement; it takes some milliseconds."""
 
 SETTLE_SECONDS = 10.0
-"""Seconds for Ray to use what others have released."""
+"""Seconds for Ray to use released resources."""
 
 _TICK = 0.1
 _KILLED = -signal.SIGKILL
 _OBJECT_STORE = 100 << 20
-"""Bytes of Ray's object store where the launcher starts Ray: no row and no tensor passes through it."""
+"""Bytes of the object store of a Ray started here; no rows or tensors pass through it."""
 
 
 @dataclass
@@ -46,8 +46,8 @@ class _Placed:
     """A role and its agent."""
 
     agent: Any
-    asked_at: float  # since when an answer is awaited
-    answer: Any = None  # of the agent, to come
+    asked_at: float  # time of the pending request
+    answer: Any = None  # pending answer of the agent
     have: int = 0  # number of events received
     kill_until: float | None = None
     released: bool = False
@@ -56,26 +56,26 @@ class _Placed:
 class RayLauncher:
     """Launches roles on a Ray cluster, see `satrap.launchers.launcher.Launcher`.
 
-    All resources are reserved together, as one placement group, before the first role starts; those of a role
-    that comes later, as another. Each role has
-    an actor, its `Agent`, which Ray never restarts: whether a role starts again is decided elsewhere. Only
-    text passes through Ray. Agents end with the program that started them, and roles with their agents.
+    All resources are reserved in one placement group before the first role starts. A role that is added later
+    has its own placement group. Each role has an actor, its `Agent`, which Ray never restarts, because the
+    caller decides about restarts. Only text passes through Ray. Agents end with the program that started
+    them, and roles end with their agents.
 
-    Without a key, all nodes must be on this machine, and roles listen on loopback. With one, they listen on
-    the addresses of their nodes.
+    Without a key, all nodes must be on this machine, and roles listen on loopback. With a key, roles listen
+    on the addresses of their nodes.
 
     Args:
-        keys: what to start, and where.
+        keys: the processes to start, and the Ray cluster.
         run: identity of the run.
         folder: where roles run; every node must have it.
         needs: files and folders that every node must have.
-        notice: called with a line that the user should read.
+        notice: called with lines for the user.
         label: name of the run in Ray's metrics.
-        shards: numbers of the shards; default: those of `keys`.
+        shards: numbers of the shards; default: from `keys`.
 
     Raises:
-        ConfigError: Ray is not installed or cannot be reached, nodes are elsewhere and there is no key, or
-            the cluster has no room; the message says which roles lack what.
+        ConfigError: Ray is not installed or cannot be reached, nodes are on other machines without a key, or
+            the cluster has too few resources; the message names the roles and missing resources.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RayLauncher:
         self._keys, self._notice = keys, notice
         self._roles: dict[str, _Placed] = {}
         self._asked = asked(keys, shards)
-        self._places: dict[str, tuple[Any, int]] = {}  # of each role: a placement group, number of its bundle
+        self._places: dict[str, tuple[Any, int]] = {}  # role -> placement group, number of its bundle
         self._warned: set[str] = set()
         self._ours = False
         self._ray = ray_module()
@@ -112,14 +112,14 @@ class RayLauncher:
         address = self._keys.address
         options: dict[str, Any] = {}
         if address is None:
-            asks = total(self._asked.values())
-            custom = {name: n for name, n in asks.items() if name not in ("CPU", "GPU", "memory")}
+            amounts = total(self._asked.values())
+            custom = {name: n for name, n in amounts.items() if name not in ("CPU", "GPU", "memory")}
             options = {
-                "num_cpus": math.ceil(asks.get("CPU", 0)) or 1,  # roles of one machine share its cores
+                "num_cpus": math.ceil(amounts.get("CPU", 0)) or 1,  # roles on one machine share its cores
                 "resources": custom,
                 "object_store_memory": _OBJECT_STORE,
                 "include_dashboard": False,
-                # Ray makes its workers yield to all others, and the first to be killed for lack of memory.
+                # By default, Ray's workers have the lowest priority and are killed first.
                 "_system_config": {"worker_niceness": 0, "worker_oom_score_adjustment": 0},
             }
         join(address, **options)
@@ -131,10 +131,10 @@ class RayLauncher:
             return here
         if elsewhere:
             raise ConfigError(
-                "cluster.key is missing, and the Ray cluster has nodes on other machines",
+                "cluster.key is missing, but the Ray cluster has nodes on other machines",
                 where=", ".join(elsewhere[:5]),
                 why="without a key, processes listen on loopback only",
-                fix="make one with satrap key FILE, and copy it to the same place on all nodes",
+                fix="create a key with satrap key FILE, and copy it to the same path on all nodes",
             )
         return "127.0.0.1"
 
@@ -142,10 +142,10 @@ class RayLauncher:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
-        """Reserve a placement group of its own for each role that `keys` have more, or for none of them.
+        """Reserve a placement group for each additional role in `keys`, or for no role.
 
         Raises:
-            ConfigError: the cluster has no room now; `cluster.wait` counts at the beginning only.
+            ConfigError: the cluster has too few free resources; `cluster.wait` only applies at the start.
         """
         more = {name: amounts for name, amounts in asked(keys, shards).items() if name not in self._places}
         try:
@@ -153,12 +153,12 @@ class RayLauncher:
                 self._place({name: amounts}, 0.0)
         except ConfigError as error:
             self._give_back(more)
-            fix = "add nodes, or ask for fewer processes"  # who waits at the beginning does not wait here
+            fix = "add nodes, or request fewer processes"  # cluster.wait does not apply here
             raise ConfigError(error.what, where=error.where, why=error.why, fix=fix) from error
         self._asked |= more
 
     def release(self, keys: Cluster, shards: Collection[int]) -> None:
-        """Give back what was reserved for roles that came later; a group of several stays as it is."""
+        """Release the resources of roles added later; a group of several roles stays reserved."""
         self._give_back(self._places.keys() - asked(keys, shards).keys())
 
     def _give_back(self, names: Iterable[str]) -> None:
@@ -169,12 +169,12 @@ class RayLauncher:
                 self._ray.util.remove_placement_group(group)
 
     def _place(self, roles: Mapping[str, Amounts], wait: float) -> None:
-        """Reserve what roles ask for, in one placement group."""
+        """Reserve the resources of roles in one placement group."""
         from ray.util import placement_group, placement_group_table
 
         bundles = [dict(amounts) or {"CPU": 0.001} for amounts in roles.values()]
         group = placement_group(bundles, strategy="SPREAD")
-        began, said = time.monotonic(), False
+        began, notified = time.monotonic(), False
         while not group.wait(0.1):
             waited = time.monotonic() - began
             state = placement_group_table(group)["stats"]["scheduling_state"]
@@ -182,25 +182,25 @@ class RayLauncher:
                 continue
             lack = self._lack(roles, ever=state == "INFEASIBLE")
             if lack is None and waited < SETTLE_SECONDS:
-                continue  # others have just released what is needed
+                continue  # resources were just released
             lack = lack or self._error(
-                "cannot place the processes of the run together", "all would fit one by one"
+                "cannot place the processes of the run together", "each process would fit alone"
             )
             if waited > wait:
                 self._ray.util.remove_placement_group(group)
                 raise lack
-            if not said:
+            if not notified:
                 self._notice(f"{lack.what} ({lack.where}); waiting up to {wait:g} s")
-                said = True
+                notified = True
         self._places |= {name: (group, number) for number, name in enumerate(roles)}
 
     def _lack(self, roles: Mapping[str, Amounts], *, ever: bool) -> ConfigError | None:
-        """Return the error about what is missing: of all that there is, or of what is free; None: nothing."""
+        """Return the error about missing total (`ever`) or free resources; None if all roles fit."""
         nodes = [node["Resources"] for node in self._nodes()]
         fit = fitting(roles, nodes if ever else [self._ray.available_resources()])
         if len(fit) == len(roles):
             return None
-        what = "is too small for" if ever else "has no room now for"
+        what = "is too small for" if ever else "has too few free resources for"
         return self._error(f"{what} the processes of the run", by_kind(roles, fit))
 
     def _error(self, what: str, where: str) -> ConfigError:
@@ -210,8 +210,8 @@ class RayLauncher:
         return ConfigError(
             f"the Ray cluster {what}",
             where=where,
-            why=f"its {len(nodes)} nodes have {words(have)}; free are {words(free)}",
-            fix="ask for less in cluster.resources, add nodes, or queue: cluster.wait: SECONDS",
+            why=f"the cluster's {len(nodes)} nodes have {words(have)}; {words(free)} are free",
+            fix="lower cluster.resources, add nodes, or set cluster.wait to wait in the queue",
         )
 
     def start(self, role: Role) -> None:
@@ -230,7 +230,7 @@ class RayLauncher:
             resources=amounts,
             max_restarts=0,
             max_task_retries=0,
-            max_concurrency=4,  # it stops the role while it waits for the role's events
+            max_concurrency=4,  # `stop` must run while `events` waits
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         )
         texts = json.dumps(asdict(role)), json.dumps(asdict(self._terms))
@@ -242,7 +242,7 @@ class RayLauncher:
         placed.answer = placed.agent.events.remote(placed.have, ANSWER_SECONDS)
 
     def stop(self, name: str, how: Stop) -> None:
-        """Ask a role to end, or kill it; do nothing if it has ended."""
+        """Request the end of a role, or kill it; do nothing if it has ended."""
         placed = self._roles.get(name)
         if placed is None:
             return
@@ -252,25 +252,25 @@ class RayLauncher:
             placed.kill_until = time.monotonic() + KILL_SECONDS
 
     def events(self, seconds: float) -> list[tuple[str, Event]]:
-        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
+        """Return reports as (name, event), in order; wait at most `seconds` for the first one."""
         if not self._roles:
             time.sleep(seconds)
             return []
         answers = {placed.answer: name for name, placed in self._roles.items()}
         self._ray.wait(list(answers), timeout=seconds)
         done, _ = self._ray.wait(list(answers), num_returns=len(answers), timeout=0)
-        heard = [(answers[answer], event) for answer in done for event in self._answer(answers[answer])]
+        events = [(answers[answer], event) for answer in done for event in self._answer(answers[answer])]
         for name in list(self._roles):
-            heard += [(name, event) for event in self._give_up(name)]
-        return heard
+            events += [(name, event) for event in self._give_up(name)]
+        return events
 
     def _answer(self, name: str) -> list[Event]:
-        """Return what an agent, or Ray in its place, has answered; ask for more."""
+        """Return the events in an agent's answer, or in Ray's error; request more events."""
         placed, errors = self._roles[name], self._ray.exceptions
         try:
             lines = self._ray.get(placed.answer, timeout=KILL_SECONDS)
         except (errors.ActorUnavailableError, errors.GetTimeoutError):
-            self._ask(placed)  # still awaited since it was asked first
+            self._ask(placed)  # keeps the time of the first request
             return []
         except errors.RayTaskError as error:  # the node cannot import the agent
             return self._unstartable(name, error)
@@ -280,55 +280,55 @@ class RayLauncher:
                 if error.actor_init_failed
                 else self._lost(name, last_line(error))
             )
-        found: list[Event] = []
+        events: list[Event] = []
         for event in map(_event, lines):
             if isinstance(event, Warned):
                 if event.text not in self._warned:
                     self._notice(event.text)
                 self._warned.add(event.text)
             else:
-                found.append(event)
+                events.append(event)
         placed.have += len(lines)
         placed.asked_at = time.monotonic()
-        if any(isinstance(event, Ended) for event in found):
+        if any(isinstance(event, Ended) for event in events):
             self._forget(name)
         else:
             self._ask(placed)
-        return found
+        return events
 
     def _give_up(self, name: str) -> list[Event]:
-        """End a role that does not end when it is killed, has found no place, or whose agent is silent."""
+        """End a role that survives a kill, was never placed, or whose agent does not answer."""
         placed, now = self._roles[name], time.monotonic()
         if placed.kill_until is not None and now > placed.kill_until:
             return self._lost(name, "killed")
         waited = now - placed.asked_at
         if placed.have and waited > self._keys.deadline + ANSWER_SECONDS:
-            return self._lost(name, f"its node has not answered for {waited:.0f} s")
+            return self._lost(name, f"the node has not answered for {waited:.0f} s")
         if not placed.have and waited > PLACE_SECONDS + self._keys.wait:
             fix = "add a node, or set cluster.wait"
-            what = f"{name} found no place on the Ray cluster in {waited:.0f} s"
+            what = f"{name} was not placed on the Ray cluster within {waited:.0f} s"
             self._forget(name)
             return [
-                Failed(ExchangeError(what, where=f"it asks for {words(self._asked[name])}", fix=fix)),
+                Failed(ExchangeError(what, where=f"{name} needs {words(self._asked[name])}", fix=fix)),
                 Ended(1),
             ]
         return []
 
     def _lost(self, name: str, why: str) -> list[Event]:
-        """Return the events of a role whose agent has died, or is given up."""
+        """Return the events of a role whose agent has died or does not answer."""
         self._forget(name)
         return [Logged(why), Ended(_KILLED)]
 
     def _unstartable(self, name: str, error: Exception) -> list[Event]:
         self._forget(name)
-        fix = "install satrap on all nodes, in the environment that ray start is called in"
+        fix = "install satrap on all nodes, in the environment of ray start"
         return [Failed(ExchangeError(f"Ray could not start {name}", why=last_line(error), fix=fix)), Ended(1)]
 
     def _forget(self, name: str) -> None:
         self._ray.kill(self._roles.pop(name).agent)
 
     def close(self) -> None:
-        """Kill the roles that were not released; return once all have ended."""
+        """Kill the roles that were not released; return when all have ended."""
         for name, placed in self._roles.items():
             if not placed.released:
                 self.stop(name, Stop.KILL)

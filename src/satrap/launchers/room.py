@@ -1,4 +1,4 @@
-"""What the roles of a run ask of a cluster, and which of them have no room there."""
+"""Resources that the roles of a run need, and how many roles fit on a cluster."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -7,14 +7,14 @@ from satrap.config.cluster import Cluster, Resources
 from satrap.words import size
 
 Amounts = Mapping[str, float]
-"""Resource -> amount, by the names that Ray has for them: CPU, GPU, memory (bytes), or your own."""
+"""Resource -> amount, by Ray's names: CPU, GPU, memory (bytes), or custom names."""
 
 
 def asked(keys: Cluster, shards: Collection[int] | None = None) -> dict[str, Amounts]:
-    """Return what each role asks for, by the role's name, in the order in which roles are started.
+    """Return the resources of each role by name, in the order in which roles are started.
 
-    A shard server asks for `memory` only if the recipe says so. `shards` are their numbers, if the run
-    starts any; default: those of the recipe.
+    A shard server needs `memory` only if the recipe sets it. `shards` are the numbers of the shard servers,
+    if the run starts any; default: from the recipe.
     """
     numbers = range(keys.servers) if shards is None or not keys.servers else sorted(shards)
     kinds: tuple[tuple[str, Collection[int], Resources], ...] = (
@@ -23,16 +23,21 @@ def asked(keys: Cluster, shards: Collection[int] | None = None) -> dict[str, Amo
         ("embedding worker", range(keys.embedding_workers), keys.resources.embedding_worker),
         ("worker", range(keys.workers), keys.resources.worker),
     )
-    found: dict[str, Amounts] = {}
-    for kind, those, one in kinds:
-        amounts = {"CPU": one.cpu, "GPU": one.gpu, "memory": float(one.memory or 0), **one.custom}
+    roles: dict[str, Amounts] = {}
+    for kind, indices, resources in kinds:
+        amounts = {
+            "CPU": resources.cpu,
+            "GPU": resources.gpu,
+            "memory": float(resources.memory or 0),
+            **resources.custom,
+        }
         positive = {name: amount for name, amount in amounts.items() if amount}
-        found |= {f"{kind} {number}": positive for number in those}
-    return found
+        roles |= {f"{kind} {number}": positive for number in indices}
+    return roles
 
 
 def total(nodes: Iterable[Amounts]) -> dict[str, float]:
-    """Return the sum over nodes."""
+    """Return the sum over all nodes."""
     amounts: Counter[str] = Counter()
     for node in nodes:
         amounts.update(node)
@@ -40,16 +45,16 @@ def total(nodes: Iterable[Amounts]) -> dict[str, float]:
 
 
 def fitting(roles: Mapping[str, Amounts], nodes: Iterable[Amounts]) -> set[str]:
-    """Return the names of roles that fit: each, in order, is put on the first node with room for it."""
-    left = [dict(node) for node in nodes]
-    found = set()
+    """Return the names of roles that fit. Roles are placed in order, each on the first node with room."""
+    free = [dict(node) for node in nodes]
+    fit = set()
     for name, amounts in roles.items():
-        node = next((node for node in left if _covers(node, amounts)), None)
+        node = next((node for node in free if _covers(node, amounts)), None)
         if node is not None:
-            found.add(name)
+            fit.add(name)
             for resource, amount in amounts.items():
                 node[resource] -= amount
-    return found
+    return fit
 
 
 def _covers(node: Amounts, amounts: Amounts) -> bool:
@@ -57,22 +62,22 @@ def _covers(node: Amounts, amounts: Amounts) -> bool:
 
 
 def by_kind(roles: Mapping[str, Amounts], fit: set[str]) -> str:
-    """Return how many roles of each kind fit, and what each asks for; kinds that lack room come first.
+    """Return how many roles of each kind fit, and their resources; kinds that do not fit come first.
 
-    For example "shard: 30 of 40 fit, each asks for 1 CPU and 64 GiB; worker: 8 of 8".
+    For example "shard: 30 of 40 fit, each needs 1 CPU and 64 GiB; worker: 8 of 8".
     """
     kinds = {name.rpartition(" ")[0]: amounts for name, amounts in roles.items()}
     count = Counter(name.rpartition(" ")[0] for name in roles)
-    there = Counter(name.rpartition(" ")[0] for name in fit)
+    placed = Counter(name.rpartition(" ")[0] for name in fit)
     lines = []
-    for kind, amounts in sorted(kinds.items(), key=lambda one: there[one[0]] == count[one[0]]):
-        asks = "" if there[kind] == count[kind] else f" fit, each asks for {words(amounts)}"
-        lines.append(f"{kind}: {there[kind]} of {count[kind]}{asks}")
+    for kind, amounts in sorted(kinds.items(), key=lambda item: placed[item[0]] == count[item[0]]):
+        needs = "" if placed[kind] == count[kind] else f" fit, each needs {words(amounts)}"
+        lines.append(f"{kind}: {placed[kind]} of {count[kind]}{needs}")
     return "; ".join(lines)
 
 
 def words(amounts: Amounts) -> str:
-    """Return amounts as "2 CPU and 64 GiB", the resources in their order."""
+    """Return amounts as "2 CPU and 64 GiB", in their order."""
     texts = [
         size(amount) if name == "memory" else f"{amount:g} {name}" for name, amount in amounts.items()
     ] or ["nothing"]
@@ -80,6 +85,6 @@ def words(amounts: Amounts) -> str:
 
 
 def relevant(amounts: Amounts, roles: Mapping[str, Amounts]) -> dict[str, float]:
-    """Return the amounts of those resources that a role asks for; 0 of what is not there."""
-    names = dict.fromkeys(name for asks in roles.values() for name in asks)
+    """Return the amounts of the resources that some role needs; 0 for missing ones."""
+    names = dict.fromkeys(name for needs in roles.values() for name in needs)
     return {name: amounts.get(name, 0.0) for name in names}
