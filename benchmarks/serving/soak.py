@@ -1,14 +1,15 @@
-"""Many requests, many updates and many hostile bodies: memory and speed from beginning to end.
+"""Many requests, many updates and many hostile bodies: memory and speed from begin to end.
 
-`python -m benchmarks.serving.soak [--requests 1000000] [--updates 1000] [--hostile 1000000]`
+`python -m benchmarks.serving.soak [--requests 1000000] [--updates 1000] [--hostile 20000]`
 
 A model of four tables with 20,000 rows of dim 16. A process changes 500 rows at a time and publishes them;
-`satrap serve --follow` is a separate process. Part 1: clients on some connections send requests of three
-items one after another, until `--requests` were answered, while `--updates` versions arrive. For each tenth:
+`satrap serve --follow` is a process of its own. Part 1: clients on some connections send requests of three
+items one after another, until `--requests` were answered, while `--updates` versions come. Of each tenth:
 requests per second and per processor second of the server, latencies, memory, versions. Part 2: honest
-clients at a fixed rate, first alone, then while other connections send invalid bodies, until `--hostile` were
-answered: p99 of both. It ends with exit code 1 if a request failed, an answer's step decreased, or a hostile
-body was answered with 5xx.
+clients at a fixed rate, first alone, then while other connections send bodies that no server wants, until
+`--hostile` were answered: p99 of both, and how long a client waits that sends one wrong body a second. With
+`--requests 0` there is only part 2, which takes a minute with `--hostile 10000`. It ends with exit code 1 if
+a request failed, an answer's step fell, or a hostile body was answered with 5xx.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def schema() -> satrap.Schema:
 
 
 def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
-    """Publish versions at regular times, with some changed rows in each."""
+    """Publish versions in even steps of time, some rows changed in each."""
     torch.set_num_threads(1)
     trainer = Trainer(
         satrap.models.DNN(schema(), hidden=[32]),
@@ -64,13 +65,13 @@ def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
     random_ = np.random.default_rng(0)
 
     class Changing(satrap.train.Observer):
-        """Changes some rows after each step, before it is published."""
+        """Changes some rows after each step, which is then published."""
 
         def __init__(self) -> None:
             self.next = 0.0
 
         def step(self, progress: satrap.train.Progress) -> None:
-            if progress.step == 2:  # the first step is published
+            if progress.step == 2:  # that of the first step is published
                 begin.send(None)
                 begin.recv()
                 self.next = time.monotonic()
@@ -86,7 +87,7 @@ def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
 
 
 def rows(updates: int) -> Any:
-    """A table with one row per step; the first rows have all ids."""
+    """A table of a row for each step; the first ones have all ids."""
     import pandas as pd
 
     from satrap.data import read
@@ -99,17 +100,17 @@ def rows(updates: int) -> Any:
 
 def bodies(count: int) -> list[bytes]:
     """Requests of three items each."""
-    created = []
+    found = []
     for seed in range(count):
         chosen = np.random.default_rng(seed)
         items = {f"c{n}": chosen.integers(0, ROWS, 3).tolist() for n in range(1, TABLES)}
         context = {"c0": int(chosen.integers(0, ROWS)), "x": float(chosen.random())}
-        created.append(json.dumps({"context": context, "items": items}).encode())
-    return created
+        found.append(json.dumps({"context": context, "items": items}).encode())
+    return found
 
 
 def hostile(chosen: random.Random, good: list[bytes]) -> bytes:
-    """Return an invalid body, or a damaged valid one."""
+    """Return a body that no server wants, or a damaged good one."""
     body = bytearray(chosen.choice(good))
     match chosen.randrange(8):
         case 0:
@@ -136,7 +137,7 @@ def hostile(chosen: random.Random, good: list[bytes]) -> bytes:
 
 @contextmanager
 def server(url: str, log: Path) -> Iterator[tuple[int, Target]]:
-    """Serve a feed in a separate process."""
+    """Serve a feed in a process of its own."""
     words = [Path(sys.executable).with_name("satrap"), "serve", url, "--follow", "--listen", "127.0.0.1:0"]
     with log.open("w") as errors:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -156,7 +157,7 @@ def server(url: str, log: Path) -> Iterator[tuple[int, Target]]:
 
 
 class Slice:
-    """The cost of a tenth of the requests."""
+    """What a tenth of the requests cost."""
 
     def __init__(self, process: int) -> None:
         self._process, self._begun, self._cpu = process, time.perf_counter(), processor_seconds(process)
@@ -177,8 +178,8 @@ class Slice:
 
 
 async def many(target: Target, process: int, count: int) -> dict[str, Any]:
-    """Send requests on all connections until a number of them were answered."""
-    requests = [target.post("/v1/score", body) for body in bodies(1000)]
+    """Send requests on all connections until so many were answered."""
+    asked = [target.post("/v1/score", body) for body in bodies(1000)]
     steps, failed, slices = set[int](), Counter[str](), []
     here, sent, fell = Slice(process), 0, 0
 
@@ -188,7 +189,7 @@ async def many(target: Target, process: int, count: int) -> dict[str, Any]:
         while sent < count:
             sent += 1
             begun = time.perf_counter()
-            reply = await connection.ask(requests[(first + sent) % len(requests)])
+            reply = await connection.ask(asked[(first + sent) % len(asked)])
             here.latencies.append(time.perf_counter() - begun)
             if reply.status != 200:
                 failed[str(reply.status)] += 1
@@ -205,9 +206,9 @@ async def many(target: Target, process: int, count: int) -> dict[str, Any]:
     return {"slices": slices, "failed": failed, "steps_fell": fell, "versions": len(steps)}
 
 
-async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str, float]:
-    """Send requests at a rate until an event is set; return their latencies in milliseconds."""
-    requests = [target.post("/v1/score", body) for body in bodies(100)]
+async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str, Any]:
+    """Send requests at a rate until something has happened; return their latencies, milliseconds."""
+    asked = [target.post("/v1/score", body) for body in bodies(100)]
     connections = [await target.connect() for _ in range(CONNECTIONS)]
     latencies: list[float] = []
     chosen, due = random.Random(1), time.perf_counter()
@@ -226,7 +227,7 @@ async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str,
     while not until.is_set():
         due += chosen.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.create_task(one(due, chosen.choice(requests)))
+        task = asyncio.create_task(one(due, chosen.choice(asked)))
         running.add(task)
         task.add_done_callback(running.discard)
     await asyncio.gather(*running)
@@ -238,17 +239,30 @@ async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str,
     }
 
 
-def attacking(target: Target, count: int, told: Any) -> None:
-    """Send hostile bodies one after another on two connections; return the counts of their answers.
+async def mistaken(target: Target, until: asyncio.Event) -> dict[str, float]:
+    """Send a wrong body each second; return how long the refusals took, milliseconds."""
+    wrong, latencies = target.post("/v1/score", b'{"items":{"c1":[1]}}'), list[float]()
+    connection = await target.connect()
+    while not until.is_set():
+        begun = time.perf_counter()
+        reply = await connection.ask(wrong)
+        assert reply.status == 422, reply
+        latencies.append(1000 * (time.perf_counter() - begun))
+        await asyncio.sleep(1)
+    return {"median_ms": float(np.median(latencies)), "longest_ms": max(latencies)}
 
-    Every tenth is new, the others were sent before: creating a body takes longer than refusing it.
+
+def attacking(target: Target, count: int, connections: int, told: Any) -> None:
+    """Send hostile bodies one after another on some connections; tell how they were answered.
+
+    Every tenth is new, the others were sent before: to make one takes longer than to refuse it.
     """
 
     async def client(seed: int) -> Counter[str]:
         chosen, good, answers = random.Random(seed), bodies(50), Counter[str]()
         made: list[bytes] = []
         connection = await target.connect()
-        for number in range(count // 2):
+        for number in range(count // connections):
             if number % 10 == 0:
                 made.append(target.post("/v1/score", hostile(chosen, good)))
                 del made[:-1000]
@@ -261,37 +275,40 @@ def attacking(target: Target, count: int, told: Any) -> None:
                 answers["closed"] += 1
         return answers
 
-    async def both() -> Counter[str]:
-        counts = await asyncio.gather(*(client(seed) for seed in range(2)))
-        return sum(counts, Counter[str]())
+    async def all_of_them() -> Counter[str]:
+        found = await asyncio.gather(*(client(seed) for seed in range(connections)))
+        return sum(found, Counter[str]())
 
-    told.send(asyncio.run(both()))
+    told.send(asyncio.run(all_of_them()))
 
 
 async def under_attack(
-    target: Target, process: int, rate: float, count: int, alone_seconds: float
+    target: Target, process: int, rate: float, count: int, connections: int, alone_seconds: float
 ) -> dict[str, Any]:
-    """Measure honest clients alone, then together with hostile ones."""
-    figures: dict[str, Any] = {}
+    """Measure honest clients alone, then beside hostile ones."""
+    found: dict[str, Any] = {}
     for name in ("alone", "attacked"):
         done = asyncio.Event()
         before = resident(process)
         measuring = asyncio.create_task(honest(target, rate, done))
+        erring = asyncio.create_task(mistaken(target, done))
+        begun, spent = time.perf_counter(), processor_seconds(process)
         if name == "alone":
             await asyncio.sleep(alone_seconds)
         else:
             mine, theirs = CONTEXT.Pipe()
-            attack = CONTEXT.Process(target=attacking, args=(target, count, theirs))
+            attack = CONTEXT.Process(target=attacking, args=(target, count, connections, theirs))
             attack.start()
             while not mine.poll():
                 await asyncio.sleep(0.1)
-            figures["hostile_answers"] = dict(mine.recv())
+            found["hostile_answers"] = dict(mine.recv())
             attack.join()
-            figures["rss_mib"] = [before, resident(process)]
+            found["rss_mib"] = [before, resident(process)]
         done.set()
-        figures[name] = await measuring
-        print(name, json.dumps(figures[name]), flush=True)
-    return figures
+        found[name] = await measuring | {"mistaken": await erring}
+        found[name]["cores"] = (processor_seconds(process) - spent) / (time.perf_counter() - begun)
+        print(name, json.dumps(found[name]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -299,30 +316,33 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=400.0, help="over which the updates come")
-    parser.add_argument("--hostile", type=int, default=1_000_000)
+    parser.add_argument("--hostile", type=int, default=20_000, help="about 450 a second")
+    parser.add_argument("--attackers", type=int, default=2, help="connections of hostile bodies")
     parser.add_argument("--rate", type=float, default=100.0, help="of the honest clients")
     parser.add_argument("--alone", type=float, default=30.0, help="seconds of them without hostile ones")
-    options = parser.parse_args()
+    asked = parser.parse_args()
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         url, (mine, theirs) = f"{folder}/feed", CONTEXT.Pipe()
-        publisher = CONTEXT.Process(target=publishing, args=(url, options.updates, options.seconds, theirs))
+        publisher = CONTEXT.Process(target=publishing, args=(url, asked.updates, asked.seconds, theirs))
         publisher.start()
         mine.recv()
         while Feed(url).latest() is None:
             time.sleep(0.1)
         with server(url, Path(folder) / "server.log") as (process, target):
             mine.send(None)
-            results["many"] = asyncio.run(many(target, process, options.requests))
+            if asked.requests:
+                results["many"] = asyncio.run(many(target, process, asked.requests))
             publisher.terminate()
             results["hostile"] = asyncio.run(
-                under_attack(target, process, options.rate, options.hostile, options.alone)
+                under_attack(target, process, asked.rate, asked.hostile, asked.attackers, asked.alone)
             )
         with suppress(OSError):
             print((Path(folder) / "server.log").read_text()[-2000:])
-    print(write(Path(__file__).parent / "results", vars(options), results))
+    print(write(Path(__file__).parent / "results", vars(asked), results))
     bad = [status for status in results["hostile"]["hostile_answers"] if status.startswith("5")]
-    sys.exit(bool(bad or results["many"]["failed"] or results["many"]["steps_fell"]))
+    many_ = results.get("many", {"failed": {}, "steps_fell": 0})
+    sys.exit(bool(bad or many_["failed"] or many_["steps_fell"]))
 
 
 if __name__ == "__main__":

@@ -55,3 +55,25 @@ def test_rows_with_optimizer_state_and_those_of_a_tier(tmp_path: Any) -> None:
     assert all(np.array_equal(found[table], wanted[table]) for table in TABLES)
     over.close()
     exchange.close()
+
+
+def test_rows_that_come_once_are_written_from_where_they_were_read() -> None:
+    """Copies of a million rows take longer than all else of an update."""
+    exchange = LocalExchange(Shard([Table(name, dim=2, optimizer=SGD(lr=1.0)) for name in TABLES], seed=3))
+    exchange.shard.load("b", chunk("b", [7, 8], 1))
+    once = chunk("a", [1, 2, 3, 4, 5], 5)
+    for again in (False, True):
+        over = module.Overlay(exchange.shard)
+        over.load(once)
+        over.remove("b", np.array([7], np.uint64))
+        over.load(chunk("b", [8], 2))
+        if again:
+            over.load(chunk("b", [8], 3))
+        over.seal()
+        pieces = [piece for piece, _ in over._pieces if piece.table == "a"]
+        assert [np.shares_memory(piece.weights, once.weights) for piece in pieces] == [not again] * 2
+        assert sum(len(gone) for _, gone in over._pieces) == 1
+        while over.fold():
+            pass
+        over.close()
+    exchange.close()

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from time import perf_counter, time
 from typing import Any
 
 import orjson
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from satrap.config.serving import Serving
 from satrap.errors import SatrapError, TrainingError
+from satrap.serve.call import Call, ClientGoneError, Receive, Reply, Send, header
 from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
+from satrap.serve.refusals import Refusals
 from satrap.serve.request_log import RequestLog
 from satrap.serve.scorer import Answer, Scorer, check_step
 from satrap.serve.shadow import Shadow
@@ -36,15 +37,11 @@ TIMING = "Server-Timing"
 DEADLINE = "Satrap-Deadline-Ms"
 """Header of a request: milliseconds it may wait to be scored."""
 
-WATCH_SECONDS = 0.02
-"""How long a request may wait for its answer before it is looked whether its client is still there."""
+Endpoint = Callable[[Any, Receive, Send], Awaitable[None]]
+"""An ASGI application."""
 
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
-
-class ClientGoneError(Exception):
-    """The client has closed the connection."""
+_CONTENT_TYPE, _DEADLINE = b"content-type", DEADLINE.lower().encode()
+_HEADER_LENGTH, _REQUEST_ID = HEADER_LENGTH.lower().encode(), REQUEST_ID.lower().encode()
 
 
 class Application:
@@ -66,18 +63,21 @@ class Application:
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
         self._scorer, self._limits, self._secret = scorer, limits, secret
+        self._refusals = Refusals()
         self.draining = False
         self.seconds = {"parse": 0.0, "write": 0.0}
         self.answers: dict[str, int] = {}
         self.log: RequestLog | None = None
-        self.versions = Versions(scorer, self._check_secret)
+        self.versions = Versions(scorer, self._check_key)
         self.shadow: Shadow | None = None
         model = "/v2/models/{name}"
-        self.asgi = Starlette(
+        score, infer = self._endpoint(self._score), self._endpoint(self._infer)
+        self._hot = {"/v1/score": score}
+        self._others = Starlette(
             routes=[
-                Route("/v1/score", _Endpoint(self._score), methods=["POST"]),
+                Route("/v1/score", _Asgi(score), methods=["POST"]),
                 *(
-                    Route(f"{path}/infer", _Endpoint(self._infer), methods=["POST"])
+                    Route(f"{path}/infer", _Asgi(infer), methods=["POST"])
                     for path in (model, f"{model}/versions/{{step}}")
                 ),
                 *(Route(path, self._live) for path in ("/live", "/v2/health/live")),
@@ -97,97 +97,126 @@ class Application:
             exception_handlers={SatrapError: self._refused, Exception: self._internal},
         )
 
+    async def asgi(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request of an ASGI server."""
+        hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        await (self._others if hot is None else hot)(scope, receive, send)
+
+    def _endpoint(self, answer: Callable[[Call], Awaitable[Reply]]) -> Endpoint:
+        async def endpoint(scope: Any, receive: Receive, send: Send) -> None:
+            call = Call(scope, receive)
+            try:
+                reply = await answer(call)
+            except ClientGoneError:
+                return
+            except Exception as error:
+                await self._defect(error).send(send)
+                raise
+            if 400 <= reply.status < 500:
+                await self._refusals.wait(perf_counter() - call.begun)
+            await reply.send(send)
+
+        return endpoint
+
     @property
     def busy(self) -> str:
         """Why the server is not ready; empty if it is."""
         return "the server is about to end" if self.draining else self._scorer.model.trouble()
 
-    async def _score(self, request: Request) -> Response:
+    async def _score(self, call: Call) -> Reply:
         """Answer POST /v1/score."""
         try:
-            return await self._answer(request, self._read_v1, self._write_v1)
+            return await self._answer(call, self._read_v1, self._write_v1)
         except SatrapError as error:
             return self._failed(error, json.write_error(error))
 
-    def _read_v1(self, request: Request, body: bytes) -> Any:
-        protocol = arrow if _kind(request) == arrow.KIND else json
+    def _read_v1(self, call: Call, body: bytes) -> Any:
+        protocol = arrow if _kind(call) == arrow.KIND else json
         return protocol.read(body, self._scorer.model, max_items=self._limits.max_items), protocol
 
-    def _write_v1(self, answer: Answer, protocol: Any) -> Response:
-        return Response(protocol.write(answer), media_type=protocol.KIND)
+    def _write_v1(self, answer: Answer, protocol: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+        return protocol.write(answer), protocol.KIND, []
 
-    async def _infer(self, request: Request) -> Response:
+    async def _infer(self, call: Call) -> Reply:
         """Answer an inference request of the Open Inference Protocol."""
         try:
-            self._check_model(request)
-            return await self._answer(request, self._read_v2, self._write_v2)
+            self._check_model(call.params["name"])
+            return await self._answer(call, self._read_v2, self._write_v2)
         except SatrapError as error:
             return self._failed(error, open_inference.write_error(error))
 
-    def _read_v2(self, request: Request, body: bytes) -> Any:
-        length = request.headers.get(HEADER_LENGTH)
+    def _read_v2(self, call: Call, body: bytes) -> Any:
         asked, wanted = open_inference.read(
-            body, length, self._scorer.model, max_items=self._limits.max_items
+            body, call.header(_HEADER_LENGTH), self._scorer.model, max_items=self._limits.max_items
         )
-        return replace(asked, step=self._asked_step(request)), wanted
+        return replace(asked, step=_asked_step(call.params)), wanted
 
-    def _write_v2(self, answer: Answer, wanted: Any) -> Response:
+    def _write_v2(self, answer: Answer, wanted: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
         body, length = open_inference.write(answer, wanted)
         if length is None:
-            return Response(body, media_type=json.KIND)
-        return Response(body, headers={HEADER_LENGTH: str(length)}, media_type=BINARY_KIND)
+            return body, json.KIND, []
+        return body, BINARY_KIND, [header(HEADER_LENGTH, str(length))]
 
     async def _answer(
         self,
-        request: Request,
-        read: Callable[[Request, bytes], Any],
-        write: Callable[[Answer, Any], Response],
-    ) -> Response:
-        self._check_secret(request)
-        seconds = self._deadline(request)
-        body = await self._body(request)
+        call: Call,
+        read: Callable[[Call, bytes], Any],
+        write: Callable[[Answer, Any], tuple[bytes, str, list[tuple[bytes, bytes]]]],
+    ) -> Reply:
+        if self._secret is not None:
+            self._check_secret(call.header(b"authorization") or "")
+        seconds = self._deadline(call.header(_DEADLINE))
+        body = await call.body(self._limits.max_bytes)
         start = perf_counter()
-        asked, wanted = read(request, body)
+        asked, wanted = read(call, body)
         parse = perf_counter() - start
         self.seconds["parse"] += parse
-        answer = await _unless_gone(request, self._scorer.score(asked, seconds=seconds))
+        answer = await call.unless_gone(self._scorer.score(asked, seconds=seconds))
         start = perf_counter()
-        response = write(answer, wanted)
-        response.headers[STEP] = str(answer.step)
-        if self.log is not None and (name := self.log.add(asked, answer, _request_id(request))):
-            response.headers[REQUEST_ID] = name
+        written, kind, headers = write(answer, wanted)
+        headers.append(header(STEP, str(answer.step)))
+        if self.log is not None and (name := self.log.add(asked, answer, _request_id(call))):
+            headers.append(header(REQUEST_ID, name))
         took = perf_counter() - start
         self.seconds["write"] += took
-        response.headers[TIMING] = _timing({"parse": parse, **answer.seconds, "write": took})
+        headers.append(header(TIMING, _timing({"parse": parse, **answer.seconds, "write": took})))
+        reply = Reply(written, kind, headers=headers)
         if self.shadow is not None:  # it comes after the answer has been sent
-            kind = "" if request.path_params else _kind(request) or json.KIND
+            kind = "" if call.params else _kind(call) or json.KIND
             kind = arrow.KIND if kind == arrow.KIND else kind and json.KIND
-            response.background = BackgroundTask(self.shadow.offer, asked, body, kind, answer)
-        self._count(response.status_code)
-        return response
+            reply.after = partial(self.shadow.offer, asked, body, kind, answer)
+        self._count(200)
+        return reply
 
     def _count(self, status: int) -> None:
         self.answers[str(status)] = self.answers.get(str(status), 0) + 1
 
-    def _failed(self, error: SatrapError, body: bytes) -> Response:
-        self._count(status_of(error))
-        headers = error.headers if isinstance(error, RequestError) else None
-        return Response(body, status_of(error), headers=headers, media_type=json.KIND)
+    def _failed(self, error: SatrapError, body: bytes) -> Reply:
+        status = status_of(error)
+        self._count(status)
+        headers = error.headers if isinstance(error, RequestError) else {}
+        return Reply(body, json.KIND, status, [header(*pair) for pair in headers.items()])
 
     async def _refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, SatrapError)
-        return self._failed(error, json.write_error(error))
+        return _response(self._failed(error, json.write_error(error)))
 
     async def _internal(self, _: Request, error: Exception) -> Response:
+        return _response(self._defect(error))
+
+    def _defect(self, error: Exception) -> Reply:
         """Answer a defect of satrap or of the model; the server's log has the traceback."""
         what = f"internal error: {type(error).__name__}"
         return self._failed(failed := TrainingError(what), json.write_error(failed))
 
-    def _check_secret(self, request: Request) -> None:
+    def _check_key(self, request: Request) -> None:
+        self._check_secret(request.headers.get("Authorization", ""))
+
+    def _check_secret(self, given: str) -> None:
+        """Raise `RequestError` if there is a key and a request's header is not that."""
         if self._secret is None:
             return
-        given = request.headers.get("Authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, b"Bearer " + self._secret):
+        if not hmac.compare_digest(given.encode("latin-1"), b"Bearer " + self._secret):
             raise RequestError(
                 401,
                 "the key is missing or wrong" if given else "a key is needed",
@@ -195,9 +224,8 @@ class Application:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _deadline(self, request: Request) -> float:
+    def _deadline(self, text: str | None) -> float:
         """Return the seconds that a request may wait."""
-        text = request.headers.get(DEADLINE)
         if text is None:
             return self._limits.deadline
         try:
@@ -210,34 +238,9 @@ class Application:
             )
         return min(seconds, self._limits.deadline)
 
-    async def _body(self, request: Request) -> bytes:
-        most = self._limits.max_bytes
-        length = request.headers.get("Content-Length", "")
-        parts: list[bytes] = []
-        size = int(length) if length.isdigit() and len(length) < 20 else 0
-        more = True
-        while more and size <= most:
-            message = await request.receive()
-            if message["type"] != "http.request":
-                raise ClientGoneError
-            parts.append(message.get("body", b""))
-            more = message.get("more_body", False)
-            size = max(size, sum(map(len, parts)))
-        if size > most:
-            raise RequestError(
-                413,
-                f"the body has more than {most:,} bytes",
-                fix="send several requests, or raise serving.max_bytes",
-                headers={"Connection": "close"},
-            )
-        return b"".join(parts)
-
-    def _check_model(self, request: Request) -> None:
-        model, params = self._scorer.model, request.path_params
-        if params["name"] != model.name:
-            raise RequestError(
-                404, f"model {params['name'][:60]!r} is not served", fix=f"ask for {model.name!r}"
-            )
+    def _check_model(self, name: str) -> None:
+        if name != (served := self._scorer.model.name):
+            raise RequestError(404, f"model {name[:60]!r} is not served", fix=f"ask for {served!r}")
 
     async def _live(self, _: Request) -> Response:
         return PlainTextResponse("live")
@@ -259,7 +262,7 @@ class Application:
 
     async def _describe(self, request: Request) -> Response:
         """Answer GET /v1/model: what a request must have, and what an answer will have."""
-        self._check_secret(request)
+        self._check_key(request)
         model = self._scorer.model
         return _json(
             {
@@ -275,63 +278,42 @@ class Application:
     async def _server_metadata(self, _: Request) -> Response:
         return _json(open_inference.server_metadata(version("satrap")))
 
-    def _asked_step(self, request: Request) -> int | str | None:
-        """Return the training step in the path of a request, which may not be a number; None: any."""
-        step: str | None = request.path_params.get("step")
-        return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
-
     async def _model_metadata(self, request: Request) -> Response:
-        self._check_secret(request)
-        self._check_model(request)
-        check_step(self._asked_step(request), self._scorer.model)
+        self._check_key(request)
+        self._check_model(request.path_params["name"])
+        check_step(_asked_step(request.path_params), self._scorer.model)
         return _json(open_inference.model_metadata(self._scorer.model))
 
     async def _model_ready(self, request: Request) -> Response:
-        self._check_model(request)
-        check_step(self._asked_step(request), self._scorer.model)
+        self._check_model(request.path_params["name"])
+        check_step(_asked_step(request.path_params), self._scorer.model)
         return await self._ready(request)
 
 
-class _Endpoint:
-    """A handler as an ASGI application, which starlette calls without wrapping it."""
+class _Asgi:
+    """A function as an ASGI application, which starlette calls without wrapping it."""
 
-    def __init__(self, handle: Callable[[Request], Awaitable[Response]]) -> None:
-        self._handle = handle
+    def __init__(self, call: Endpoint) -> None:
+        self._call = call
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        try:
-            response = await self._handle(Request(scope, receive, send))
-        except ClientGoneError:
-            return
-        await response(scope, receive, send)
+        await self._call(scope, receive, send)
 
 
-async def _unless_gone(request: Request, answer: asyncio.Future[Answer]) -> Answer:
-    """Return the answer; if the client leaves before, take the request back and raise `ClientGoneError`."""
-    gone: list[asyncio.Future[Any]] = []
-
-    def watch() -> None:
-        gone.append(asyncio.ensure_future(request.receive()))
-        gone[0].add_done_callback(lambda _: answer.cancel())
-
-    # Nearly always the answer is there before: it is not worth a task that watches the connection.
-    timer = answer.get_loop().call_later(WATCH_SECONDS, watch)
-    try:
-        return await answer
-    except asyncio.CancelledError:
-        if gone and gone[0].done() and not gone[0].cancelled():
-            raise ClientGoneError from None
-        raise
-    finally:
-        timer.cancel()
-        answer.cancel()
-        for each in gone:
-            each.cancel()
+def _response(reply: Reply) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, media_type=reply.kind)
 
 
-def _request_id(request: Request) -> str:
+def _asked_step(params: Mapping[str, str]) -> int | str | None:
+    """Return the training step in the path of a request, which may not be a number; None: any."""
+    step = params.get("step")
+    return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
+
+
+def _request_id(call: Call) -> str:
     """Return the name that a client gave its request, if it is plain and short; else an empty one."""
-    name = request.headers.get(REQUEST_ID, "")
+    name = call.header(_REQUEST_ID) or ""
     return name if len(name) <= 128 and name.isascii() and name.isprintable() else ""
 
 
@@ -340,9 +322,9 @@ def _timing(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
 
 
-def _kind(request: Request) -> str:
+def _kind(call: Call) -> str:
     """Return the media type of a body."""
-    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return (call.header(_CONTENT_TYPE) or "").partition(";")[0].strip().lower()
 
 
 def _json(content: Any) -> Response:

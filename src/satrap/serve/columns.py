@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from satrap.errors import did_you_mean
 from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.request import CONTEXT, ITEMS, ScoreRequest, kind_of
 
+_LISTS = {list, np.ndarray}
 SHOWN = 12
 """Most column names in an error."""
 
@@ -95,13 +98,13 @@ def _by_column(model: ServedModel, context: Mapping[str, Any], items: Sequence[A
 
 def _count(columns: Mapping[str, Any], max_items: int) -> int:
     """Return how many items there are."""
-    if set(map(type, columns.values())) == {list} and len(sizes := set(map(len, columns.values()))) == 1:
+    if _LISTS.issuperset(map(type, columns.values())) and len(sizes := set(map(len, columns.values()))) == 1:
         [count] = sizes
         check_count(count, max_items)
         return count
     counts: dict[str, int] = {}
     for name, values in columns.items():
-        if not isinstance(values, list):
+        if not isinstance(values, list | np.ndarray):
             raise _malformed(
                 f"column {name!r} is a {kind_of(values)}",
                 f"{ITEMS} has a list for each column: one value per item; move it to {CONTEXT} if all "

@@ -131,11 +131,11 @@ class RequestEncoder:
     def _hashed(self, requests: Sequence[ScoreRequest], shared: Set[str]) -> dict[str, Ids]:
         """Return the ids of columns that hold only integers or only text; shared ones as in `_values`."""
 
-        def hashed(kind: Types, flat: list[Any]) -> Ids | None:
+        def hashed(kind: Types, flat: list[Any] | Array) -> Ids | None:
             salt, missing = self._schema.salt, self._missing.ids
             try:
                 if kind is _WHOLE:
-                    return hash_integers(np.array(flat, np.int64), salt, missing)
+                    return hash_integers(np.asarray(flat, np.int64), salt, missing)
                 return hash_ids(pa.array(flat, pa.string()), salt, missing)
             except (OverflowError, pa.ArrowException):
                 return None  # more than 63 bits, or a surrogate: `Encoder` knows what to do
@@ -184,7 +184,7 @@ class RequestEncoder:
             put(alike, [name for name, _ in pairs], sum(c in shared for _, c in pairs), values)
         return given
 
-    def _doubles(self, _: Types, flat: list[Any]) -> Doubles | None:
+    def _doubles(self, _: Types, flat: list[Any] | Array) -> Doubles | None:
         try:
             values = np.array(flat, np.float64)
         except OverflowError:
@@ -252,9 +252,13 @@ def _alike(features: Mapping[str, Numeric]) -> list[tuple[Numeric, list[str]]]:
     return groups
 
 
-Values = Mapping[str, Sequence[Any]]
-Convert = Callable[[Types, list[Any]], npt.NDArray[Any] | None]
+Array = npt.NDArray[Any]
+Values = Mapping[str, list[Any] | Array]
+"""Column -> its values: as JSON has them, or an array of whole numbers or floats."""
+Convert = Callable[[Types, list[Any] | Array], Array | None]
 """Makes an array of values of some types; None: they cannot be converted together."""
+_PLAIN = {list, np.ndarray}
+_TYPES = {np.dtype(np.int64): int, np.dtype(np.float64): float}
 
 
 def _converted(
@@ -286,15 +290,13 @@ def _by_column(
 
 
 def _values(columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Set[str]) -> Values:
-    """Return the values of columns that are lists, of shared columns first, with one for each request."""
+    """Return the values of columns that are plain, of shared columns first, with one for each request."""
     first = requests[0]
     if len(requests) == 1:  # the usual case
-        found: dict[str, list[Any]] = {
-            column: [first.context[column]] for column in columns if column in shared
-        }
+        found: dict[str, Any] = {column: [first.context[column]] for column in columns if column in shared}
         given = first.items
         found |= {column: given[column] for column in columns if column in given}
-        if set(map(type, found.values())) == {list}:
+        if _PLAIN.issuperset(map(type, found.values())):
             return found
     found = {
         column: [request.context[column] for request in requests] for column in columns if column in shared
@@ -302,29 +304,62 @@ def _values(columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Se
     for column in columns:
         if column in shared:
             continue
-        parts = [
+        parts: list[Any] = [
             [request.context[column]] * request.size if column in request.context else request.items[column]
             for request in requests
         ]
-        if set(map(type, parts)) == {list}:
-            found[column] = list(chain.from_iterable(parts))
+        kinds = set(map(type, parts))
+        if kinds == {np.ndarray}:
+            found[column] = np.concatenate(parts)
+        elif kinds <= _PLAIN:
+            found[column] = list(
+                chain.from_iterable(part if type(part) is list else part.tolist() for part in parts)
+            )
     return found
 
 
-def _by_kind(values: Values, kinds: Sequence[Types]) -> Iterator[tuple[Types, list[str], list[Any]]]:
+def _by_kind(values: Values, kinds: Sequence[Types]) -> Iterator[tuple[Types, list[str], list[Any] | Array]]:
     """Yield types, the columns all of whose values are of them, and these values, column after column."""
     if not values:
         return
-    flat = list(chain.from_iterable(values.values()))
-    every = set(map(type, flat))
+    own = list(values.values())
+    lists = [each for each in own if type(each) is list]
+    plain: list[Any] = list(chain.from_iterable(lists))
+    every = set(map(type, plain))
+    if len(lists) < len(own):
+        every |= {_TYPES[each.dtype] for each in own if type(each) is not list}  # type: ignore[union-attr]
     for allowed in kinds:
         if every <= allowed:  # the usual case: one look at all of them
-            yield allowed, list(values), flat
+            yield allowed, list(values), plain if len(lists) == len(own) else _joined(own)
             return
-    types = {column: set(map(type, given)) for column, given in values.items()}
+    types = {
+        column: set(map(type, given)) if type(given) is list else {_TYPES[given.dtype]}  # type: ignore[union-attr]
+        for column, given in values.items()
+    }
     for allowed in kinds:
         if chosen := [column for column in values if types[column] <= allowed]:
-            yield allowed, chosen, list(chain.from_iterable([values[column] for column in chosen]))
+            yield allowed, chosen, _joined([values[column] for column in chosen])
+
+
+def _joined(columns: Sequence[list[Any] | Array]) -> list[Any] | Array:
+    """Return the values of columns of one kind, column after column: a list if all are lists."""
+    parts: list[Array] = []
+    plain: list[Any] = []
+    for each in columns:
+        if type(each) is list:
+            plain += each
+            continue
+        if plain:
+            parts.append(_array(plain))
+            plain = []
+        parts.append(each)  # type: ignore[arg-type]
+    if not parts:
+        return plain
+    return np.concatenate([*parts, _array(plain)] if plain else parts)
+
+
+def _array(values: list[Any]) -> Array:
+    return np.array(values, np.int64 if set(map(type, values)) == {int} else np.float64)
 
 
 def concatenated(batches: Sequence[Batch]) -> Batch:

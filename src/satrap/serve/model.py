@@ -29,6 +29,7 @@ from satrap.serve.history import History
 from satrap.serve.overlay import Overlay
 from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
+from satrap.serve.scan import scanned
 from satrap.serve.update import Update
 from satrap.store.statistics import TierStatistics
 from satrap.train import Predictor
@@ -142,6 +143,7 @@ class ServedModel:
             items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
             with suppress(SatrapError):  # a column may take no such value
                 self.score(self.encode([ScoreRequest(2, {}, items)]))
+        scanned(b'{"items":{"a":[1],"b":[1.5]}}')
         self.seconds = StageSeconds()
         self._exchange.telemetry.start_anew()
 

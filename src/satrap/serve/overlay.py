@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,6 +14,7 @@ from satrap.store.types import Ids
 
 FOLDED_ROWS = 4096
 """Rows that are written at once; it takes a fraction of a millisecond."""
+_NONE: Ids = np.empty(0, np.uint64)
 
 
 class Overlay:
@@ -35,6 +36,7 @@ class Overlay:
 
     def __init__(self, store: Shard) -> None:
         self._store, self._rows = store, store.another()
+        self._loaded: list[Chunk] = []
         self._removed: dict[str, Ids] = {}
         self._pieces: deque[tuple[Chunk, Ids]] = deque()
 
@@ -50,29 +52,50 @@ class Overlay:
 
     def load(self, chunk: Chunk) -> None:
         """Take rows, without their optimizer state; later ones replace earlier ones."""
-        self._put(chunk)
+        self._loaded.append(self._put(chunk))
         if chunk.table in self._removed:
             self._removed[chunk.table] = np.setdiff1d(self._removed[chunk.table], chunk.ids)
 
-    def _put(self, chunk: Chunk) -> None:
-        self._rows.load(chunk.table, to_read(self._rows, chunk))
+    def _put(self, chunk: Chunk) -> Chunk:
+        read = to_read(self._rows, chunk)
+        self._rows.load(chunk.table, read)
+        return read
 
     def remove(self, table: str, ids: Ids) -> None:
         """Give ids uint64[n], distinct, the row that they would start with."""
         if not len(ids):
             return
         self._rows.remove(table, ids)
-        self._put(Chunk(table, ids, self._rows.peek(table, ids)[0], np.empty((len(ids), 0), np.float32)))
+        first = np.empty((len(ids), 0), np.float32)
+        put = self._put(Chunk(table, ids, self._rows.peek(table, ids)[0], first))
+        if self._store.ahead.useful:  # a tier cannot forget single rows: there they stay, as they begin
+            self._loaded.append(put)
         self._removed[table] = np.union1d(self._removed.get(table, np.empty(0, np.uint64)), ids)
 
     def seal(self) -> None:
         """Cut the rows into pieces to be written; nothing is loaded or removed afterwards."""
-        for chunk in self._rows.snapshot(chunk_rows=FOLDED_ROWS):
-            gone = np.zeros(len(chunk.ids), np.bool_)
-            # A tier cannot forget single rows: there they stay, as they begin.
-            if chunk.table in self._removed and not self._store.ahead.useful:
-                gone = np.isin(chunk.ids, self._removed[chunk.table])
-            self._pieces.append((chunk.pick(~gone), chunk.ids[gone]))
+        gone = {} if self._store.ahead.useful else self._removed
+        given = Counter({table: len(ids) for table, ids in gone.items()})
+        for chunk in self._loaded:
+            given[chunk.table] += len(chunk.ids)
+        tables = self._rows.statistics().tables
+        if all(tables[table].rows == count for table, count in given.items()):  # no row came twice
+            for chunk in self._loaded:
+                for start in range(0, len(chunk.ids), FOLDED_ROWS):
+                    self._pieces.append((chunk.pick(slice(start, start + FOLDED_ROWS)), _NONE))
+            for table, ids in gone.items():
+                nothing = self._empty(table)
+                for start in range(0, len(ids), FOLDED_ROWS):
+                    self._pieces.append((nothing, ids[start : start + FOLDED_ROWS]))
+        else:
+            for chunk in self._rows.snapshot(chunk_rows=FOLDED_ROWS):
+                out = np.isin(chunk.ids, gone.get(chunk.table, _NONE))
+                self._pieces.append((chunk.pick(~out), chunk.ids[out]))
+        self._loaded.clear()
+
+    def _empty(self, table: str) -> Chunk:
+        dim = self._rows.groups[self._rows.group_of(table)[0]].dim
+        return Chunk(table, _NONE, np.empty((0, dim), np.float32), np.empty((0, 0), np.float32))
 
     def cover(self, requests: Sequence[Request], rows: Sequence[Array]) -> None:
         """Write the rows that are here over those that were looked up, float32[ids, dim] of each request."""
@@ -99,4 +122,5 @@ class Overlay:
     def close(self) -> None:
         """Free its memory."""
         self._pieces.clear()
+        self._loaded.clear()
         self._rows.close()

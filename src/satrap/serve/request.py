@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.data.columns import as_array
@@ -22,13 +23,14 @@ class ScoreRequest:
     Args:
         size: number of items, at least 1.
         context: column -> the value that all items share, as JSON has them.
-        items: column -> one value per item: a list of values as JSON has them, or an Arrow array.
+        items: column -> one value per item: a list of values as JSON has them, an array of whole numbers
+            int64[items] or numbers float64[items], or an Arrow array.
         step: the training step whose rows and network must give the scores; None: any.
     """
 
     size: int
     context: Mapping[str, Any]
-    items: Mapping[str, list[Any] | pa.Array]
+    items: Mapping[str, list[Any] | npt.NDArray[Any] | pa.Array]
     step: Any = None
 
     def table(self, columns: Sequence[str]) -> pa.Table:
@@ -43,7 +45,7 @@ class ScoreRequest:
         if name in self.context:
             return pa.repeat(_array(name, [self.context[name]], CONTEXT)[0], self.size)
         values = self.items[name]
-        return _array(name, values, ITEMS) if isinstance(values, list) else values
+        return _array(name, values, ITEMS) if isinstance(values, list) else as_array(values)
 
 
 def _array(name: str, values: list[Any], where: str) -> pa.Array:

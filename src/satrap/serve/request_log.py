@@ -181,5 +181,8 @@ def _column(name: str, entries: Sequence[_Entry]) -> pa.Array:
             values += [request.context[name]] * request.size
         else:
             own = request.items[name]
-            values += own if isinstance(own, list) else own.to_pylist()
+            if isinstance(own, pa.Array):
+                values += own.to_pylist()
+            else:
+                values += own if isinstance(own, list) else own.tolist()
     return as_array(values)

@@ -131,6 +131,7 @@ class Server:
         self._application, self._listener, self._drain_seconds = application, listener, drain_seconds
         self._settings = uvicorn.Config(
             application.asgi,
+            interface="asgi3",
             loop="uvloop" if find_spec("uvloop") else "asyncio",
             http=_protocol(),
             ws="none",
@@ -138,6 +139,7 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # nobody asks where a request is from
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=FINISH_SECONDS,

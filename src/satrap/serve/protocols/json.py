@@ -11,6 +11,7 @@ from satrap.serve.columns import to_request
 from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.request import ScoreRequest
+from satrap.serve.scan import LEAST_BYTES, scanned
 from satrap.serve.scorer import Answer
 
 KIND = "application/json"
@@ -40,6 +41,8 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
     Raises:
         RequestError, DataError: see `to_request`, or the body is not such an object.
     """
+    if len(body) >= LEAST_BYTES and (found := scanned(body)) is not None:
+        return to_request(model, *found, max_items=max_items)
     request = loads(body)
     if not isinstance(request, dict) or "items" not in request:
         raise RequestError(
