@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
-from tools_dev.mutants.__main__ import REVIEWED, ROOT, draw, equivalent
+import pytest
+
+from tools_dev.mutants.__main__ import REVIEWED, ROOT, draw, equivalent, isolation
 from tools_dev.mutants.operators import Mutant, mutants
 from tools_dev.mutants.survey import READ_SOURCE, Choice, Survey
 
@@ -130,3 +134,15 @@ def test_what_was_judged_equivalent_is_still_there() -> None:
     [pages] = [entry for entry in entries if entry["line"] == "PAGE = 4096"]
     listed = [Mutant(pages["file"], 1, 0, 4, "4096", after, "constant", "") for after in ("4095", "0")]
     assert [equivalent(mutant, "PAGE = 4096") != "" for mutant in listed] == [True, False]
+
+
+def test_a_mutant_cannot_change_the_network_of_the_machine() -> None:
+    prefix = isolation()
+    if not prefix:
+        pytest.skip("this system allows no private network namespace")
+    links = subprocess.check_output([*prefix, "ls", "/proc/sys/net/ipv4/conf"], text=True).split()
+    assert set(links) == {"all", "default", "lo"}
+    connects = (
+        "import socket as s; l = s.create_server(('127.0.0.1', 0)); s.create_connection(l.getsockname())"
+    )
+    subprocess.run([*prefix, sys.executable, "-c", connects], check=True)
