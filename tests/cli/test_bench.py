@@ -37,8 +37,8 @@ def test_a_load_test_is_printed(asked: list[object], run: RunFolder) -> None:
     assert answer.code == 0, answer.out
     assert "due at 50 per second, up to 9 items each" in answer.out
     assert "\n  network p50 " in answer.out
-    assert "\nsteps     8, never falling\n" in answer.out
-    assert "as satrap predict within 1e-06" in answer.out
+    assert "\nsteps     8, never decreasing\n" in answer.out
+    assert "match satrap predict within 1e-06" in answer.out
     assert "sending 50 requests per second" in answer.err
     found = json.loads(satrap(*asked, "--json").out)
     assert found["right"] is True
@@ -55,7 +55,7 @@ def test_failures_have_exit_code_1(
 
 
 def test_mistakes_are_one_error(asked: list[object], tmp_path: Path) -> None:
-    satrap(*asked, "--context", "usr").assert_refused("'usr' is no column", "did you mean 'user'")
+    satrap(*asked, "--context", "usr").assert_refused("'usr' is not a column", "did you mean 'user'")
     satrap(*asked, "--run", tmp_path).assert_refused("not a run folder")
     satrap("bench", "serve", "127.0.0.1:9", "--input", "x", "--rate", 1).assert_refused("does not answer")
     assert satrap("bench", "serve", "127.0.0.1:9", "--input", "x", "--rate", 0).code == 2

@@ -78,7 +78,7 @@ def test_a_run_is_served_and_ends_without_a_failed_request(run: RunFolder) -> No
         assert failed == []
         out, err = server.communicate(timeout=60)
         assert (server.returncode, err.removeprefix(f"{COMPILING}\n")) == (0, "")
-        assert out.endswith("ended: every request was answered\n")
+        assert out.endswith("stopped: all requests were answered\n")
 
 
 @pytest.mark.cluster
@@ -110,7 +110,7 @@ def test_a_shadow_scores_what_was_answered(run: RunFolder, tmp_path: Path) -> No
         server.send_signal(signal.SIGTERM)
         out, err = server.communicate(timeout=60)
         assert (server.returncode, err.removeprefix(f"{COMPILING}\n")) == (0, "")
-        assert "shadow: ended: every request was answered" in out
+        assert "shadow: stopped: all requests were answered" in out
     satrap("serve", run.path, "--shadow", tmp_path).assert_refused("not a run folder")
 
 

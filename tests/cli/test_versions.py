@@ -56,7 +56,7 @@ def test_what_the_server_refuses_is_said_as_it_says_it(
     url, key, *_ = server
     answer = satrap("versions", "rollback", url, "--key", key, "--to", 99_999)
     assert answer.code == 2
-    assert "there is no version of step 99999" in answer.err
+    assert "no version has step 99999" in answer.err
     answer = satrap("versions", "list", url)
     assert answer.code == 2
     assert "a key is needed" in answer.err

@@ -25,7 +25,7 @@ def test_a_request_with_rows_of_the_data_is_answered(server: Served, run: RunFol
 
 def test_a_model_without_its_run_needs_rows(server: Served, run: RunFolder, tmp_path: Path) -> None:
     saved = RunFolder.open(run.model)
-    with pytest.raises(ConfigError, match="no rows to take values from"):
+    with pytest.raises(ConfigError, match="no rows are available"):
         example_of(saved, [], 10)
     frame(7).to_parquet(tmp_path / "rows.parquet")
     status, answer = server.score(example_of(saved, [str(tmp_path / "rows.parquet")], 10))

@@ -56,6 +56,6 @@ def test_a_server_of_another_kind(said: tuple[int, bytes], match: str, stranger:
 
 def test_an_error_is_told_whole(server: Served) -> None:
     host, port = server.address
-    with pytest.raises(ConfigError, match="follows no run") as caught:
+    with pytest.raises(ConfigError, match="does not follow a run") as caught:
         ask(f"{host}:{port}/", "pin", None, {})
-    assert caught.value.fix == "start it with satrap serve DIR --follow"
+    assert caught.value.fix == "start the server with satrap serve DIR --follow"

@@ -103,7 +103,7 @@ def test_a_damaged_version_is_refused_and_the_shard_goes_on(snapshots: RunFolder
 
 def test_what_is_no_shard_is_refused(run: RunFolder) -> None:
     for number, shards in ((2, 2), (0, 0)):
-        with pytest.raises(ConfigError, match="there is no shard"):
+        with pytest.raises(ConfigError, match="does not exist"):
             shard(run.path, number, shards, follow=False)
     with pytest.raises(ConfigError, match="needs a key"):
         shard(run.path, 0, 1, follow=False, listen="0.0.0.0:0")

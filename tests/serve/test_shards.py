@@ -18,9 +18,9 @@ from tests.serve.sharding import serving, shard
 
 def test_addresses_are_checked_before_anything_is_asked(tmp_path: Path) -> None:
     for addresses, error in (
-        (["127.0.0.1:7000", "127.0.0.1:7000"], "its own address"),
+        (["127.0.0.1:7000", "127.0.0.1:7000"], "an address is repeated"),
         (["nowhere"], "not HOST:PORT"),
-        (["10.0.0.1:7000"], "a key is needed"),
+        (["10.0.0.1:7000"], "needs a key"),
     ):
         with pytest.raises(ConfigError, match=error):
             ShardLinks(addresses, None)
@@ -37,21 +37,21 @@ def test_what_all_shards_have_is_common_and_who_is_away_is_named(run: RunFolder)
                 links.wait(bool, said.append)
                 [version] = links.common()
                 assert links.trouble(version.id) == ""
-                assert "has no rows of the served version, but of steps" in links.trouble("another")
-                with pytest.raises(RequestError, match="has no rows"):
+                assert "no longer has the served version; it has steps" in links.trouble("another")
+                with pytest.raises(RequestError, match="no longer has"):
                     links.links[0].ask([], "another")
                 others = ShardLinks([first.server.address, second.server.address], None)
                 others.links[0].groups = others.links[1].groups = links.groups()
                 assert others.groups() == links.groups()
                 others.links[1].groups = []
-                with pytest.raises(ConfigError, match="in different ways"):
+                with pytest.raises(ConfigError, match="differently"):
                     others.groups()
             begun = time.monotonic()
             eventually(lambda: links.trouble(version.id) != "")
             assert time.monotonic() - begun < 3 * ANSWER_SECONDS
-            assert f"shard 1 at {second.server.address} is away since" in links.trouble(version.id)
+            assert f"shard 1 at {second.server.address} has been unreachable for" in links.trouble(version.id)
             assert links.common() == []
-            with pytest.raises(RequestError, match="is away") as caught:
+            with pytest.raises(RequestError, match="unreachable") as caught:
                 links.links[1].ask([], version.id)
             assert (caught.value.status, caught.value.headers) == (503, {"Retry-After": "1"})
             assert links.links[0].ask([], version.id) is not None
@@ -66,6 +66,6 @@ def test_shards_in_the_wrong_order_are_an_error_at_once(run: RunFolder) -> None:
         serving(shard(run.path, 0, 2, follow=False)) as first,
         serving(shard(run.path, 1, 2, follow=False)) as second,
         ShardLinks([second.server.address, first.server.address], None) as links,
-        pytest.raises(ConfigError, match="was taken for another one"),
+        pytest.raises(ConfigError, match="for another shard"),
     ):
         links.wait(bool, lambda _: None)

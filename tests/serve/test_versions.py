@@ -149,8 +149,8 @@ def test_a_step_that_there_is_not_and_a_body_without_one_change_nothing(
 ) -> None:
     first, *_ = steps(snapshots)
     status, answer = followed.change("rollback", {"step": 99_999})
-    assert (status, answer["error"]["what"]) == (404, "there is no version of step 99999")
-    assert answer["error"]["fix"] == f"those there are: {first}"
+    assert (status, answer["error"]["what"]) == (404, "no version has step 99999")
+    assert answer["error"]["fix"] == f"use one of these steps: {first}"
     for body in ({"to": 3}, {"step": "3"}, {"step": True}, {"step": -1}, [3]):
         assert followed.change("rollback", body)[0] == 422
     assert followed.listed() == {
@@ -171,7 +171,7 @@ def test_going_back_to_the_served_step_keeps_it(followed: Followed, snapshots: R
 def test_a_server_that_follows_nothing_says_so(server: Served) -> None:
     assert server.ask("/v1/versions")[0] == 409
     status, answer = server.score({}, "/v1/versions/pin")
-    assert (status, answer["error"]["fix"]) == (409, "start it with satrap serve DIR --follow")
+    assert (status, answer["error"]["fix"]) == (409, "start the server with satrap serve DIR --follow")
 
 
 def test_operators_need_the_key(snapshots: RunFolder, tmp_path: Path) -> None:

@@ -79,4 +79,4 @@ def test_each_version_is_taken_once_and_a_bad_one_left_out(monkeypatch: pytest.M
         eventually(lambda: one.taken == [1, 2, 4])
         assert one.statistics.updates == 2
     assert "step 3 is not served: RuntimeError: by surprise" in notices[1]
-    assert "step 2 continues" in notices[1]
+    assert "step 2 remains in service" in notices[1]

@@ -1,5 +1,5 @@
-"""Serving: answers requests over HTTP with the scores of a trained model, each of exactly one training step.
+"""Serving: HTTP answers with the scores of a trained model, each answer from exactly one training step.
 
-`ServedModel` scores, `Scorer` is the thread that owns it and joins the requests that wait, `Application` has
-the routes, and `Server` runs them. It needs `pip install 'satrap[serve]'`.
+`ServedModel` computes scores. `Scorer` is the thread that owns the model and batches waiting requests.
+`Application` has the routes, and `Server` runs them. Install with `pip install 'satrap[serve]'`.
 """

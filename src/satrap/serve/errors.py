@@ -1,4 +1,4 @@
-"""Requests that are not answered with scores: the HTTP status, and the error in four parts."""
+"""Errors that answer a request: an HTTP status, and the four parts of a `SatrapError`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from satrap.errors import ConfigError, DataError, SatrapError
 
 
 class RequestError(SatrapError):
-    """A request is refused.
+    """A rejected request.
 
     Args:
-        status: of the HTTP answer.
+        status: HTTP status of the answer.
         what, where, why, fix: see `SatrapError`.
-        headers: more headers of the answer.
+        headers: additional headers of the answer.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RequestError(SatrapError):
 
 
 def status_of(error: SatrapError) -> int:
-    """Return the HTTP status of an error: 422 for values of the caller that cannot be used, else 500."""
+    """Return the HTTP status of an error: 422 if the caller sent unusable values, else 500."""
     if isinstance(error, RequestError):
         return error.status
     return 422 if isinstance(error, DataError | ConfigError) else 500

@@ -1,4 +1,4 @@
-"""A valid request for a trained model, from rows of its data."""
+"""Example requests for a trained model, made from rows of its data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from satrap.schema import Schema
 def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[str, Any]:
     """Return a request for the model of a run.
 
-    It has the first rows of the sources, else of the recipe's test rows, else of its validation or training
-    rows.
+    The request has the first rows of `sources`. Without sources, it has the first test rows of the recipe, or
+    else its first validation or training rows.
 
     Raises:
-        ConfigError, DataError: there are no rows, or they cannot be read.
+        ConfigError, DataError: rows are missing, or cannot be read.
     """
     recipe = folder.recipe()
     schema = schema_of(folder, recipe)
@@ -40,10 +40,10 @@ def example_of(folder: RunFolder, sources: Sequence[str], count: int) -> dict[st
         if (rows := open_part(recipe, schema, part)) is not None:
             return example(rows, columns, count)
     raise ConfigError(
-        "there are no rows to take values from",
+        "no rows are available for an example request",
         where=str(folder),
-        why="a saved model, or a feed alone, does not know on which rows it was trained",
-        fix="give some: --input FILE",
+        why="a saved model or a feed does not record its training rows",
+        fix="name a file with rows: --input FILE",
     )
 
 
@@ -56,29 +56,29 @@ def schema_of(folder: RunFolder, recipe: Recipe) -> Schema:
 
 
 def example(rows: Dataset, columns: Sequence[str], count: int) -> dict[str, Any]:
-    """Return a request with the first rows of a data set: columns whose values are all equal are context.
+    """Return a request with the first rows of a data set; columns with equal values become context.
 
     Args:
-        rows: with the columns.
-        columns: of the model.
-        count: most items.
+        rows: data set that has the columns.
+        columns: the model's columns.
+        count: maximum number of items.
 
     Raises:
-        DataError: there are no rows, or they cannot be read.
+        DataError: rows are missing, or cannot be read.
     """
     piece = next(rows.pieces(), None)
     if piece is None:
-        raise DataError("there are no rows to show", fix="name other rows: --input FILE")
+        raise DataError("the data has no rows for an example request", fix="name other rows: --input FILE")
     table = piece.table.slice(0, count)
     return request_of({name: plain_values(table.column(name)) for name in columns})
 
 
 def request_of(values: Mapping[str, list[Any]], context: Collection[str] = ()) -> dict[str, Any]:
-    """Return a request with some rows: columns whose values are all equal are context.
+    """Return a request with the given rows; columns with equal values become context.
 
     Args:
-        values: column -> one value per row, as JSON has them.
-        context: columns whose first value counts for all rows.
+        values: column -> one JSON value per row.
+        context: columns whose first value applies to all rows.
     """
     shared = [
         name
@@ -86,7 +86,7 @@ def request_of(values: Mapping[str, list[Any]], context: Collection[str] = ()) -
         if name in context or (len(column) > 1 and all(v == column[0] for v in column))
     ]
     if len(shared) == len(values):
-        shared = shared[:-1]  # the number of items is that of the columns in items
+        shared = shared[:-1]  # the request needs a column in items, which sets the number of items
     return {
         "context": {name: values[name][0] for name in shared},
         "items": {name: column for name, column in values.items() if name not in shared},
@@ -94,7 +94,7 @@ def request_of(values: Mapping[str, list[Any]], context: Collection[str] = ()) -
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as JSON has them: numbers, text, truth values, lists and null."""
+    """Return the values of a column as JSON values: numbers, text, booleans, lists and null."""
     array = as_array(column)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -1,4 +1,4 @@
-"""Follows a run that trains: reads each new version aside, then scores with it."""
+"""Follows a training run: loads each new version in the background, then serves it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from satrap.serve.update import Update
 from satrap.serve.watch import Watcher
 
 FOLD_SECONDS = 0.005
-"""Between two looks whether the rows of the update before have been written."""
+"""Interval between two checks whether the rows of the previous update have been written."""
 
 
 class Follower(Watcher):
-    """Has new versions, of a feed or snapshots, served; steps never fall.
+    """Serves each new version of a feed or of snapshots; the served step never decreases.
 
-    Of deltas that follow the served version, only the rows that changed are read. Else all of the version is
-    loaded aside, and both are in memory meanwhile.
+    If deltas connect the served version to the new one, only the changed rows are read. Otherwise the whole
+    version is loaded in the background, and both versions are in memory until the swap.
 
-    `pin` keeps the served version, `rollback` goes back to an older one and keeps that, `release` follows
-    again. The versions just before the served one are kept in memory, see `History`: going back to them is a
-    swap. Any thread may call them.
+    `pin` keeps the served version, `rollback` returns to an older version and pins it, `release` follows the
+    run again. The versions just before the served one stay in memory, see `History`, so a rollback to them is
+    a swap. Any thread may call these methods.
 
     ```python
     with Follower(series, load, scorer, notice=print):
@@ -35,8 +35,8 @@ class Follower(Watcher):
     Args:
         series: the versions.
         load: returns the model of a step.
-        scorer: to swap models of.
-        notice: called with a text about each refused version.
+        scorer: serves the model.
+        notice: called with a text about each rejected version.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Follower(Watcher):
         return self._scorer.model.step
 
     def steps(self) -> list[int]:
-        """Return the steps of the versions that there are, ascending; raises as `Series.steps` does."""
+        """Return the steps of the available versions, ascending; raises the errors of `Series.steps`."""
         return self._series.steps()
 
     def pin(self) -> int:
@@ -65,20 +65,21 @@ class Follower(Watcher):
             return self._scorer.model.step
 
     def release(self) -> int:
-        """Follow again; return the step that is served until a later one is there."""
+        """Follow the run again; return the step that is served until a later version appears."""
         with self._changing:
             self.pinned = False
             self._tried = self._scorer.model.step
             return self._tried
 
     def rollback(self, step: int) -> int:
-        """Serve a version of an earlier or later step, and keep it until `release`; return its step.
+        """Serve the version of an earlier or later step until `release`; return its step.
 
-        If it is not in memory, it is loaded aside; the served version continues to answer meanwhile.
+        A version that is not in memory is loaded in the background, while the served version continues to
+        answer.
 
         Raises:
-            RequestError: there is no version of that step.
-            CheckpointError: it cannot be read; nothing has changed.
+            RequestError: no version has this step.
+            CheckpointError: the version cannot be read; the served version is unchanged.
         """
         with self._changing:
             if step in self._scorer.model.history.steps:
@@ -88,9 +89,9 @@ class Follower(Watcher):
                 if step not in (steps := self._series.steps()):
                     raise RequestError(
                         404,
-                        f"there is no version of step {step}",
+                        f"no version has step {step}",
                         where=self._series.url,
-                        fix=f"those there are: {_listed(steps)}",
+                        fix=f"use one of these steps: {_listed(steps)}",
                     )
                 self._reload(step)
                 self.statistics.rollbacks += 1
@@ -99,7 +100,7 @@ class Follower(Watcher):
 
     def _go_back(self, step: int) -> None:
         served = self._scorer.model
-        if served.went_back:  # what that version changed is written back first: history does not have it now
+        if served.went_back:  # history lacks the rows of that rollback until they are written back
             while not served.settled and not self._stopping.wait(FOLD_SECONDS):
                 pass
         self._scorer.do(lambda: setattr(served, "held", True)).result()
@@ -135,6 +136,6 @@ class Follower(Watcher):
 
 
 def _listed(steps: list[int], most: int = 8) -> str:
-    """Return some of the steps, the newest first, for people."""
+    """Return the newest steps as text, newest first."""
     shown = ", ".join(map(str, steps[: -most - 1 : -1]))
     return f"{shown}, ..." if len(steps) > most else shown or "none"

@@ -1,4 +1,4 @@
-"""What earlier versions had where later ones differ, so that a server can go back to one at once."""
+"""Old rows of earlier versions where later versions differ: a server can roll back at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Earlier:
-    """A version that was served: its network, and the rows that the next one changes.
+    """A version that was served: its network, and its rows that the next version changes.
 
     Args:
         step, version, published: see `Update`.
-        network: with its weights.
-        rows: (table, ids, their rows, whether they had one) of what has changed so far.
-        bytes: memory of all of it.
+        network: the network with the weights of this version.
+        rows: (table, ids, rows, whether each id had a row) of the changes so far.
+        bytes: memory of the network and the rows.
     """
 
     step: int
@@ -37,14 +37,15 @@ class Earlier:
 
 
 class History:
-    """The versions before the served one, newest last, each with the old values of what came after it.
+    """The versions before the served one, newest last, each with the old rows of the next one's changes.
 
-    Only the thread that scores may change it. While nothing is noted, another thread may read it.
+    Only the scoring thread may change it. Another thread may read it while no rows are noted.
 
     Args:
-        store: has the rows; none are kept of one with a tier, which would be read from the disk.
-        keep: most versions.
-        most_bytes: most memory; beyond it, the oldest versions are forgotten.
+        store: holds the rows. A store with an SSD tier keeps no history, because old rows would have to be
+            read from disk.
+        keep: maximum number of versions.
+        most_bytes: maximum memory; beyond it, the oldest versions are dropped.
     """
 
     def __init__(self, store: Shard, *, keep: int, most_bytes: int) -> None:
@@ -56,15 +57,15 @@ class History:
     @property
     def steps(self) -> list[int]:
         """The steps of the versions, ascending."""
-        return [one.step for one in self._versions]
+        return [version.step for version in self._versions]
 
     @property
     def bytes(self) -> int:
-        """Memory of all of it."""
-        return sum(one.bytes for one in self._versions)
+        """Memory of all versions."""
+        return sum(version.bytes for version in self._versions)
 
     def add(self, step: int, version: str, published: float, network: nn.Module) -> nn.Module | None:
-        """Add the version that was served until now; return a network that is not needed any more, if any."""
+        """Add the version that was served until now; return a network that is no longer needed, if any."""
         if not self._keep:
             return network
         size = sum(weights.numel() * weights.element_size() for weights in network.parameters())
@@ -73,7 +74,7 @@ class History:
         return self._forget()
 
     def note(self, table: str, ids: Ids) -> None:
-        """Keep the rows of ids uint64[n] as they are; they are about to change."""
+        """Save the current rows of ids uint64[n], which are about to change."""
         if not self._noting:
             return
         rows, found = self._store.peek(table, ids)
@@ -83,7 +84,7 @@ class History:
         self._forget()
 
     def _forget(self) -> nn.Module | None:
-        """Forget the oldest versions beyond the limits; return the network of the last one."""
+        """Drop the oldest versions beyond the limits; return the network of the last one dropped."""
         network = None
         while self._versions and (len(self._versions) > self._keep or self.bytes > self._most_bytes):
             network = self._versions.pop(0).network
@@ -91,28 +92,28 @@ class History:
         return network
 
     def back_to(self, step: int) -> tuple[Earlier, Overlay]:
-        """Return a version, and what to lay over the rows so that they are those of it."""
+        """Return a version, and the overlay that restores its rows."""
         overlay = Overlay(self._store)
-        for one in reversed(self._versions):
-            for table, ids, rows, found in _by_table(one):
+        for version in reversed(self._versions):
+            for table, ids, rows, found in _by_table(version):
                 overlay.load(
                     Chunk(table, ids[found], rows[found], np.empty((int(found.sum()), 0), np.float32))
                 )
                 overlay.remove(table, ids[~found])
-            if one.step == step:
+            if version.step == step:
                 overlay.seal()
-                return one, overlay
+                return version, overlay
         overlay.close()
         raise KeyError(step)
 
     def cut(self, step: int) -> None:
-        """Forget a version and those after it: it is the served one again."""
-        self._versions = [one for one in self._versions if one.step < step]
+        """Drop a version that is served again, and all versions after it."""
+        self._versions = [version for version in self._versions if version.step < step]
         self._noting = False
 
 
 def _by_table(version: Earlier) -> Iterator[tuple[str, Ids, Rows, Found]]:
-    """Yield the rows of a version, each table at once."""
+    """Yield the rows of a version; joins adjacent entries of a table."""
     for table, pieces in groupby(version.rows, key=lambda piece: piece[0]):
         _, ids, rows, found = zip(*pieces, strict=True)
         yield table, np.concatenate(ids), np.concatenate(rows), np.concatenate(found)

@@ -1,4 +1,4 @@
-"""The rows of a shard at its newest version and at some before it: it answers for the one asked for."""
+"""The rows of a shard at its newest version and at several earlier ones; each lookup names its version."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from satrap.store.statistics import Statistics
 from satrap.store.types import Found, Ids
 
 HOLD_SECONDS = 10.0
-"""A version is kept for a server that has asked for nothing for so long."""
+"""How long a version is kept for a server that has stopped sending requests."""
 MOST_KEPT = 32
-"""Most earlier versions that are kept because servers hold them: each makes answers for the oldest slower."""
+"""Maximum of earlier versions kept because servers hold them; each one slows down lookups in the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Version:
 
     Args:
         step: of the training run.
-        id: `Manifest.id` of the checkpoint. Two versions of one step, of a resumed run, differ in it.
-        published: when it was cut, in seconds since 1970.
+        id: `Manifest.id` of the checkpoint. A resumed run can publish a step twice, with different ids.
+        published: time of the cut, in seconds since 1970.
     """
 
     step: int
@@ -38,44 +38,44 @@ class Version:
 
 
 class KeptRows:
-    """The rows of one store at its newest version, and what lies over them for earlier ones.
+    """The rows of one store at its newest version, with overlays for earlier versions.
 
-    A later version begins as an overlay, which `fold` writes to the store, some rows at a time; what these
-    rows were before is kept in another overlay, of the version before. One thread at a time may use it.
+    A later version begins as an overlay, which `fold` writes to the store, some rows at a time. The old
+    values of these rows are kept in an overlay of the previous version. Only one thread at a time may use it.
 
     Args:
-        store: with the rows of `version`; it is owned from now on.
-        version: the first one.
+        store: has the rows of `version`; this object takes ownership.
+        version: the first version.
 
     Attributes:
-        store: of the arguments.
-        versions: that can be read, the newest last.
+        store: see the argument.
+        versions: the readable versions, newest last.
     """
 
     def __init__(self, store: Shard, version: Version) -> None:
         self.store, self.versions = store, [version]
-        self._before: list[Overlay] = []  # of each version but the newest: its rows that the next changes
-        self._newest: Overlay | None = None  # what the newest version changes, and is not yet in the store
+        self._before: list[Overlay] = []  # per version except the newest: its rows that the next one changes
+        self._newest: Overlay | None = None  # changes of the newest version that are not yet in the store
 
     def peek(self, version: Version, requests: Sequence[Request]) -> list[tuple[Array, Found]]:
-        """Return (rows float32[ids, dim], found bool[ids]) of each request, of one of `versions`."""
-        found = [self.store.peek_group(r.group, r.ids, r.splits, warm=True) for r in requests]
-        rows = [block for block, _ in found]
+        """Return (rows float32[ids, dim], found bool[ids]) of each request in one of `versions`."""
+        answers = [self.store.peek_group(r.group, r.ids, r.splits, warm=True) for r in requests]
+        rows = [block for block, _ in answers]
         at = self.versions.index(version)
         if at < len(self._before):
             for overlay in reversed(self._before[at:]):
                 overlay.cover(requests, rows)
         elif self._newest is not None:
             self._newest.cover(requests, rows)
-        return found
+        return answers
 
     @property
     def folding(self) -> bool:
-        """Whether rows of the newest version are still to be written."""
+        """Whether some rows of the newest version have not been written yet."""
         return self._newest is not None
 
     def begin(self, version: Version, changed: Overlay) -> None:
-        """Have one more version, of which these rows differ from the newest; all rows of that are written."""
+        """Begin the next version, with its changed rows; all rows of the newest one must be written."""
         assert self._newest is None
         self._before.append(Overlay(self.store))
         self.versions.append(version)
@@ -89,12 +89,12 @@ class KeptRows:
         return self.folding
 
     def _note(self, table: str, ids: Ids) -> None:
-        """Keep the rows of ids uint64[n] for the version before the newest; they are about to change."""
+        """Save the rows of ids uint64[n], which are about to change, for the version before the newest."""
         rows, _ = self.store.peek(table, ids)
         self._before[-1].load(Chunk(table, ids, rows, np.empty((len(ids), 0), np.float32)))
 
     def drop_oldest(self) -> None:
-        """Forget the oldest version, which is not the newest."""
+        """Drop the oldest version; there must be a newer one."""
         self._before.pop(0).close()
         del self.versions[0]
 
@@ -113,15 +113,18 @@ class KeptRows:
 
 
 class RowVersions:
-    """The versions that a shard answers for; any thread may call its methods.
+    """The versions that a shard serves; any thread may call its methods.
 
-    `keep` versions before the newest stay, and older ones as long as a server holds them. Where a version
-    was loaded as a whole, those before it are in a store of their own until no server holds one.
+    The shard keeps `keep` versions before the newest, and older ones while a server holds them. A version
+    that is loaded as a whole gets a new store; the versions before it stay in their store until no server
+    holds any of them.
 
     Args:
-        rows: with the first version.
-        keep: versions before the newest, at least 1: a server goes on once all shards have the next one.
-        most_bytes: memory of earlier versions beyond which `has_room` lets no more begin while they are held.
+        rows: rows with the first version.
+        keep: versions kept before the newest, at least 1: a server changes to the next version only once all
+            shards have it.
+        most_bytes: memory limit of earlier versions. Above it, `has_room` delays the next version while
+            servers hold the earlier ones.
         clock: returns seconds.
     """
 
@@ -130,18 +133,20 @@ class RowVersions:
     ) -> None:
         self._stores, self._keep, self._most_bytes = [rows], max(1, keep), most_bytes
         self._clock, self._lock = clock, threading.Lock()
-        self._held: dict[int, tuple[str, float]] = {}  # by client: id of the version, and when it was said
-        self._since = 0.0  # when the newest store came
+        self._held: dict[
+            int, tuple[str, float]
+        ] = {}  # client -> (id of the version, time of its last request)
+        self._since = 0.0  # when the newest store was added
 
     @property
     def versions(self) -> list[Version]:
-        """Those that there are, ascending by store, then by step."""
+        """All versions, ascending by store, then by step."""
         with self._lock:
             return [version for rows in self._stores for version in rows.versions]
 
     @property
     def newest(self) -> Version:
-        """The one that later ones follow."""
+        """The newest version."""
         return self._stores[-1].versions[-1]
 
     @property
@@ -150,10 +155,10 @@ class RowVersions:
         return self._stores[-1].store
 
     def peek(self, id: str, requests: Sequence[Request]) -> list[tuple[Array, Found]]:
-        """Return what `KeptRows.peek` does, of the version with this id.
+        """Return the result of `KeptRows.peek` for the version with this id.
 
         Raises:
-            StoreError: there is no such version.
+            StoreError: the version is gone.
         """
         with self._lock:
             for rows in self._stores:
@@ -161,20 +166,20 @@ class RowVersions:
                     if version.id == id:
                         return rows.peek(version, requests)
         steps = ", ".join(str(version.step) for version in self.versions)
-        raise StoreError("the version that was asked for is gone", why=f"there are those of steps {steps}")
+        raise StoreError("the requested version is gone", why=f"the shard has the versions of steps {steps}")
 
     def hold(self, client: int, id: str) -> None:
-        """Keep a version while a client says so, at least once in `HOLD_SECONDS`; "" holds none."""
+        """Keep a version for a client, which must repeat the call within `HOLD_SECONDS`; "" holds none."""
         with self._lock:
             self._held[client] = id, self._clock()
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Keep nothing for clients that are gone."""
+        """Release the versions held by clients that are gone."""
         with self._lock:
             self._held = {client: held for client, held in self._held.items() if not gone(client)}
 
     def has_room(self) -> bool:
-        """Forget what may go; return whether one more version may begin after the newest."""
+        """Drop versions that are not needed; return whether the next version may begin."""
         with self._lock:
             held, rows = self._held_ids(), self._stores[-1]
             while (earlier := len(rows.versions) - 1) and rows.versions[0].id not in held:
@@ -186,10 +191,10 @@ class RowVersions:
 
     def _held_ids(self) -> set[str]:
         since = self._clock() - HOLD_SECONDS
-        return {id for id, said in self._held.values() if said >= since}
+        return {id for id, time_held in self._held.values() if time_held >= since}
 
     def begin(self, version: Version, changed: Overlay) -> None:
-        """Have one more version after the newest, see `KeptRows.begin`."""
+        """Begin the next version, see `KeptRows.begin`."""
         with self._lock:
             self._stores[-1].begin(version, changed)
 
@@ -199,13 +204,13 @@ class RowVersions:
             return self._stores[-1].fold()
 
     def add(self, rows: KeptRows) -> None:
-        """Have a version that was loaded as a whole."""
+        """Add a version that was loaded as a whole."""
         with self._lock:
             self._stores.append(rows)
             self._since = self._clock()
 
     def tidy(self) -> None:
-        """Close the stores before the newest of which no server holds a version, once servers know that."""
+        """Close old stores whose versions no server holds, `HOLD_SECONDS` after the last `add`."""
         with self._lock:
             if self._clock() - self._since < HOLD_SECONDS:
                 return
@@ -219,7 +224,7 @@ class RowVersions:
             return self.store.statistics()
 
     def rows_by_table(self) -> Mapping[str, int]:
-        """Return how many rows the newest version has, by table."""
+        """Return the number of rows of the newest version, by table."""
         return {name: table.rows for name, table in self.statistics().tables.items()}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of a server of scores."""
+"""The metrics of a score server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from satrap.serve.watch import FollowerStatistics
 
 
 def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:
-    """Return the values of a server's metrics, see `satrap.openmetrics.METRICS`; those there are."""
+    """Return the available values of a server's metrics, see `satrap.openmetrics.METRICS`."""
     model, counters = scorer.model, scorer.statistics
     stages = {
         **application.seconds,
@@ -55,14 +55,14 @@ def server_values(scorer: Scorer, application: Application, following: FollowerS
 
 
 def shadow_values(shadow: ShadowStatistics) -> dict[str, Any]:
-    """Return the values of the metrics of a shadow."""
+    """Return the values of a shadow's metrics."""
     predictions = shadow.predictions.copy()
     return {
         "satrap_serve_shadow_step": shadow.step,
         "satrap_serve_shadow_answers": shadow.answers,
         "satrap_serve_shadow_dropped_requests": shadow.dropped,
         "satrap_serve_shadow_failed_requests": shadow.failed,
-        "satrap_serve_shadow_mean": {name: one.shadow for name, one in predictions.items()},
-        "satrap_serve_shadow_served_mean": {name: one.served for name, one in predictions.items()},
-        "satrap_serve_shadow_difference": {name: one.difference for name, one in predictions.items()},
+        "satrap_serve_shadow_mean": {name: p.shadow for name, p in predictions.items()},
+        "satrap_serve_shadow_served_mean": {name: p.served for name, p in predictions.items()},
+        "satrap_serve_shadow_difference": {name: p.difference for name, p in predictions.items()},
     }

@@ -1,4 +1,4 @@
-"""What an operator asks a server from the command line."""
+"""Requests of an operator to a server, from the command line."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from satrap.errors import ConfigError
 from satrap.rpc import read_key
 
 PATH = "/v1/versions"
-"""GET lists the versions; POST to `/pin`, `/rollback` and `/release` below it changes the served one."""
+"""GET lists the versions; POST to its subpaths `/pin`, `/rollback` and `/release` changes the served one."""
 ANSWER_SECONDS = 600.0
-"""How long to wait for an answer: going back may load a whole model."""
+"""How long to wait for an answer: a rollback may load a whole model."""
 
 
 def ask(url: str, action: str, key: Path | None, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask a server about its versions; return its answer.
+    """Send a server a request about its versions; return its answer.
 
     Args:
-        url: of the server, such as http://127.0.0.1:8000.
+        url: server URL, such as http://127.0.0.1:8000.
         action: "pin", "rollback" or "release"; "" lists the versions.
-        key: file with the server's key; None: it has none.
-        body: of the request.
+        key: file with the server's key; None: the server has no key.
+        body: request body.
 
     Raises:
-        ConfigError: the server cannot be reached, or refuses.
+        ConfigError: the server cannot be reached, or rejects the request.
     """
     return call(url, f"{PATH}/{action}".rstrip("/"), key, body if action else None)
 
 
 def call(url: str, path: str, key: Path | None, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a server answers to a GET, or to a POST with a body, see `ask`."""
+    """Return a server's answer to a GET request, or to a POST request if there is a body; see `ask`."""
     place = f"{base_of(url)}{path}"
     data = None if body is None else json.dumps(body).encode()
     request = Request(place, data, {"Content-Type": "application/json", **authorization(key)})
     try:
         with urlopen(request, timeout=ANSWER_SECONDS) as answer:
-            said: dict[str, Any] = json.load(answer)
+            content: dict[str, Any] = json.load(answer)
     except HTTPError as error:
         raise _refused(error, place) from error
     except (URLError, OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ConfigError(
-            f"the server does not answer: {reason}", where=place, fix="give the URL that satrap serve printed"
+            f"the server does not answer: {reason}", where=place, fix="use the URL that satrap serve printed"
         ) from error
-    return said
+    return content
 
 
 def base_of(url: str) -> str:
-    """Return the URL of a server without a slash at its end, http:// if it has no scheme."""
+    """Return a server URL without a trailing slash, and with http:// if it has no scheme."""
     base = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
     if not base.startswith(("http://", "https://")):
-        raise ConfigError(f"{url} is no URL of a server", fix="give one such as http://127.0.0.1:8000")
+        raise ConfigError(f"{url!r} is not a server URL", fix="give a URL such as http://127.0.0.1:8000")
     return base
 
 
 def authorization(key: Path | None) -> dict[str, str]:
-    """Return the header that shows a server its key, which is in a file; None: it has none."""
+    """Return the authorization header with the key in a file; empty if `key` is None."""
     if key is None:
         return {}
     read_key(key)
@@ -68,11 +68,11 @@ def authorization(key: Path | None) -> dict[str, str]:
 
 
 def _refused(error: HTTPError, place: str) -> ConfigError:
-    """Return what a server has said instead of an answer."""
+    """Return the error that a server sent."""
     try:
         parts = json.load(error)["error"]
         return ConfigError(
             parts["what"], where=parts.get("where", place), why=parts.get("why", ""), fix=parts.get("fix", "")
         )
     except (ValueError, KeyError, TypeError):
-        return ConfigError(f"the server answers with status {error.code}", where=place)
+        return ConfigError(f"the server answered with HTTP status {error.code}", where=place)

@@ -11,12 +11,12 @@ from satrap.train.blank import blank_batch
 
 
 def compute_in(precision: str, predictor: Predictor) -> None:
-    """Have a predictor's network compute in a number format; what it says stays float32.
+    """Set the number format in which a predictor's network computes; its outputs stay float32.
 
     Args:
-        precision: "float32": as it is, so as `satrap predict`. "bfloat16": factors of matrix products have 8
-            significant bits, and so have the weights of linear layers, which take half the memory.
-        predictor: whose network it is.
+        precision: "float32": unchanged, as in `satrap predict`. "bfloat16": the factors of matrix products
+            have 8 significant bits; so do the weights of linear layers, which take half the memory.
+        predictor: owner of the network.
 
     Raises:
         ConfigError: the network cannot compute in this format.
@@ -24,7 +24,7 @@ def compute_in(precision: str, predictor: Predictor) -> None:
     if precision == "float32":
         return
     model = predictor.model
-    # Autocast would round the weights in each pass again; rounded once, they are what it takes.
+    # Autocast would round the weights in every forward pass. Rounding them once gives it the same values.
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             layer.to(torch.bfloat16)
@@ -33,7 +33,7 @@ def compute_in(precision: str, predictor: Predictor) -> None:
     try:
         with torch.inference_mode():
             finite = predictor.logits(blank_batch(predictor.plan, predictor.embeddings)).isfinite().all()
-        why = "" if finite else "its output is not finite"
+        why = "" if finite else "the network's output is not finite"
     except (RuntimeError, TypeError, ValueError, SatrapError) as error:
         why = str(error).splitlines()[0]
     if why:
@@ -41,5 +41,5 @@ def compute_in(precision: str, predictor: Predictor) -> None:
             f"model {type(model).__name__} cannot compute in {precision}",
             where="serving.precision",
             why=why,
-            fix="serve it with serving.precision: float32",
+            fix="serve the model with serving.precision: float32",
         )

@@ -1,4 +1,4 @@
-"""A run as an application of Ray Serve: each replica has all rows, scores, and follows the run itself."""
+"""A run as a Ray Serve application: each replica holds all rows, computes scores and follows the run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from satrap.serve.run import Loaded, Options
 from satrap.serve.scorer import Scorer
 
 DEPLOYMENT = "satrap"
-"""Name of the deployment; a file of Ray Serve says how many replicas it has."""
+"""Name of the deployment; the number of its replicas is set in the Ray Serve config file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the file of an application says about a replica.
+    """Arguments of a replica in the application's config file.
 
     Args:
-        run: the run folder, as all nodes see it.
-        name: of the model in answers; None: the name of the folder.
-        key: file with the key that clients must send, as all nodes see it; None: none is needed.
+        run: path of the run folder, the same on all nodes.
+        name: name of the model in answers; None: the name of the folder.
+        key: file with the key that clients must send, the same path on all nodes; None: no key is needed.
         follow: serve each new version of the run.
-        trust: run the code in the folder of another user.
+        trust: run the code in the folder even if another user owns it.
     """
 
     run: str
@@ -38,32 +38,32 @@ class Arguments:
 
 
 def application(arguments: Mapping[str, Any]) -> Any:
-    """Return the application of a run, for the `import_path` of a file of Ray Serve.
+    """Return the application of a run, for `import_path` in a Ray Serve config file.
 
     Args:
-        arguments: those of `Arguments`.
+        arguments: the arguments of `Arguments`, by name.
 
     Raises:
         ConfigError: an argument is missing or unknown.
     """
     from ray import serve
 
-    asked = _checked(arguments)
-    deployment: Any = serve.deployment(serve.ingress(lambda: Replica(asked))(), name=DEPLOYMENT)
+    checked = _checked(arguments)
+    deployment: Any = serve.deployment(serve.ingress(lambda: Replica(checked))(), name=DEPLOYMENT)
     return deployment.bind()
 
 
 class Replica:
-    """A server of scores without sockets: an ASGI application that ends with its lifespan.
+    """A score server without sockets: an ASGI application that closes at the end of its lifespan.
 
-    The rows are loaded when it is made, so a replica is ready once it exists. It follows the run in a thread
-    of its own: no new version needs a call from outside, and none takes it out of service.
+    The constructor loads the rows, so a replica is ready once it exists. A thread follows the run: new
+    versions need no call from outside and do not take the replica out of service.
 
     Args:
-        arguments: what it serves.
+        arguments: arguments of the replica.
 
     Raises:
-        ConfigError: as `satrap serve`.
+        ConfigError: the errors of `satrap serve`.
     """
 
     def __init__(self, arguments: Arguments) -> None:
@@ -82,7 +82,7 @@ class Replica:
             self._stack = stack.pop_all()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or begin and end with the lifespan."""
+        """Answer a request, or handle startup and shutdown of the lifespan."""
         if scope["type"] != "lifespan":
             await self._application.asgi(scope, receive, send)
             return
@@ -96,11 +96,11 @@ class Replica:
 def _checked(arguments: Mapping[str, Any]) -> Arguments:
     for name in arguments:
         if name not in Arguments.__slots__:
-            known = Arguments.__slots__
+            allowed = Arguments.__slots__
             raise ConfigError(
                 f"a replica has no argument {name!r}",
-                fix=f"{did_you_mean(name, known)}arguments: {', '.join(known)}",
+                fix=f"{did_you_mean(name, allowed)}use one of {', '.join(allowed)}",
             )
     if "run" not in arguments:
-        raise ConfigError("a replica needs the argument run", fix="give the run folder: run: /shared/runs/x")
+        raise ConfigError("a replica needs the argument run", fix="name the run folder: run: /shared/runs/x")
     return Arguments(**arguments)

@@ -1,4 +1,4 @@
-"""What a shard of served rows does with a request, apart from all sockets."""
+"""Request handling of a serving shard, without sockets."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from satrap.store.statistics import merged
 from satrap.store.types import per_table
 
 ID_BYTES = 256
-"""Longest id of a version in a request."""
+"""Maximum length of a version id in a request."""
 
 
 class RowsService(SerialHandler):
-    """Answers servers of scores: rows of the version that a PEEK names, and which versions there are.
+    """Answers score servers: PEEK returns rows of one version, STATISTICS lists the versions.
 
-    A PEEK has the id of a version, then ids in sections as in training. Its answer has, of each section and
-    table, how many ids have no row, int64, then the rows in float32. A STATISTICS request says which version
-    its server holds, and its answer is `status`.
+    A PEEK request has a version id, then ids in sections as in training. Its answer has the number of ids
+    without a row per section and table, int64, then the rows in float32. A STATISTICS request names the
+    version that its server holds, and its answer is `status`.
 
     Args:
         rows: the versions.
-        map: which rows each shard has.
-        shard: number of this one.
-        max_bytes: largest answer; a request that would need more is refused before anything is allocated.
+        map: maps rows to shards.
+        shard: number of this shard.
+        max_bytes: maximum size of an answer; larger ones are rejected before anything is allocated.
     """
 
     role = "serve-shard"
@@ -60,22 +60,24 @@ class RowsService(SerialHandler):
                 return self._greet(unpack_text(only(parts)))
             case Kind.BYE:
                 return Work(partial(self._leave, session))
-        raise FrameError(f"a request of unknown kind {header.kind}")
+        raise FrameError(f"the request has the unknown kind {header.kind}")
 
     def _greet(self, hello: dict[str, Any]) -> Work:
-        asked, here = (hello.get("shard"), hello.get("map")), (self._shard, self._map.to_dict())
-        if asked != here:
+        requested, here = (hello.get("shard"), hello.get("map")), (self._shard, self._map.to_dict())
+        if requested != here:
             raise ConfigError(
-                f"this is shard {self._shard} of {self._map.shards}, and was taken for another one",
-                why="each shard has the rows of its number only",
-                fix="name all shards in the order of their numbers: --shards HOST:PORT,HOST:PORT",
+                f"the request is for another shard, but this is shard {self._shard} of {self._map.shards}",
+                why="each shard holds only the rows of its own number",
+                fix="list all shards in the order of their numbers: --shards HOST:PORT,HOST:PORT",
             )
         return Work(lambda: [pack_text({"message_bytes": self._max_bytes})])
 
     def _tell(self, session: Session, asked: dict[str, Any]) -> Work:
         held = asked.get("holds")
         if not isinstance(held, str) or len(held) > ID_BYTES:
-            raise FrameError("a server does not say which version it holds")
+            raise FrameError(
+                f"holds of a STATISTICS request is not a version id of up to {ID_BYTES} characters"
+            )
 
         def tell() -> list[Buffer]:
             self._rows.hold(session.client, held)
@@ -84,10 +86,10 @@ class RowsService(SerialHandler):
         return Work(tell)
 
     def status(self) -> dict[str, Any]:
-        """Return the versions, the table groups, and the rows by table and bytes of the newest version."""
+        """Return the versions, the table groups, and the newest version's rows by table and its bytes."""
         counters = self._rows.statistics()
         return {
-            "versions": [[one.step, one.id, one.published] for one in self._rows.versions],
+            "versions": [[v.step, v.id, v.published] for v in self._rows.versions],
             "groups": [[list(group.tables), group.dim] for group in self._rows.store.groups],
             "rows": {name: table.rows for name, table in counters.tables.items()},
             "bytes": counters.bytes,
@@ -95,7 +97,7 @@ class RowsService(SerialHandler):
 
     def _peek(self, parts: Sequence[Buffer]) -> Work:
         if not parts or memoryview(parts[0]).nbytes > ID_BYTES:
-            raise FrameError("a lookup names no version")
+            raise FrameError(f"a PEEK request has no version id of at most {ID_BYTES} bytes")
         groups = self._rows.store.groups
         sections = unpack(parts[1:], most=len(groups))
         check_sections(sections, groups, FLOAT32, self._max_bytes)
@@ -120,7 +122,7 @@ class RowsService(SerialHandler):
         self._rows.tidy()
 
     def statistics(self) -> ShardStatistics:
-        """Return its counters, with the step of the newest version; any thread may call it."""
+        """Return the shard's counters and the step of its newest version; any thread may call it."""
         return ShardStatistics(
             **merged([self._rows.statistics()]),
             shard=self._shard,
@@ -129,5 +131,5 @@ class RowsService(SerialHandler):
         )
 
     def free(self) -> None:
-        """Free the rows, once nothing follows: at `close`, a version may be being written."""
+        """Free the rows after the follower has stopped: at `close`, it may still be writing a version."""
         self._rows.close()

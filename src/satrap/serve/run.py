@@ -1,4 +1,4 @@
-"""Serves a run: loads it, prints what it serves and where, and answers."""
+"""Serves a run: loads the model, prints its summary and addresses, and answers requests."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ NEEDED = ("starlette", "uvicorn", "orjson")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a run is served.
+    """Options of a server.
 
     Args:
-        listen: HOST:PORT; port 0 takes a free one.
-        key: file with the key that clients must send; None: none is needed.
-        metrics: HOST:PORT of OpenMetrics; None: nowhere.
+        listen: HOST:PORT; port 0 selects a free port.
+        key: file with the key that clients must send; None: no key is needed.
+        metrics: HOST:PORT of the OpenMetrics endpoint; None: no endpoint.
         drain_seconds: how long to continue after SIGTERM.
-        name: of the model in answers; None: the name of the folder.
-        trust: run the code in the folder of another user.
-        follow: serve each new snapshot of the run.
-        shadow: folder of a run that scores the same requests after they are answered; None: none does.
+        name: name of the model in answers; None: the name of the folder.
+        trust: run the code in the folder even if another user owns it.
+        follow: serve each new version of the run.
+        shadow: folder of a run that scores the same requests after they are answered; None: no shadow.
     """
 
     listen: str
@@ -74,43 +74,41 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     """Serve the model of a run until SIGTERM or SIGINT.
 
     Args:
-        folder: of the run.
-        options: where and how.
+        folder: the run folder.
+        options: options of the server.
         overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        say: called with each line for people.
+        say: called with each line to print.
 
     Raises:
-        ConfigError: a package is missing, the code of another user would run, the address cannot be used, or
-            the rows do not fit.
+        ConfigError: a package is missing, another user's code would run, the address cannot be used, or the
+            rows do not fit in memory.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise ConfigError(
-            f"satrap serve needs {', '.join(missing)}", fix="install it: pip install 'satrap[serve]'"
-        )
+        raise ConfigError(f"satrap serve needs {', '.join(missing)}", fix="run pip install 'satrap[serve]'")
     from satrap.serve.server import listening
 
     loaded = Loaded(folder, options, overrides, say)
     with listening(*split_address(options.listen), secret=loaded.secret) as listener, ExitStack() as stack:
         shadow = None
-        if options.shadow is not None:  # it loads while this process does
+        if options.shadow is not None:  # the shadow and this process load concurrently
             shadow = stack.enter_context(_shadow(RunFolder.open(options.shadow), options, overrides, say))
         _answer(loaded, listener, shadow, options, say)
-    say("ended: every request was answered")
+    say("stopped: all requests were answered")
 
 
 class Loaded:
-    """The model of a run that is to be served, and what follows the run.
+    """Loads the model of a run to serve, and makes its follower.
 
     Args:
-        folder: of the run.
-        options: where and how; `listen`, `metrics` and `drain_seconds` are of the server.
+        folder: the run folder.
+        options: options of the server; `listen`, `metrics` and `drain_seconds` are ignored.
         overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        say: called with each line for people.
+        say: called with each line to print.
 
     Attributes:
-        folder: of the argument.
-        limits: of requests.
-        secret: that clients must send; None: nothing.
+        folder: see the argument.
+        limits: the recipe's section `serving`.
+        secret: key that clients must send; None: no key is needed.
 
     Raises:
         ConfigError: see `run`.
@@ -130,7 +128,7 @@ class Loaded:
         self.secret = _secret(options.key)
 
     def model(self) -> ServedModel:
-        """Load the model: the trained one, or the newest version that is followed."""
+        """Load the trained model or, with `follow`, the newest version."""
         if self.limits.shards:
             return self._sharded()
         if self._series is None:
@@ -142,7 +140,7 @@ class Loaded:
         return self._load(place)
 
     def _sharded(self) -> ServedModel:
-        """Load the network of the newest version that all shards have, or of the trained model."""
+        """Load the network of the trained model or, with `follow`, of the newest version on all shards."""
         key = None if self.limits.shards_key is None else read_key(Path(self.limits.shards_key))
         links, series, place = ShardLinks(self.limits.shards, key), self._series, ""
         model = "" if series is not None else model_place(self.folder, self._recipe)
@@ -161,7 +159,7 @@ class Loaded:
             version = read_manifest(Storage(place)).id
             loaded = self._load(place, partial(ShardedRows, links=links, version=version), ShardedModel)
             self._links = links
-            stack.pop_all()  # the model closes them
+            stack.pop_all()  # the model closes the links
         return loaded
 
     def _load(
@@ -188,7 +186,7 @@ class Loaded:
 
     @contextmanager
     def attended(self, scorer: Scorer, application: Application) -> Iterator[FollowerStatistics]:
-        """Have the scorer follow the run and answers written down, if asked for, until the block ends."""
+        """Until the block ends, follow the run and log answers, as far as the options enable these."""
         series, limits = self._series, self.limits
         with ExitStack() as stack:
             if limits.log is not None:
@@ -209,7 +207,7 @@ class Loaded:
 def _shadow(
     folder: RunFolder, options: Options, overrides: Sequence[str], say: Callable[[str], object]
 ) -> Shadow:
-    """Return the shadow that serves a run; it follows that if this server follows its own, and it can."""
+    """Return a shadow that serves a run; with `follow`, it follows that run if the run publishes versions."""
     from satrap.serve.shadow import Shadow
 
     recipe = scoring_recipe(folder, overrides)
@@ -218,9 +216,9 @@ def _shadow(
     arguments = ["serve", str(folder), "--listen", "127.0.0.1:0"]
     if options.key is not None:
         arguments += ["--key", str(options.key)]
-    # A shadow answers nobody, and its rows are others than those of the shards.
-    own = [one for one in overrides if not one.startswith(("serving.log", "serving.shards"))]
-    arguments += [word for override in own for word in ("--set", override)]
+    # A shadow writes no request log, and the shards hold the rows of another model.
+    inherited = [text for text in overrides if not text.startswith(("serving.log", "serving.shards"))]
+    arguments += [word for override in inherited for word in ("--set", override)]
     arguments += ["--trust"] * options.trust
     if options.follow:
         with suppress(ConfigError):
@@ -230,7 +228,7 @@ def _shadow(
 
 
 def followed(folder: RunFolder, recipe: Recipe) -> Series:
-    """Return the feed of a run, else its snapshots; raise `ConfigError` if there is nothing to follow."""
+    """Return the feed of a run or else its snapshots; raise `ConfigError` if the run has neither."""
     keys = recipe.sections.checkpoint
     if recipe.sections.publish.active:
         series = Series(folder.feed_place(recipe))
@@ -238,15 +236,15 @@ def followed(folder: RunFolder, recipe: Recipe) -> Series:
         series = Series(folder.snapshots(recipe))
     else:
         raise ConfigError(
-            "the run publishes nothing, so there is nothing to follow",
+            "the run publishes nothing, so its versions cannot be followed",
             where=str(folder),
             fix="train with publish.every: 5s, or serve without --follow",
         )
     if series.latest() is None:
         raise ConfigError(
-            "there is no version yet",
+            "the run has no version to serve yet",
             where=series.url,
-            fix="wait until the run has published one",
+            fix="wait until the run has published a version",
         )
     return series
 
@@ -290,18 +288,18 @@ def _url(listener: socket.socket) -> str:
 
 
 def check_owner(folder: RunFolder, recipe: Recipe) -> None:
-    """Raise `ConfigError` if code in the folder of another user would run."""
+    """Raise `ConfigError` if the run has custom code and another user owns the folder."""
     if recipe.own_code() and folder.path.stat().st_uid != os.geteuid():
         raise ConfigError(
-            "the run has code of its own, and its folder belongs to another user",
+            "the run has custom code, and its folder belongs to another user",
             where=str(folder),
-            why="serving it would execute that code",
-            fix=f"read the code in {folder.code}; if you trust it, add --trust",
+            why="serving the run would execute that user's code",
+            fix=f"review the code in {folder.code}; if you trust it, add --trust",
         )
 
 
 def _secret(key: Path | None) -> bytes | None:
-    """Return the text of a key file, if any; raise `ConfigError` if it is not one, or others may read it."""
+    """Return the text of a key file, if any; raise `ConfigError` if it is invalid or readable by others."""
     if key is None:
         return None
     read_key(key)
@@ -309,15 +307,15 @@ def _secret(key: Path | None) -> bytes | None:
 
 
 def size_of(place: str) -> str:
-    """Return how many rows a saved model has, and what they take on the disk."""
+    """Return the number of rows of a saved model, and its size on disk, as text."""
     members = [manifest for _, manifest in open_chain(place).members]
     rows = sum(sum(manifest.rows().values()) for manifest in members)
     return f"{counted(rows, 'row')}, {size(sum(manifest.bytes for manifest in members))}"
 
 
 def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str | None) -> list[str]:
-    """Return the lines that say what is served, and where."""
-    rows, asked = model.rows(), shlex.quote(str(folder)) + " --input FILE" * (not folder.knows_rows())
+    """Return the lines with the model's summary and addresses."""
+    rows, arguments = model.rows(), shlex.quote(str(folder)) + " --input FILE" * (not folder.knows_rows())
     lines = {
         "serving": f"{model.name}, step {model.step:,}",
         "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.stored()[0])}",
@@ -325,6 +323,6 @@ def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str 
         "scores": f"{url}/v1/score",
         "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",
         **({"metrics": f"http://{metrics}/metrics"} if metrics else {}),
-        "try it": f"satrap request {asked} | curl -sd @- {url}/v1/score",
+        "try it": f"satrap request {arguments} | curl -sd @- {url}/v1/score",
     }
     return [f"{name:<9} {text}" for name, text in lines.items()]

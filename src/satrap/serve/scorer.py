@@ -1,4 +1,4 @@
-"""The scoring thread: joins the requests that wait, scores them together, and hands out the parts."""
+"""The scoring thread: batches waiting requests, scores them together, and splits the scores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from satrap.serve.request import ScoreRequest
 T = TypeVar("T")
 
 ALONE_SECONDS = 0.01
-"""A request that takes no longer may be scored in the event loop, where others wait for it meanwhile."""
+"""Longest time of a request that is scored in the event loop, which blocks other requests."""
 JOINED_ROWS = 1024
-"""Requests are joined up to this number of rows; a larger one is scored alone. More rows gain nothing."""
+"""Maximum rows of a batch of requests; a larger request is scored alone. More rows are not faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Answer:
     """The scores of a request.
 
     Args:
-        model: that scored it.
-        step: at which it was.
+        model: the model that scored the request.
+        step: training step of the scores.
         scores: [rows, outputs].
-        seconds: stage -> time: the request's own in the queue, "wait", and those of all that were scored with
-            it.
+        seconds: stage -> time: "wait" is the request's own time in the queue; the other stages are times of
+            its whole batch.
     """
 
     model: ServedModel
@@ -56,12 +56,12 @@ class ScorerStatistics:
     """Counters of a `Scorer`.
 
     Attributes:
-        requests: scored.
-        rows: scored.
-        batches: number of passes through the network.
+        requests: scored requests.
+        rows: scored rows.
+        batches: number of forward passes of the network.
         wait_seconds: time that requests waited for the scoring thread.
         late: requests that were not scored because their deadline had passed.
-        abandoned: requests that were not scored because the client had gone.
+        abandoned: requests that were not scored because the client had disconnected.
         failed: requests whose values could not be used.
     """
 
@@ -75,24 +75,24 @@ class ScorerStatistics:
 
 
 class Scorer:
-    """Owns the served model: only its thread reads rows and runs the network, and at times the event loop.
+    """Owns the served model: only its thread, or at times the event loop, reads rows and runs the network.
 
     ```python
     with Scorer(model, max_queue=1024) as scorer:
         answer = await scorer.score(request, seconds=1.0)
     ```
 
-    A request that nobody is beside is scored in the event loop, if the thread has nothing to do: handing it
-    over and back would cost a tenth of its time. The thread scores those that come together.
+    A single request is scored in the event loop if the thread is idle: the change of threads would cost a
+    tenth of the request's time. The thread scores concurrent requests.
 
-    `do` runs something between two batches, such as an update of the model, and `swap` puts another one in
-    its place. So each answer is of exactly one step.
+    `do` runs an action between two batches, such as an update of the model, and `swap` replaces the model.
+    So each answer is from exactly one step.
 
     Args:
-        model: to score with; the scorer closes it.
-        max_queue: most requests that wait; one more is refused with status 503.
-        alone_seconds: longest time of a request that is scored in the event loop, by what rows took last;
-            default 0.01; 0: none is.
+        model: the model to score with; the scorer closes it.
+        max_queue: maximum number of waiting requests; further ones are rejected with status 503.
+        alone_seconds: longest time of a request that is scored in the event loop, estimated from the last
+            batch's time per row; default 0.01; 0: use only the thread.
 
     Attributes:
         statistics: counters, which any thread may read.
@@ -103,7 +103,7 @@ class Scorer:
     ) -> None:
         self.model, self.statistics = model, ScorerStatistics()
         self._max_queue, self._alone_seconds = max_queue, alone_seconds
-        self._row_seconds = float("inf")  # of the last pass
+        self._row_seconds = float("inf")  # of the last batch
         self._actions: deque[tuple[Callable[[], object], Future[None]]] = deque()
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
@@ -119,21 +119,21 @@ class Scorer:
 
     @property
     def queued(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     def score(self, request: ScoreRequest, *, seconds: float) -> asyncio.Future[Answer]:
         """Queue a request; all callers share one event loop.
 
         Args:
-            request: with the model's columns.
-            seconds: the request is refused with status 504 if scoring has not begun by then.
+            request: request with the model's columns.
+            seconds: the request is rejected with status 504 if scoring has not begun after this time.
 
         Returns:
-            The scores to come. Cancelling it takes the request back, unless it is being scored.
+            A future of the scores. Cancelling it withdraws the request unless scoring has begun.
 
         Raises:
-            RequestError: too many requests wait.
+            RequestError: too many requests are waiting.
         """
         loop = asyncio.get_running_loop()
         job = _Job(request, perf_counter() + seconds, loop.create_future())
@@ -141,22 +141,22 @@ class Scorer:
             if len(self._waiting) >= self._max_queue:
                 raise RequestError(
                     503,
-                    f"{len(self._waiting)} requests wait already",
-                    why="more would only wait until nobody needs the answer",
-                    fix="try again later, send less, or start more servers",
+                    f"the queue is full: {len(self._waiting)} requests are waiting",
+                    why="another request would miss its deadline in the queue",
+                    fix="retry later, send fewer requests, or start more servers",
                     headers={"Retry-After": "1"},
                 )
             self._waiting.append(job)
             if self._resting and not self._called and self._short(request):
                 self._called = True
-                loop.call_soon(self._score_alone)  # after those that have come meanwhile
+                loop.call_soon(self._score_alone)  # runs after callbacks that are already scheduled
             elif not self._called:
                 self._changed.notify()
         return job.future
 
     def _score_alone(self) -> None:
-        """Score the request that waits, in the event loop; leave several, or a long one, to the thread."""
-        with self._changed:  # so that the thread does nothing meanwhile
+        """Score a single short request in the event loop; leave all others to the thread."""
+        with self._changed:  # keeps the thread idle
             self._called = False
             alone = len(self._waiting) == 1 and self._short(self._waiting[0].request)
             if not (alone and self._resting) or self._actions or self._stopping:
@@ -169,17 +169,17 @@ class Scorer:
         return not self.model.remote and request.size * self._row_seconds <= self._alone_seconds
 
     def swap(self, model: ServedModel) -> Future[None]:
-        """Score with another model from the next batch on, and close the one before; see `do`.
+        """Score with another model from the next batch on, and close the previous one; see `do`.
 
         Raises:
-            ConfigError: it has other columns or predictions, so requests that wait could not be scored.
+            ConfigError: the model has other columns or predictions, so waiting requests could not be scored.
         """
         old = self.model
         if (model.columns, model.outputs) != (old.columns, old.outputs):
             raise ConfigError(
                 f"step {model.step} has another schema than step {old.step}",
-                why="requests that fit the one would not fit the other",
-                fix="start another server for it",
+                why="queued requests for the old columns and predictions would not fit the new schema",
+                fix="start another server for the new schema",
             )
         return self.do(lambda: self._take(model))
 
@@ -188,9 +188,9 @@ class Scorer:
         old.close()
 
     def do(self, action: Callable[[], object]) -> Future[None]:
-        """Run something in the scoring thread after the current batch, and return its end to come.
+        """Run an action in the scoring thread after the current batch, and return its future.
 
-        Any thread may call it. At the end of the scorer what is left is run, too.
+        Any thread may call it. `close` also runs the remaining actions.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -199,7 +199,7 @@ class Scorer:
         return done
 
     def close(self) -> None:
-        """Score what waits, then end the thread and release the model."""
+        """Score the waiting requests, then end the thread and release the model."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -213,7 +213,7 @@ class Scorer:
             jobs = self._next()
             self._act()
             if results := self._results(jobs):
-                with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                with suppress(RuntimeError):  # the event loop has ended, and with it all clients
                     jobs[0].future.get_loop().call_soon_threadsafe(_deliver, results)
             if self.model.folding:
                 self.model.fold()
@@ -221,7 +221,7 @@ class Scorer:
                 return
 
     def _act(self) -> None:
-        """Do what `do` was asked for."""
+        """Run the actions passed to `do`."""
         while self._actions:
             action, done = self._actions.popleft()
             _, error = tried(action)
@@ -231,7 +231,7 @@ class Scorer:
                 done.set_exception(error)
 
     def _next(self) -> list[_Job]:
-        """Wait until there is something to do; return the requests to be scored together."""
+        """Wait for requests, actions or rows to write; return the requests to score together."""
         with self._changed:
             while not (self._waiting or self._actions or self._stopping or self.model.folding):
                 self._resting = True
@@ -264,7 +264,7 @@ class Scorer:
         return results + self._scored(due) if due else results
 
     def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
-        """Score requests together; if that fails, one by one, so that only the bad one fails."""
+        """Score requests together; if that fails, score each alone, so that only the bad one fails."""
         model, requests, begun = self.model, [job.request for job in jobs], perf_counter()
         before = model.seconds.by_stage()
         scores, error = tried(lambda: model.score(model.encode(requests)))
@@ -277,8 +277,8 @@ class Scorer:
         results: list[tuple[_Job, Answer | BaseException]] = []
         start, took = 0, {stage: s - before[stage] for stage, s in model.seconds.by_stage().items()}
         for job in jobs:
-            mine = scores[start : start + job.request.size]
-            results.append((job, Answer(model, model.step, mine, {"wait": begun - job.begun, **took})))
+            part = scores[start : start + job.request.size]
+            results.append((job, Answer(model, model.step, part, {"wait": begun - job.begun, **took})))
             start += job.request.size
         self._row_seconds = (perf_counter() - begun) / start
         self.statistics.requests += len(jobs)
@@ -288,35 +288,35 @@ class Scorer:
 
 
 def tried(work: Callable[[], T]) -> tuple[T, None] | tuple[None, Exception]:
-    """Return what work returns, or what it raises: whoever waits must hear of it."""
+    """Return (result, None) or (None, exception) of `work`, to be passed to the waiting caller."""
     try:
         return work(), None
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to somebody else
+    except Exception as error:  # noqa: BLE001 - the waiting caller gets the exception
         return None, error
 
 
 def check_step(step: object, model: ServedModel) -> None:
-    """Raise `RequestError` unless a model is of a step, or any would do (None)."""
+    """Raise `RequestError` if a request names a step that is not the model's; None: any step."""
     if step is not None and step != model.step:
         raise RequestError(
             404,
             f"step {str(step)[:40]} is not served",
-            why="an answer is of exactly the step it names",
-            fix=f"ask for step {model.step}, or for none",
+            why="a request for a step is answered only with the scores of that step",
+            fix=f"request step {model.step}, or omit the step",
         )
 
 
 def _late(waited: float) -> SatrapError:
     return RequestError(
         504,
-        f"the deadline passed after {waited * 1000:.0f} ms in the queue",
-        why="nobody waits for the answer any more",
-        fix="give more time, send less, or start more servers",
+        f"the request's deadline passed after {waited * 1000:.0f} ms in the queue",
+        why="the client no longer waits for the answer",
+        fix="allow more time, send fewer requests, or start more servers",
     )
 
 
 def _deliver(results: Sequence[tuple[_Job, Answer | BaseException]]) -> None:
-    """Complete the futures; in their event loop."""
+    """Complete the futures; call it in their event loop."""
     for job, result in results:
         if job.future.done():
             continue

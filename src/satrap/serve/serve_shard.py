@@ -1,4 +1,4 @@
-"""A process with some of a model's rows: loads them, follows the run, and answers servers of scores."""
+"""A serving shard: loads some of a model's rows, follows the run, and answers score servers."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from satrap.serve.watch import Watcher, newest
 from satrap.store import Shard
 
 PAUSE_SECONDS = 0.001
-"""Between two pieces of an update that are written: lookups come first."""
+"""Pause between two portions of an update that are written, so that lookups come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """What a process serves rows of, and where.
+    """Options of a serving shard.
 
     Args:
-        listen: HOST:PORT; port 0 takes a free one.
-        number: of this shard.
-        shards: number of all shards.
-        key: file with the key that servers must hold; None: none is needed.
-        metrics: HOST:PORT of OpenMetrics; None: nowhere.
-        follow: take each new version of the run.
-        trust: run the code in the folder of another user.
+        listen: HOST:PORT; port 0 selects a free port.
+        number: number of this shard.
+        shards: number of shards.
+        key: file with the key that score servers must have; None: no key is needed.
+        metrics: HOST:PORT of the OpenMetrics endpoint; None: no endpoint.
+        follow: load each new version of the run.
+        trust: run the code in the folder even if another user owns it.
     """
 
     listen: str
@@ -61,11 +61,13 @@ class ShardOptions:
 
 
 class RowsFollower(Watcher):
-    """Takes each new version of the rows of a shard: those of deltas aside, else all of them.
+    """Loads each new version of a shard's rows: in the background, only the changed rows if possible.
+
+    If deltas connect the newest version of the shard to the new one, only their rows are read; otherwise all.
 
     Args:
         series: the versions.
-        rows: those that the shard answers for.
+        rows: the versions that the shard serves.
         buckets: fixed buckets of the shard.
         load: returns all rows of the version at a place.
         notice: called with a text about each version that cannot be used.
@@ -93,7 +95,7 @@ class RowsFollower(Watcher):
             self._rows.add(self._load(self._series.place(step)))
             self.statistics.reloads += 1
             return
-        for delta in deltas:  # one by one, so that all shards have the same versions
+        for delta in deltas:  # one version per delta, so that all shards have the same versions
             self._change(*delta)
 
     def _change(self, storage: Storage, manifest: Manifest) -> None:
@@ -109,7 +111,7 @@ class RowsFollower(Watcher):
 
 
 def version_of(storage: Storage, manifest: Manifest) -> Version:
-    """Return what names the version of a manifest; raise `CheckpointError` if its settings are wrong."""
+    """Return the version of a manifest; raise `CheckpointError` if its settings are invalid."""
     with reading_settings(storage.url):
         step = int(manifest.settings["steps"])
     return Version(step, manifest.id, published_at(manifest.settings, storage.url))
@@ -117,12 +119,12 @@ def version_of(storage: Storage, manifest: Manifest) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class RowsServer:
-    """A shard that has its rows.
+    """A serving shard whose rows are loaded.
 
     Args:
-        server: answers; not started yet.
-        service: of the server.
-        follower: takes later versions; None: there will be none.
+        server: answers requests; not started yet.
+        service: service of the server.
+        follower: loads later versions; None: the shard does not follow the run.
     """
 
     server: Server
@@ -137,14 +139,14 @@ class RowsServer:
         overrides: Sequence[str],
         say: Callable[[str], object],
     ) -> Self:
-        """Load the rows of a shard: those of the trained model, or of the newest version that is followed.
+        """Load a shard's rows of the trained model or, with `follow`, of the newest version.
 
-        Arguments and errors are those of `run`.
+        See `run` for arguments and errors.
         """
         if not 0 <= options.number < options.shards:
             raise ConfigError(
-                f"there is no shard {options.number} of {options.shards}",
-                fix=f"shards are numbered from 0: --shard 0/{max(1, options.shards)}",
+                f"shard {options.number} of {options.shards} does not exist",
+                fix=f"number shards from 0: --shard 0/{max(1, options.shards)}",
             )
         key = read_key(options.key) if options.key else None
         check_listen(options.listen, key)
@@ -172,15 +174,15 @@ class RowsServer:
 
 def rows_of(folder: RunFolder, recipe: Recipe, buckets: Sequence[int], place: str) -> KeptRows:
     """Return the rows of some fixed buckets of a saved model."""
-    made: list[LocalExchange] = []
+    exchanges: list[LocalExchange] = []
 
     def exchange(store: Shard) -> LocalExchange:
-        made.append(LocalExchange(store, buckets=buckets))
-        return made[0]
+        exchanges.append(LocalExchange(store, buckets=buckets))
+        return exchanges[0]
 
     load_served(folder, recipe, place, exchange)
     storage = Storage(place)
-    return KeptRows(made[0].shard, version_of(storage, read_manifest(storage)))
+    return KeptRows(exchanges[0].shard, version_of(storage, read_manifest(storage)))
 
 
 def run(
@@ -193,15 +195,15 @@ def run(
     """Serve the rows of a shard until SIGTERM or SIGINT.
 
     Args:
-        folder: of the run.
-        options: which shard, and where.
+        folder: the run folder.
+        options: options of the shard.
         overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        say: called with each line for people.
+        say: called with each line to print.
         report: called with the events of the process.
 
     Raises:
-        ConfigError: there is no such shard, the code of another user would run, the address cannot be used,
-            or the rows do not fit.
+        ConfigError: the shard number is invalid, another user's code would run, the address cannot be used,
+            or the rows do not fit in memory.
     """
     shard = RowsServer.load(folder, options, overrides, say)
     values = lambda: shard_values(shard.service.statistics())  # noqa: E731

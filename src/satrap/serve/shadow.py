@@ -1,4 +1,4 @@
-"""A second model that scores requests after they are answered, to be compared with the served one."""
+"""A shadow model: scores requests after they are answered, for a comparison with the served model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from satrap.serve.request import ScoreRequest
 from satrap.serve.scorer import Answer
 
 UNDER_WAY = 8
-"""Most requests that the shadow is asked at a time; of more, it is not asked."""
+"""Maximum number of requests that the shadow scores at a time; further ones are dropped."""
 WINDOW = 100_000
-"""Items that the means are over: those before fade."""
+"""Number of recent items in the means; older items fade."""
 ANSWER_SECONDS = 10.0
 END_SECONDS = 10.0
 """How long to wait for an answer, and for the process to end."""
@@ -33,12 +33,12 @@ BEHIND = (503, 504)
 
 @dataclass(slots=True)
 class Compared:
-    """One prediction, over the last items.
+    """Means of one prediction over the last items.
 
     Attributes:
-        items: that count, at most `WINDOW`.
-        served, shadow: the means.
-        difference: mean of the absolute difference.
+        items: number of items in the means, at most `WINDOW`.
+        served, shadow: mean prediction of each model.
+        difference: mean absolute difference of the predictions.
     """
 
     items: int = 0
@@ -47,7 +47,7 @@ class Compared:
     difference: float = 0.0
 
     def add(self, served: Any, shadow: Any) -> None:
-        """Take the predictions of some items into account, float[n] each."""
+        """Add the predictions of some items, float[n] each."""
         self.items = min(self.items + len(served), max(WINDOW, len(served)))
         share = len(served) / self.items
         self.served += share * (float(served.mean()) - self.served)
@@ -60,11 +60,11 @@ class ShadowStatistics:
     """Counters of a `Shadow`.
 
     Attributes:
-        step: training step of its last answer; -1: none.
-        answers: requests that it has scored.
-        dropped: requests that it was not asked, because it was not ready or behind.
-        failed: requests that it could not score.
-        predictions: name -> how its predictions differ.
+        step: training step of the shadow's last answer; -1: none.
+        answers: requests that the shadow has scored.
+        dropped: requests not sent to the shadow, or not scored, because it was not ready or was behind.
+        failed: requests that the shadow could not score.
+        predictions: name -> comparison of the prediction.
     """
 
     step: int = -1
@@ -75,10 +75,10 @@ class ShadowStatistics:
 
 
 class Shadow:
-    """Asks a server in a process of its own, at the lowest priority, what it would have answered.
+    """Sends answered requests to a second server in a separate process, at the lowest priority.
 
-    The process, not a thread: a thread would hold the interpreter while a request waits. What this process
-    does for a comparison comes after the answer has been sent, in the event loop.
+    It is a process because a thread would hold the interpreter lock while requests wait. This process makes
+    each comparison in the event loop, after the answer has been sent.
 
     ```python
     with Shadow(["serve", "runs/candidate", "--listen", "127.0.0.1:0"], say=print) as shadow:
@@ -86,13 +86,13 @@ class Shadow:
     ```
 
     Args:
-        arguments: of the command `satrap` that serves it.
-        headers: that it wants in each request.
-        say: called with each line that it prints.
+        arguments: arguments of the `satrap` command that serves the shadow.
+        headers: headers of each request to the shadow.
+        say: called with each line that the shadow prints.
 
     Attributes:
         statistics: counters, which any thread may read.
-        target: where it answers; None: it is not ready.
+        target: address of the shadow; None: it is not ready.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Shadow:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        with suppress(OSError):  # threads that it starts later inherit it
+        with suppress(OSError):  # threads started later inherit the priority
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
         self._reader = threading.Thread(target=self._read, name="satrap-shadow", daemon=True)
         self._reader.start()
@@ -130,7 +130,7 @@ class Shadow:
         self._reader.join()
 
     async def disconnect(self) -> None:
-        """Wait for what is being compared, then close the connections; at the end of the event loop."""
+        """Wait for pending comparisons, then close the connections; call it before the event loop ends."""
         await asyncio.gather(*self._tasks)
         while self._idle:
             self._idle.pop().close()
@@ -146,13 +146,13 @@ class Shadow:
         self.target = None
 
     async def offer(self, request: ScoreRequest, body: bytes, kind: str, answer: Answer) -> None:
-        """Have a request scored that has been answered; it is not waited for.
+        """Send the shadow a request that has been answered, without waiting for its scores.
 
         Args:
-            request: that was answered; one that asks for a step is not compared.
-            body: of the request.
-            kind: media type of the body, of /v1/score; any other is sent as Arrow.
-            answer: to it.
+            request: the answered request; it is not compared if it names a step.
+            body: body of the request.
+            kind: media type of the body. If /v1/score does not accept it, the request is sent as Arrow.
+            answer: answer to the request.
         """
         if request.step is not None:
             return
@@ -169,20 +169,22 @@ class Shadow:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 reply = await self._ask(target, target.post("/v1/score", body, kind))
-        except OSError:  # a time-out is one, too
+        except OSError:  # TimeoutError is an OSError
             self.statistics.failed += 1
             return
         if reply.status in BEHIND:
             self.statistics.dropped += 1
             return
-        found = _predictions(reply, kind) if reply.status == 200 else {}
-        common = [name for name in answer.model.outputs if len(found.get(name, ())) == len(answer.scores)]
+        predictions = _predictions(reply, kind) if reply.status == 200 else {}
+        common = [
+            name for name in answer.model.outputs if len(predictions.get(name, ())) == len(answer.scores)
+        ]
         if not common:
             self.statistics.failed += 1
             return
         for name in common:
             served = answer.scores[:, answer.model.outputs.index(name)]
-            self.statistics.predictions.setdefault(name, Compared()).add(served, found[name])
+            self.statistics.predictions.setdefault(name, Compared()).add(served, predictions[name])
         self.statistics.answers += 1
         self.statistics.step = int(reply.headers.get("satrap-step", "-1"))
 

@@ -1,4 +1,4 @@
-"""A served model whose rows are in shards, and how it comes to the next version."""
+"""A served model whose rows are in shards, and its follower."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from satrap.serve.errors import RequestError
 from satrap.serve.follow import Follower
 from satrap.serve.history import History
 from satrap.serve.model import ServedModel
+from satrap.serve.operator import PATH
 from satrap.serve.scorer import Scorer
 from satrap.serve.shards import Link, ShardLinks, unavailable
 from satrap.serve.update import Update
@@ -32,15 +33,15 @@ from satrap.store.statistics import TierStatistics
 
 
 class ShardedRows(LocalExchange):
-    """Brings rows of one version from shards; the store of this process has none.
+    """An exchange that reads the rows of one version from shards; the store of this process is empty.
 
     Args:
-        shard: a store of the same tables, which stays empty.
-        links: to the shards, all of which have answered; closed at the end.
-        version: id of the version to ask for.
+        shard: a store with the same tables, which stays empty.
+        links: links to the shards, which must all have answered; `close` closes them.
+        version: id of the version to read.
 
     Raises:
-        ConfigError: the shards group their tables in different ways.
+        ConfigError: the shards group their tables differently.
     """
 
     def __init__(self, shard: Shard, *, links: ShardLinks, version: str) -> None:
@@ -53,7 +54,7 @@ class ShardedRows(LocalExchange):
 
     @property
     def version(self) -> str:
-        """Id of the version that is asked for; set it between two lookups."""
+        """Id of the version to read; set it between two lookups."""
         return self.links.holds
 
     @version.setter
@@ -64,30 +65,30 @@ class ShardedRows(LocalExchange):
         """Return rows float32[ids, dim] of each request, all of `version`.
 
         Raises:
-            RequestError: a shard is away, or does not have the version.
+            RequestError: a shard is unreachable, or does not have the version.
         """
         call: Call[list[Array]] = Call()
         lookup = Lookup[Array](list(requests))
         lookup.places = [self._splitter.split(request) for request in requests]
-        asked = [
+        targets = [
             (number, link)
             for number, link in enumerate(self.links.links)
             if any(len(parts[number].ids) for parts in lookup.places)
         ]
         widths = [self.groups[request.group].dim for request in requests]
-        if not asked:
+        if not targets:
             return [np.empty((0, width), np.float32) for width in widths]
-        answers = Answers(call, lookup, widths, len(asked))
+        answers = Answers(call, lookup, widths, len(targets))
         version = self.version
-        coming = [
+        pending = [
             (number, link, link.ask(pack(sections_of(requests, lookup.places, number)), version))
-            for number, link in asked
+            for number, link in targets
         ]
-        for number, link, answer in coming:
+        for number, link, answer in pending:
             try:
                 parts = answer.result()
                 answers.answer(number, self._counted(link, parts, lookup, number), None)
-            except StoreError as error:  # it has let the version go, or refuses
+            except StoreError as error:  # the shard has dropped the version, or rejects the request
                 raise unavailable(f"{link.name}: {error.what}") from error
             except SatrapError as error:
                 link.lost(error)
@@ -97,28 +98,28 @@ class ShardedRows(LocalExchange):
     def _counted(
         self, link: Link, parts: Sequence[Buffer], lookup: Lookup[Array], number: int
     ) -> Sequence[Buffer]:
-        """Count the ids that a shard has no rows for; return the parts with the rows."""
+        """Count the ids without a row in a shard; return the parts with the rows."""
         sizes = [len(self.groups[request.group].tables) for request in lookup.requests]
         if not parts or len(raw := as_bytes(parts[0])) != 8 * sum(sizes):
-            raise unavailable(f"{link.name} answers as no shard of served rows")
+            raise unavailable(f"{link.name} is not a satrap serve-shard: the answer has the wrong format")
         unseen = np.split(raw.view(np.int64), np.cumsum(sizes)[:-1])
-        for request, places, own in zip(lookup.requests, lookup.places, unseen, strict=True):
+        for request, places, counts in zip(lookup.requests, lookup.places, unseen, strict=True):
             part = places[number]
-            self.telemetry.count_unseen(Request(request.group, part.ids, part.splits), own)
+            self.telemetry.count_unseen(Request(request.group, part.ids, part.splits), counts)
         return parts[1:]
 
     def close(self) -> None:
-        """Leave the shards."""
+        """Close the links to the shards."""
         self.links.close()
         super().close()
 
 
 class Kept(History):
-    """The earlier versions that a server can go back to: those that all shards have.
+    """The earlier versions that all shards have, to which a server can roll back.
 
     Args:
-        store: of the server, without rows.
-        rows: asks the shards.
+        store: the server's store, without rows.
+        rows: reads from the shards.
         step: returns the served step.
     """
 
@@ -129,13 +130,13 @@ class Kept(History):
     @property
     def steps(self) -> list[int]:
         """The steps of the versions, ascending."""
-        return [one.step for one in self._rows.links.common() if one.step < self._step()]
+        return [version.step for version in self._rows.links.common() if version.step < self._step()]
 
 
 class ShardedModel(ServedModel):
     """A `ServedModel` whose predictor has `ShardedRows`.
 
-    `prepare` reads the network of a version alone, and `apply` has the shards asked for its rows.
+    `prepare` reads only the network of a version. After `apply`, lookups read the rows of that version.
     """
 
     remote = True
@@ -150,33 +151,33 @@ class ShardedModel(ServedModel):
     def apply(self, update: Update) -> None:
         """See `ServedModel.apply`; any version may follow any other."""
         super().apply(update)
-        self.fold()  # there are no rows: it only ends the overlay
+        self.fold()  # the overlay has no rows, so this only closes it
         self._shards.version = update.version
 
     def rows(self) -> Mapping[str, int]:
         """Return the number of rows of all shards by table."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for link in self._shards.links.links:
             for table, rows in link.status.get("rows", {}).items():
-                found[table] = found.get(table, 0) + rows
-        return found
+                totals[table] = totals.get(table, 0) + rows
+        return totals
 
     def stored(self) -> tuple[int, TierStatistics]:
-        """Return the memory of the rows of all shards in bytes; their metrics say what is on their disks."""
+        """Return the bytes of memory of all shards' rows; the tier counts are only in the shards' metrics."""
         return sum(int(link.status.get("bytes", 0)) for link in self._shards.links.links), TierStatistics()
 
 
 class ShardsFollower(Follower):
-    """A `Follower` that goes on to a version once all shards have it.
+    """A `Follower` that serves a version once all shards have it.
 
-    It goes back to versions that all shards still have. While it keeps one, they keep it, too, as far as
-    their memory for earlier versions goes; then they go no further.
+    It can roll back to versions that all shards still have. While a version is pinned, the shards keep it.
+    Once their memory for earlier versions is full, they stop loading new versions.
 
     Args:
         series: the versions.
-        links: to the shards.
-        scorer: has the model.
-        notice: called with a text about each refused version.
+        links: links to the shards.
+        scorer: scorer with the model.
+        notice: called with a text about each rejected version.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class ShardsFollower(Follower):
 
     @staticmethod
     def _no_model(step: int) -> ServedModel:
-        raise AssertionError(f"step {step} would be loaded as a whole")
+        raise AssertionError(f"a server of shards must not load the whole model of step {step}")
 
     def _ready(self, newest: int) -> int | None:
         common = self._links.common()
@@ -198,15 +199,15 @@ class ShardsFollower(Follower):
         return [version.step for version in self._links.common()]
 
     def _take(self, step: int) -> None:
-        version = next((one for one in self._links.common() if one.step == step), None)
+        version = next((v for v in self._links.common() if v.step == step), None)
         storage = Storage(self._series.place(step))
         manifest = read_manifest(storage)
         if version is None or version.id != manifest.id:
             raise CheckpointError(
-                "this is another version of the step than the shards have",
+                "the shards have another version of this step",
                 where=storage.url,
                 why="the run was resumed and has published the step again",
-                fix="wait: the shards take the next one",
+                fix="wait until the shards have loaded the next version",
             )
         served = self._scorer.model
         self._apply(served, served.prepare([(storage, manifest)]))
@@ -215,7 +216,11 @@ class ShardsFollower(Follower):
         self._take(step)
 
     def _reload(self, step: int) -> None:
-        """Serve a later version that all shards have; the one that is loaded as a whole elsewhere."""
-        if step not in self.steps():  # it has gone since it was looked for
-            raise RequestError(503, f"the shards do not have step {step} any more", fix="ask for another one")
+        """Serve another version that all shards have; nothing is reloaded, unlike in `Follower`."""
+        if step not in self.steps():  # a shard has dropped the version since the last check
+            raise RequestError(
+                503,
+                f"the shards no longer have step {step}",
+                fix=f"request one of the versions that GET {PATH} lists",
+            )
         self._take(step)

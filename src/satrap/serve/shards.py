@@ -1,4 +1,4 @@
-"""The shards of served rows as a server sees them: what each has, and who is away."""
+"""A score server's links to its shards: the versions of each shard, and unreachable shards."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from satrap.serve.errors import RequestError
 from satrap.serve.kept_rows import Version
 
 LOOK_SECONDS = 0.2
-"""Between two questions to a shard which versions it has."""
+"""Interval between two status requests to a shard."""
 ANSWER_SECONDS = 2.0
-"""A shard that does not answer for so long is away; each of its requests fails at once until it is back."""
+"""Time after which a silent shard is unreachable; requests to it fail at once until it answers again."""
 
 
 class Link:
-    """One shard: its connection, and what it said last.
+    """The connection to one shard, and the shard's last status.
 
     Args:
-        number: of the shard.
+        number: number of the shard.
         address: HOST:PORT.
-        map: which rows each shard has.
-        key: of the shards, None: none.
+        map: maps rows to shards.
+        key: key of the shards; None: no key.
 
     Attributes:
-        name: for people.
-        versions: that it has, by id; empty while it is away.
-        status: what it said last, see `RowsService.status`.
-        away: why it does not answer; empty if it does.
-        refusal: what it said if it is another shard than this server takes it for.
+        name: name of the shard in messages.
+        versions: id -> version of the shard; empty while the shard is unreachable.
+        status: last status of the shard, see `RowsService.status`.
+        groups: table groups of the shard, set by the first status.
+        away: why the shard is unreachable; empty if it answers.
+        refusal: error of a shard that has another number or map than expected; else None.
     """
 
     def __init__(self, number: int, address: str, map: ShardMap, key: Key | None) -> None:
         self.name = f"shard {number} at {address}"
         self.versions: Mapping[str, Version] = {}
         self.status: Mapping[str, Any] = {}
-        self.away, self.refusal, self._since = "it was not asked yet", None, time.monotonic()
+        self.away, self.refusal, self._since = "no connection was attempted yet", None, time.monotonic()
         self._number, self._address, self._map = number, address, map
         self._options = ClientOptions(key=key, deadline=ANSWER_SECONDS, heartbeat=ANSWER_SECONDS / 4)
         self._client: Client | None = None
@@ -55,7 +56,7 @@ class Link:
     refusal: ConfigError | None
 
     def look(self, holds: str) -> None:
-        """Ask what it has, and say which version must stay; connect first if it is away."""
+        """Request the shard's status, and name the version to keep; connect first if necessary."""
         try:
             if self._client is None:
                 hello = {"shard": self._number, "map": self._map.to_dict()}
@@ -77,41 +78,41 @@ class Link:
                 for index, (tables, dim) in enumerate(status["groups"])
             ]
         except (KeyError, TypeError, ValueError) as error:
-            raise ExchangeError(f"it answers as no shard of served rows: {error}") from error
-        self.versions, self.status = {one.id: one for one in versions}, status
+            raise ExchangeError(f"the peer is not a satrap serve-shard: {error}") from error
+        self.versions, self.status = {version.id: version for version in versions}, status
         self.away = ""
 
     def lost(self, error: SatrapError) -> None:
-        """Take note that it does not answer."""
+        """Mark the shard as unreachable."""
         if not self.away:
             self._since = time.monotonic()
         self.away, self.versions = error.what.removeprefix(f"{self.name} "), {}
 
     def trouble(self, version: str) -> str:
-        """Return why it has no rows of a version; empty if it has."""
+        """Return why the shard cannot serve a version; empty if it can."""
         if self.away:
-            return f"{self.name} is away since {time.monotonic() - self._since:.0f} s: {self.away}"
+            return f"{self.name} has been unreachable for {time.monotonic() - self._since:.0f} s: {self.away}"
         if version not in self.versions:
-            steps = ", ".join(str(one.step) for one in self.versions.values())
-            return f"{self.name} has no rows of the served version, but of steps {steps}"
+            steps = ", ".join(str(v.step) for v in self.versions.values())
+            return f"{self.name} no longer has the served version; it has steps {steps or 'none'}"
         return ""
 
     def ask(self, parts: Sequence[Buffer], version: str) -> Future[Sequence[Buffer]]:
-        """Ask for rows of a version; raise `RequestError` if the shard is away or does not have it."""
+        """Request rows of a version; raise `RequestError` if the shard is unreachable or lacks it."""
         client = self._client
         if (trouble := self.trouble(version)) or client is None:
-            raise unavailable(trouble or f"{self.name} is being connected")
+            raise unavailable(trouble or f"{self.name} is not connected yet")
         return client.ask(Kind.PEEK, [version.encode(), *parts])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close(ANSWER_SECONDS)
 
 
 class ShardLinks:
-    """Asks all shards again and again what they have, each in a thread of its own.
+    """Links to all shards; a thread per shard keeps its status up to date.
 
     ```python
     with ShardLinks(["127.0.0.1:7000", "127.0.0.1:7001"], None) as links:
@@ -120,20 +121,23 @@ class ShardLinks:
 
     Args:
         addresses: HOST:PORT of each shard, in the order of their numbers.
-        key: of the shards; None: none, which loopback addresses need not have.
+        key: key of the shards; None: no key, allowed only for loopback addresses.
 
     Attributes:
-        map: which rows each shard has.
-        links: one for each shard.
-        holds: id of the version whose rows are asked for; "": none yet.
+        map: maps rows to shards.
+        links: one link per shard.
+        holds: id of the version whose rows are read; "": none yet.
 
     Raises:
-        ConfigError: an address is none, is given twice, or is of another machine and there is no key.
+        ConfigError: an address is invalid or repeated, or belongs to another machine and `key` is None.
     """
 
     def __init__(self, addresses: Sequence[str], key: Key | None) -> None:
         if len(set(addresses)) != len(addresses):
-            raise ConfigError(f"each shard has its own address, got {', '.join(addresses)}")
+            raise ConfigError(
+                f"an address is repeated in serving.shards: {', '.join(addresses)}",
+                fix="give each shard its own HOST:PORT",
+            )
         check_reach(addresses, key)
         self.map, self.holds = ShardMap(len(addresses)), ""
         self.links = [Link(number, address, self.map, key) for number, address in enumerate(addresses)]
@@ -153,63 +157,63 @@ class ShardLinks:
 
     def _watch(self, link: Link) -> None:
         while not self._stopping.is_set():
-            # A version that cannot be answered is not held: the other shards must be free to go on.
+            # Hold a version only while all shards have it: otherwise the other shards could not advance.
             link.look("" if self.trouble(self.holds) else self.holds)
             self._stopping.wait(LOOK_SECONDS)
         link.close()
 
     def trouble(self, version: str) -> str:
-        """Return why a version cannot be answered: what is wrong with the first shard that lacks it."""
+        """Return why a version cannot be served: the trouble of the first shard that lacks it, or ""."""
         return next((trouble for link in self.links if (trouble := link.trouble(version))), "")
 
     def common(self) -> list[Version]:
-        """Return the versions that all shards have, ascending by step; none if one of them is away."""
+        """Return the versions that all shards have, ascending by step; empty if a shard is unreachable."""
         first, *others = [link.versions for link in self.links]
-        found = [version for id, version in first.items() if all(id in other for other in others)]
-        return sorted(found, key=lambda version: version.step)
+        common = [version for id, version in first.items() if all(id in other for other in others)]
+        return sorted(common, key=lambda version: version.step)
 
     def groups(self) -> list[TableGroup]:
-        """Return the table groups of the shards, all of which have answered.
+        """Return the table groups of the shards, which must all have answered.
 
         Raises:
-            ConfigError: they differ.
+            ConfigError: the shards group their tables differently.
         """
         first, *others = self.links
         for link in others:
             if link.groups != first.groups:
                 raise ConfigError(
-                    f"{first.name} and {link.name} group their tables in different ways",
-                    why="one request would mean different rows to them",
-                    fix="start all shards with the same --set and the same satrap",
+                    f"{first.name} and {link.name} group their tables differently",
+                    why="the same lookup would address different rows on these shards",
+                    fix="start all shards with the same --set and the same satrap version",
                 )
         return first.groups
 
     def wait(self, chosen: Callable[[list[Version]], bool], say: Callable[[str], object]) -> None:
-        """Wait until `chosen` is content with the common versions; `say` hears once what it waits for.
+        """Wait until `chosen` returns True for the common versions; pass each reason for waiting to `say`.
 
         Raises:
-            ConfigError: a shard is another one than its address says.
+            ConfigError: a shard has another number or map than expected.
         """
-        said, until = "", time.monotonic() + 2 * ANSWER_SECONDS
+        last, until = "", time.monotonic() + 2 * ANSWER_SECONDS
         while not chosen(self.common()):
             for link in self.links:
                 if link.refusal is not None:
                     raise link.refusal
             away = [link.name for link in self.links if link.away]
-            waits = f"waiting for {', '.join(away)}" if away else f"waiting for a version: {self._listed()}"
-            if waits != said and time.monotonic() > until:
-                said = waits
-                say(waits)
+            reason = ", ".join(away) if away else f"a version that all shards have: {self._listed()}"
+            if reason != last and time.monotonic() > until:
+                last = reason
+                say(f"waiting for {reason}")
             time.sleep(LOOK_SECONDS / 4)
 
     def _listed(self) -> str:
-        steps = ([str(one.step) for one in link.versions.values()] for link in self.links)
+        steps = (", ".join(str(v.step) for v in link.versions.values()) for link in self.links)
         return "; ".join(
-            f"{link.name} has {', '.join(own)}" for link, own in zip(self.links, steps, strict=True)
+            f"{link.name} has steps {text}" for link, text in zip(self.links, steps, strict=True)
         )
 
     def close(self) -> None:
-        """End the threads and the connections. Closing twice is fine."""
+        """Stop the threads and close the connections. May be called twice."""
         self._stopping.set()
         for thread in self._threads:
             if thread.is_alive():
@@ -217,11 +221,11 @@ class ShardLinks:
 
 
 def unavailable(trouble: str) -> RequestError:
-    """Return the error of a request that would need rows of a shard that cannot give them."""
+    """Return the error of a request that needs rows of a shard with the given trouble."""
     return RequestError(
         503,
         trouble,
-        why="an answer needs the rows of one version from all shards; others would be wrong",
-        fix="try again; if it lasts, look at the log of that shard",
+        why="scores need the rows of one version from all shards",
+        fix="retry; if the error persists, check the log of that shard",
         headers={"Retry-After": "1"},
     )

@@ -1,4 +1,4 @@
-"""What takes a served model from one step to a later one: rows that changed, and the network's weights."""
+"""Updates of a served model to another step: the changed rows, and the network's weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from satrap.store.buckets import mask_of
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Another step, ready to be served.
+    """An update of the served model to another step.
 
     Args:
-        step: of the training run.
+        step: step of the training run.
         version: `Manifest.id` of the checkpoint.
-        published: when it was cut, in seconds since 1970.
-        overlay: rows that changed, sealed.
-        network: with the weights of the step.
+        published: time of the cut, in seconds since 1970.
+        overlay: the changed rows, sealed.
+        network: the network with the weights of the step.
         back: whether the step is an earlier one, see `History`.
     """
 
@@ -49,16 +49,16 @@ class Update:
         *,
         buckets: Sequence[int] = range(BUCKETS),
     ) -> Self:
-        """Read deltas that follow what is in a store; every byte is verified.
+        """Read the deltas that follow the version in a store; every byte is verified.
 
         Args:
-            deltas: in order, see `deltas_since`.
-            store: of which the rows are; another thread may read it meanwhile.
-            network: takes the weights of the last delta.
+            deltas: deltas in order, see `deltas_since`.
+            store: store with the previous rows; another thread may read it concurrently.
+            network: receives the weights of the last delta.
             buckets: fixed buckets of the store, default all.
 
         Raises:
-            CheckpointError: one of them is damaged, or was removed.
+            CheckpointError: a delta is damaged, or was removed.
         """
         storage, manifest = deltas[-1]
         published = published_at(manifest.settings, storage.url)
@@ -74,7 +74,7 @@ class Update:
 
 
 def changed_rows(deltas: Sequence[tuple[Storage, Manifest]], store: Shard, buckets: Sequence[int]) -> Overlay:
-    """Return the rows of some fixed buckets that deltas change, sealed; see `Update.read`."""
+    """Return the rows of some fixed buckets that deltas change, as a sealed overlay; see `Update.read`."""
     overlay = Overlay(store)
     try:
         for delta in deltas:

@@ -1,4 +1,4 @@
-"""Which version a server answers with, and how an operator keeps or changes it."""
+"""HTTP routes for the served version: an operator lists, pins, rolls back and releases versions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from satrap.serve.scorer import Scorer
 
 
 class Versions:
-    """The routes about versions.
+    """The routes of versions.
 
     Args:
-        scorer: has the served version.
+        scorer: scorer with the served version.
         check: raises `RequestError` unless a request has the server's key.
 
     Attributes:
-        follower: follows a run; None: the server does not.
+        follower: follows a run; None: the server does not follow a run.
+        routes: the routes to add to the application.
     """
 
     def __init__(self, scorer: Scorer, check: Callable[[Request], None]) -> None:
@@ -49,16 +50,16 @@ class Versions:
         if self.follower is None:
             raise RequestError(
                 409,
-                "this server follows no run, so it has one version",
-                fix="start it with satrap serve DIR --follow",
+                "this server does not follow a run, so it has only one version",
+                fix="start the server with satrap serve DIR --follow",
             )
         return self.follower
 
     async def _list(self, request: Request) -> Response:
         """Answer GET /v1/versions.
 
-        It says the served step, whether it is pinned, the steps that there are, those among the earlier ones
-        that are in memory, and how often the server went back.
+        The answer has the served step, whether it is pinned, the available steps, the earlier steps in
+        memory, and the number of rollbacks.
         """
         self._check(request)
         follower = self._following()
@@ -80,16 +81,16 @@ class Versions:
         return self._told(follower)
 
     def _told(self, follower: Follower, **more: Any) -> Response:
-        said = {"step": self._scorer.model.step, "pinned": follower.pinned, **more}
-        return Response(orjson.dumps(said), media_type="application/json")
+        content = {"step": self._scorer.model.step, "pinned": follower.pinned, **more}
+        return Response(orjson.dumps(content), media_type="application/json")
 
 
 def _step(body: bytes) -> int:
-    """Return the step in the body of a rollback."""
+    """Return the step in the body of a rollback request."""
     try:
         step = orjson.loads(body)["step"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         step = None
     if type(step) is not int or step < 0:
-        raise RequestError(422, "the body names no step", fix='send {"step": NUMBER}')
+        raise RequestError(422, "the body has no valid step", fix='send {"step": NUMBER}, 0 or more')
     return step

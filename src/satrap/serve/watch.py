@@ -1,4 +1,4 @@
-"""Looks for new versions of a run that trains, in a thread, and has each one taken."""
+"""A thread that polls a training run for new versions and loads each one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from satrap.serve.scorer import tried
 T = TypeVar("T")
 
 POLL_SECONDS = 0.2
-"""Between two looks at the folder."""
+"""Interval between two polls of the folder."""
 
 
 LOOKS = 5
-"""How often the newest version is tried at the start."""
+"""Attempts to load the newest version at startup."""
 
 
 def newest(series: Series, load: Callable[[str], T]) -> T:
-    """Return what `load` makes of the place of the newest version, of which there is one.
+    """Load the newest version of a series that is not empty; return the result of `load` for its place.
 
-    A version that is removed while it is read, as there are newer ones by then, is given up for the newest.
+    If a version is removed during loading because newer ones exist, load the newest one instead.
 
     Raises:
-        CheckpointError: none can be read.
+        CheckpointError: no version can be read.
     """
     for _ in range(LOOKS - 1):
         step = series.latest() or 0
@@ -46,12 +46,12 @@ class FollowerStatistics:
     """Counters of a `Watcher`.
 
     Attributes:
-        updates: versions that took the place of an older one.
-        reloads: how many of these were read as a whole.
+        updates: versions that replaced an older one.
+        reloads: updates that read a whole version.
         refused: versions that could not be used.
-        rollbacks: how often an operator has chosen another version.
-        seconds: time from noticing a version until it was served, of all together.
-        latest: step of the newest version in the folder; -1: none was seen.
+        rollbacks: how often an operator chose another version.
+        seconds: total time from noticing a version until it was served.
+        latest: step of the newest version in the folder; -1: none yet.
     """
 
     updates: int = 0
@@ -63,19 +63,19 @@ class FollowerStatistics:
 
 
 class Watcher(ABC):
-    """Has each new version of a feed, or snapshot, taken while its block runs.
+    """Loads each new version of a feed, or each new snapshot, while its `with` block runs.
 
-    A version that cannot be used is refused once, with a notice; the one before it continues to answer, and
-    the next one is tried.
+    A version that cannot be used is rejected once, with a notice. The previous version continues to answer,
+    and the next one is tried.
 
     Args:
         series: the versions.
-        step: of the version that there is.
-        notice: called with a text about each refused version.
+        step: step of the current version.
+        notice: called with a text about each rejected version.
 
     Attributes:
         statistics: counters, which any thread may read.
-        pinned: whether later versions are left alone.
+        pinned: whether later versions are ignored.
     """
 
     def __init__(self, series: Series, step: int, notice: Callable[[str], object]) -> None:
@@ -97,14 +97,14 @@ class Watcher(ABC):
     @property
     @abstractmethod
     def _step(self) -> int:
-        """Step of the version that there is."""
+        """Step of the current version."""
 
     @abstractmethod
     def _take(self, step: int) -> None:
-        """Read the version of a step, and put it in the place of the one that there is."""
+        """Load the version of a step, and replace the current version."""
 
     def _ready(self, newest: int) -> int | None:
-        """Return the step to be taken next, if it is a later one; `newest` is that of the newest version."""
+        """Return the step to load next, if it is a later one; `newest` is the step of the newest version."""
         return newest
 
     def _run(self) -> None:
@@ -113,7 +113,7 @@ class Watcher(ABC):
             try:
                 newest = self._series.latest()
                 unreachable = ""
-            except SatrapError as error:  # a store that does not answer may come back
+            except SatrapError as error:  # an object store may be unreachable for a while
                 if unreachable != str(error):
                     unreachable = str(error)
                     self._notice(f"warning: {error}")
@@ -132,10 +132,10 @@ class Watcher(ABC):
         _, error = tried(lambda: self._take(step))
         if error is not None:
             self.statistics.refused += 1
-            told = error if isinstance(error, SatrapError) else f"{type(error).__name__}: {error}"
+            reason = error if isinstance(error, SatrapError) else f"{type(error).__name__}: {error}"
             self._notice(
-                f"warning: step {step} is not served: {told}\n"
-                f"  step {self._step} continues to answer; the next version is tried"
+                f"warning: step {step} is not served: {reason}\n"
+                f"  step {self._step} remains in service; the next version will be tried"
             )
             return
         self.statistics.updates += 1

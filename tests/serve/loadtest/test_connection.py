@@ -52,5 +52,5 @@ def test_urls() -> None:
     assert Target.of("http://[::1]:81") == Target("::1", 81)
     assert b"\r\nHost: [::1]:81\r\n" in Target("::1", 81).post("/x", b"")
     for url in ("http://", "http://host:port", "http://host:99999"):
-        with pytest.raises(ConfigError, match="no URL of a server"):
+        with pytest.raises(ConfigError, match="is not a server URL"):
             Target.of(url)

@@ -42,7 +42,7 @@ def test_a_report_without_a_fault_is_right() -> None:
     assert json.loads(json.dumps(GOOD.to_dict()))["right"] is True
     text = "\n".join(GOOD.lines())
     assert "2,000 in 20 s, due at 100 per second, up to 100 items each" in text
-    assert "5 to 6, 2 of them, never falling" in text
+    assert "5 to 6 (2 steps), never decreasing" in text
 
 
 def test_each_fault_is_one() -> None:
@@ -53,7 +53,7 @@ def test_each_fault_is_one() -> None:
     assert "2,000, 1 failed: 503, 1 failed: no answer" in "\n".join(failed.lines())
     older = replace(GOOD, outcomes=[*GOOD.outcomes, Outcome(0, 1, 1, 2, "200", 4, 5)])
     assert (older.falls, older.right) == (1, False)
-    assert "1 answer of an older step than one before" in "\n".join(older.lines())
+    assert "1 answer from an older step than an earlier answer" in "\n".join(older.lines())
     assert replace(older, rollbacks=1).right, "an operator went back"
     wrong = replace(GOOD, comparison=Comparison(1999, 1, 0, 0.25, {6}))
     assert not wrong.right

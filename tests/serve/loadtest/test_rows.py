@@ -58,7 +58,7 @@ def test_what_cannot_be_sent(tmp_path: Path) -> None:
     dataset = read({"user": [1, 2]}, Schema((), {"user": Categorical(dim=1)}))
     with pytest.raises(ConfigError, match="did you mean 'user'") as caught:
         requests_of(dataset, ["user"], items=1, count=1, context=["usr"])
-    assert "'usr' is no column" in caught.value.what
+    assert "'usr' is not a column" in caught.value.what
     (tmp_path / "rows.csv").write_text("user\n", encoding="utf-8")
     with pytest.raises(DataError, match="no rows"):
         requests_of(rows_of([str(tmp_path / "rows.csv")], {"user": "id"}), ["user"], items=1, count=1)

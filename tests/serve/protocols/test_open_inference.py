@@ -77,14 +77,14 @@ def test_what_others_ask_before_they_send_a_request(server: Served) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"shape": [61]}, "60 values for shape [61]"),
+        ({"shape": [61]}, "60 values, and shape [61] needs 61"),
         ({"shape": [4, 3, 5]}, "shape"),
         ({"shape": "many"}, "shape"),
         ({"datatype": "INT65"}, "did you mean 'INT64'"),
         ({"datatype": "INT64", "data": ["x"] * 60}, "not INT64"),
         ({"name": "user"}, "used twice"),
         ({"name": "booc"}, "'booc' is unknown"),
-        ({"shape": [2], "data": [1, 2]}, "2 items beside 60"),
+        ({"shape": [2], "data": [1, 2]}, "has 2 items, and another input has 60"),
         ({"parameters": {"binary_data_size": 9}}, "binary_data_size"),
     ],
 )

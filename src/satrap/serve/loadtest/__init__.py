@@ -1,5 +1,5 @@
-"""Sends a server requests at a given rate, and says how long the answers took and whether they are right.
+"""Load tests: sends a server requests at a given rate, and reports latency and correctness of the answers.
 
-Requests are sent when they are due, whether or not the ones before are answered, and an answer's time counts
-from then: so a server that stalls cannot hide it, as it can from clients that wait for each answer.
+Each request is sent when it is due, whether or not earlier ones are answered, and its latency counts from
+then. So a stall of the server shows in the latencies; clients that wait for each answer would miss it.
 """

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections of a client that sends many requests and looks at what it needs."""
+"""Minimal HTTP/1.1 connections for a client that sends many requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import httptools
 from satrap.errors import ConfigError
 
 CONNECT_SECONDS = 10.0
-"""Longest time to connect."""
+"""Time limit for a connection attempt."""
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class Reply:
 
     Args:
         status: of HTTP.
-        headers: in small letters -> value.
-        body: of the answer.
+        headers: lower-case name -> value.
+        body: body of the answer.
     """
 
     status: int
@@ -33,7 +33,7 @@ class Reply:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, which has one request at a time; made by `Target.connect`."""
+    """A connection with one request at a time; made by `Target.connect`."""
 
     def __init__(self) -> None:
         self._transport: Any = None
@@ -47,13 +47,13 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def ask(self, request: bytes) -> asyncio.Future[Reply]:
-        """Send a request; return its answer to come, or a `ConnectionError`."""
+        """Send a request; the future returns its answer or raises `ConnectionError`."""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return self._answer
 
     def close(self) -> None:
-        """Close the connection now; an answer that is still to come is a `ConnectionError`."""
+        """Close the connection now; a pending answer raises `ConnectionError`."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -79,15 +79,15 @@ class Connection(asyncio.Protocol):
         self._reply = Reply(0)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Add a header to the answer."""
         self._reply.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Add a part of the body to the answer."""
         self._reply.body += body
 
     def on_message_complete(self) -> None:
-        """Hand the answer out."""
+        """Complete the future with the answer."""
         self._reply.status = self._parser.get_status_code()
         if not self._parser.should_keep_alive():
             self._transport.close()
@@ -100,10 +100,10 @@ class Target:
     """A server.
 
     Args:
-        host, port: where it listens.
-        tls: whether the connection is encrypted.
-        prefix: of the paths.
-        headers: of each request.
+        host, port: address of the server.
+        tls: whether connections are encrypted.
+        prefix: prefix of all paths.
+        headers: headers of each request.
     """
 
     host: str
@@ -114,17 +114,17 @@ class Target:
 
     @classmethod
     def of(cls, url: str, headers: Mapping[str, str] | None = None) -> Self:
-        """Return the server of a URL such as http://127.0.0.1:8000; raise `ConfigError` if it names none."""
+        """Return the server of a URL such as http://127.0.0.1:8000; raise `ConfigError` if it is invalid."""
         parts, port = urlsplit(url), None
-        with suppress(ValueError):  # it is no number of a port
+        with suppress(ValueError):  # the port is not valid
             port = parts.port or (443 if parts.scheme == "https" else 80)
         if not parts.hostname or port is None:
-            raise ConfigError(f"{url} is no URL of a server", fix="give one such as http://127.0.0.1:8000")
+            raise ConfigError(f"{url!r} is not a server URL", fix="give a URL such as http://127.0.0.1:8000")
         prefix = parts.path.rstrip("/")
         return cls(parts.hostname, port, parts.scheme == "https", prefix, dict(headers or {}))
 
     def post(self, path: str, body: bytes, kind: str = "application/json") -> bytes:
-        """Return a request with a body."""
+        """Return the bytes of a POST request."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [
             f"POST {self.prefix}{path} HTTP/1.1",
@@ -136,7 +136,7 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
     async def connect(self) -> Connection:
-        """Return a new connection; raise `OSError` if there is none in `CONNECT_SECONDS`."""
+        """Return a new connection; raise `OSError` if it takes more than `CONNECT_SECONDS`."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_SECONDS):
             _, connection = await loop.create_connection(

@@ -1,4 +1,4 @@
-"""An open loop: requests are sent when they are due, and each answer's time counts from then."""
+"""An open-loop load generator: sends each request when it is due, and counts its latency from then."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from satrap.serve.loadtest.connection import Connection, Reply, Target
 Seconds = npt.NDArray[np.float64]
 
 NO_ANSWER, TIMEOUT = "no answer", "timeout"
-"""What stands for a status: the connection was refused or lost; the answer took too long."""
+"""Used instead of an HTTP status: the connection was refused or lost; the answer took too long."""
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> Seconds:
-    """Return when requests are due, float64[n] in seconds, ascending: a Poisson process of a rate."""
+    """Return when requests are due, float64[n] in seconds, ascending: a Poisson process with this rate."""
     random = np.random.default_rng(seed)
     count = int(rate * seconds + 8 * (rate * seconds) ** 0.5 + 8)
     due = np.cumsum(random.exponential(1 / rate, count))
@@ -34,19 +34,19 @@ def arrivals(rate: float, seconds: float, seed: int) -> Seconds:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request; times are in seconds since the first one could be due.
+    """The outcome of a request; times are in seconds since the start of the test.
 
     Attributes:
-        body: number of its body.
-        due: when it had to be sent.
-        sent: when it was; later if all connections were busy, or the generator was slow.
-        done: when its answer was there, or its failure.
+        body: number of the request's body.
+        due: when the request was due.
+        sent: when it was sent; later if all connections were busy or the generator was slow.
+        done: when it was answered or had failed.
         status: HTTP status as text, `NO_ANSWER` or `TIMEOUT`.
         step: training step that the answer names; -1: none.
-        newest: largest step of the answers that were there when it was sent.
-        stages: stage -> seconds, as the server says.
-        content: what `read` made of the answer; None of a failure.
-        waited: whether all connections were busy when it was due.
+        newest: largest step of all answers received before the request was sent.
+        stages: stage -> seconds, as reported by the server.
+        content: result of `read` for the answer; None if the request failed.
+        waited: whether all connections were busy when the request was due.
     """
 
     body: int
@@ -62,12 +62,12 @@ class Outcome:
 
     @property
     def answered(self) -> bool:
-        """Whether there are scores."""
+        """Whether the answer has scores."""
         return self.status == "200"
 
     @property
     def latency(self) -> float:
-        """Seconds from when it was due."""
+        """Seconds from when the request was due until its answer."""
         return self.done - self.due
 
 
@@ -76,11 +76,11 @@ class Generator:
 
     Args:
         target: the server.
-        requests: whole HTTP requests; they take turns.
+        requests: complete HTTP requests, sent in turn.
         due: when to send, see `arrivals`.
-        connections: most connections. Where all are busy, requests wait for one, and their time runs.
-        timeout: seconds after which a request that was sent has failed.
-        read: makes of the body of an answer what `Outcome.content` keeps.
+        connections: maximum number of connections. Waiting for a free one counts as latency.
+        timeout: seconds after which a sent request has failed.
+        read: converts the body of an answer to `Outcome.content`.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class Generator:
         self._stopping, self._ended = threading.Event(), asyncio.Event()
 
     async def run(self) -> list[Outcome]:
-        """Send all requests; return what became of them, in the order in which they were due."""
+        """Send all requests; return their outcomes in the order in which they were due."""
         loop = asyncio.get_running_loop()
         self._begun = perf_counter()
-        # An event loop's clock ticks in milliseconds; a thread that sleeps wakes within a tenth of one.
+        # The event loop's timers have a resolution of 1 ms; a sleeping thread wakes up within 0.1 ms.
         pacer = threading.Thread(target=self._pace, args=(loop,), name="satrap-arrivals", daemon=True)
         pacer.start()
         try:
@@ -122,7 +122,7 @@ class Generator:
         return perf_counter() - self._begun
 
     def _pace(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop has been closed: somebody has interrupted it
+        with suppress(RuntimeError):  # the event loop is closed: the test was interrupted
             for outcome in self.outcomes:
                 if (pause := outcome.due - self._now()) > 0:
                     time.sleep(pause)
@@ -142,7 +142,7 @@ class Generator:
         task.add_done_callback(self._tasks.discard)
 
     async def _exchange(self, outcome: Outcome, connection: Connection | None) -> None:
-        """Send a request and those that wait for its connection, until none does."""
+        """Send a request, then waiting requests on the same connection until none is left."""
         following: Outcome | None = outcome
         while following is not None:
             connection = await self._one(following, connection)
@@ -156,7 +156,7 @@ class Generator:
             self._ended.set()
 
     async def _one(self, outcome: Outcome, connection: Connection | None) -> Connection | None:
-        """Send a request; return the connection if another one may follow."""
+        """Send one request; return its connection if that can be reused."""
         try:
             async with asyncio.timeout(self._timeout):
                 if connection is None or not connection.usable:
@@ -186,10 +186,10 @@ class Generator:
 
 
 def stages_of(timing: str) -> dict[str, float]:
-    """Return stage -> seconds of a `Server-Timing` header; what it does not understand is left out."""
-    found = dict[str, float]()
-    for one in timing.split(","):
-        name, _, rest = one.strip().partition(";dur=")
+    """Return stage -> seconds of a `Server-Timing` header; entries without a valid duration are omitted."""
+    stages = dict[str, float]()
+    for entry in timing.split(","):
+        name, _, rest = entry.strip().partition(";dur=")
         with suppress(ValueError):
-            found[name] = float(rest.partition(";")[0]) / 1000
-    return found
+            stages[name] = float(rest.partition(";")[0]) / 1000
+    return stages

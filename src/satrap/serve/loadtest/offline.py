@@ -1,4 +1,4 @@
-"""Compares answers with what `satrap predict` says of the same rows at the step that an answer names."""
+"""Compares answers with the scores of `satrap predict` for the same rows and the step of each answer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class Comparison:
-    """How many answers are right.
+    """Counts of right and wrong answers.
 
     Attributes:
-        right: answers that are equal to the offline scores of their step.
-        wrong: answers that are not.
-        unknown: answers of steps whose versions are not there any more.
-        largest: largest difference of a score, absolute.
+        right: answers that match the offline scores of their step.
+        wrong: answers that do not match.
+        unknown: answers from steps whose versions no longer exist.
+        largest: largest absolute difference of a score.
+        wrong_steps: steps of the wrong answers.
     """
 
     right: int = 0
@@ -46,7 +47,7 @@ class Comparison:
 
 
 def scores_in(body: bytes) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the scores of an answer to /v1/score in JSON, by prediction."""
+    """Return the scores of a JSON answer of /v1/score, by prediction."""
     predictions = orjson.loads(body)["predictions"]
     return {name: np.array(values, np.float32) for name, values in predictions.items()}
 
@@ -58,19 +59,19 @@ def compared(
     recipe: Recipe,
     tolerance: float = 1e-6,
 ) -> Comparison:
-    """Compare answers with the scores of a run's versions, each of which is loaded once.
+    """Compare answers with the scores of a run's versions; each version is loaded once.
 
     Args:
-        outcomes: their `content` is that of `scores_in`.
+        outcomes: outcomes whose `content` comes from `scores_in`.
         requests: the rows of each body.
-        folder: of the run.
-        recipe: of the run.
-        tolerance: largest difference of a score, and of a score divided by the right one.
+        folder: the run folder.
+        recipe: the run's recipe.
+        tolerance: allowed difference of a score: `tolerance * (1 + |offline score|)`.
 
     Raises:
         CheckpointError: a version is damaged.
     """
-    found = Comparison()
+    comparison = Comparison()
     by_step: dict[int, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.answered:
@@ -79,32 +80,34 @@ def compared(
     for step, answers in sorted(by_step.items()):
         places = places_of(folder, recipe, step)
         if not places:
-            found.unknown += len(answers)
+            comparison.unknown += len(answers)
             continue
         bodies = sorted({answer.body for answer in answers})
         # A float16 feed and a snapshot may both have the step; a server answers with one of them.
-        wanted = [offline(folder, recipe, place, tables, bodies) for place in places]
+        candidates = [offline(folder, recipe, place, tables, bodies) for place in places]
         for answer in answers:
-            differences = [_difference(answer.content, one[answer.body], tolerance) for one in wanted]
+            differences = [
+                _difference(answer.content, scores[answer.body], tolerance) for scores in candidates
+            ]
             largest, right = min(differences, key=lambda pair: (not pair[1], pair[0]))
-            found.largest = max(found.largest, largest)
-            found.right += right
-            found.wrong += not right
+            comparison.largest = max(comparison.largest, largest)
+            comparison.right += right
+            comparison.wrong += not right
             if not right:
-                found.wrong_steps.add(step)
-    return found
+                comparison.wrong_steps.add(step)
+    return comparison
 
 
 def places_of(folder: RunFolder, recipe: Recipe, step: int) -> list[str]:
-    """Return where the model of a training step is: version of the feed, snapshot, trained model."""
+    """Return the places of a training step's model: in the feed, in the snapshots, the trained model."""
     series = [Series(folder.feed_place(recipe)), Series(folder.snapshots(recipe))]
-    found = [one.place(step) for one in series if step in one.steps()]
+    places = [versions.place(step) for versions in series if step in versions.steps()]
     model = Storage(str(folder.model))
     if model.exists(MANIFEST):
         with reading_settings(model.url):
             if int(read_manifest(model).settings["steps"]) == step:
-                found.append(model.url)
-    return found
+                places.append(model.url)
+    return places
 
 
 def offline(
@@ -114,25 +117,25 @@ def offline(
     tables: Sequence[Mapping[str, list[Any]]],
     bodies: Sequence[int],
 ) -> dict[int, dict[str, Scores]]:
-    """Return the scores of some bodies by a model that is loaded for them, by prediction."""
+    """Load the model at a place, and return body -> prediction -> scores of some bodies."""
     with closing(load_predictor(folder, recipe, place)) as predictor:
         schema = predictor.schema.without_labels()
         names = [name for label in predictor.schema.labels for name in prediction_names(label)]
-        found = {}
+        scores_of_body = {}
         for body in bodies:
             columns = dict(tables[body])
             size = len(next(iter(columns.values())))
             rows = read(columns, schema, batch_size=size)
             rows = rows.with_options(missing=tuple(recipe.sections.data.missing or MISSING))
             scores = predictor.predict_all(rows).astype(np.float64)
-            found[body] = dict(zip(names, scores.T, strict=True))
-    return found
+            scores_of_body[body] = dict(zip(names, scores.T, strict=True))
+    return scores_of_body
 
 
 def _difference(
     given: Mapping[str, npt.NDArray[np.float32]], wanted: Mapping[str, Scores], tolerance: float
 ) -> tuple[float, bool]:
-    """Return the largest difference of scores, and whether all are within the tolerance."""
+    """Return the largest difference of the scores, and whether all are within the tolerance."""
     if given.keys() != wanted.keys() or any(len(given[name]) != len(wanted[name]) for name in wanted):
         return float("inf"), False
     largest, right = 0.0, True

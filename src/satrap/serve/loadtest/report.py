@@ -1,4 +1,4 @@
-"""What a load test has found, as numbers and as text."""
+"""The report of a load test, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from satrap.serve.loadtest.offline import Comparison
 from satrap.words import counted
 
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-"""Name -> share of the answers that took no longer."""
+"""Name -> quantile of the latencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a load test has found.
+    """The results of a load test.
 
     Args:
-        outcomes: of the requests, in the order in which they were due.
-        rate: requests per second that were asked for.
-        seconds: for how long.
-        items: of a request, at most.
-        rollbacks: how often an operator went back to an older version meanwhile.
-        comparison: with offline scores; None: there was none.
-        tolerance: of the comparison.
+        outcomes: outcomes of the requests, in the order in which they were due.
+        rate: requested rate, requests per second.
+        seconds: duration of the test.
+        items: maximum number of items of a request.
+        rollbacks: how often an operator rolled back during the test.
+        comparison: comparison with offline scores; None: not made.
+        tolerance: tolerance of the comparison.
     """
 
     outcomes: Sequence[Outcome]
@@ -41,33 +41,33 @@ class Report:
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many requests have no scores, by status."""
-        return dict(Counter(one.status for one in self.outcomes if not one.answered))
+        """Number of requests without scores, by status."""
+        return dict(Counter(o.status for o in self.outcomes if not o.answered))
 
     @property
     def falls(self) -> int:
-        """Answers of an older step than one that was there before their request was sent."""
-        return sum(one.answered and one.step < one.newest for one in self.outcomes)
+        """Number of answers from an older step than an answer received before their request was sent."""
+        return sum(o.answered and o.step < o.newest for o in self.outcomes)
 
     @property
     def steps(self) -> list[int]:
         """The steps of the answers, ascending."""
-        return sorted({one.step for one in self.outcomes if one.answered})
+        return sorted({o.step for o in self.outcomes if o.answered})
 
     @property
     def right(self) -> bool:
-        """Whether every request was answered, no step fell unless rolled back, and no score was wrong."""
+        """Whether all requests have scores, none is wrong, and steps decreased only after a rollback."""
         compared = self.comparison
         wrong = compared is not None and (compared.wrong > 0 or (compared.right == 0 and bool(self.steps)))
         return bool(self.outcomes) and not (self.failures or (self.falls and not self.rollbacks) or wrong)
 
     def latency(self) -> dict[str, float]:
-        """Return milliseconds from when requests were due to their scores: `SHARES`, and the longest."""
-        return _percentiles([1000 * one.latency for one in self.outcomes if one.answered])
+        """Return the latency in milliseconds from when requests were due: `SHARES` and the longest."""
+        return _percentiles([1000 * o.latency for o in self.outcomes if o.answered])
 
     def stages(self) -> dict[str, dict[str, float]]:
-        """Return the same by stage, as the server says; empty if it does not."""
-        answered = [one.stages for one in self.outcomes if one.answered and one.stages]
+        """Return the milliseconds of each stage as reported by the server, like `latency`; may be empty."""
+        answered = [o.stages for o in self.outcomes if o.answered and o.stages]
         names = dict.fromkeys(name for stages in answered for name in stages)
         return {
             name: _percentiles([1000 * stages[name] for stages in answered if name in stages])
@@ -75,13 +75,11 @@ class Report:
         }
 
     def lag(self) -> dict[str, float]:
-        """Return milliseconds from when requests were due until they were sent, if a connection was free."""
-        return _percentiles(
-            [1000 * (one.sent - one.due) for one in self.outcomes if one.sent and not one.waited]
-        )
+        """Return the delay in milliseconds with which requests were sent while a connection was free."""
+        return _percentiles([1000 * (o.sent - o.due) for o in self.outcomes if o.sent and not o.waited])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON has it."""
+        """Return the report as JSON values."""
         compared = self.comparison
         return {
             "requests": len(self.outcomes),
@@ -104,20 +102,20 @@ class Report:
                 "wrong_steps": sorted(compared.wrong_steps),
             },
             "sent_late_ms": self.lag(),
-            "waited_for_connection": sum(one.waited for one in self.outcomes),
+            "waited_for_connection": sum(o.waited for o in self.outcomes),
             "right": self.right,
         }
 
     def lines(self) -> list[str]:
-        """Return all of it as text."""
+        """Return the report as lines of text."""
         answered = len(self.outcomes) - sum(self.failures.values())
-        waited = sum(one.waited for one in self.outcomes)
+        waited = sum(o.waited for o in self.outcomes)
         lines = {
             "requests": f"{len(self.outcomes):,} in {self.seconds:g} s, due at {self.rate:g} per second, "
             f"up to {counted(self.items, 'item')} each",
             "answers": f"{answered:,}{_listed(self.failures)}",
-            "latency": f"{_shown(self.latency())} ms from when a request was due",
-            **{f"  {stage}": _shown(found) for stage, found in self.stages().items()},
+            "latency": f"{_shown(self.latency())} ms after a request was due",
+            **{f"  {stage}": _shown(times) for stage, times in self.stages().items()},
             "steps": self._steps(),
             **({} if self.comparison is None else {"scores": self._scores(self.comparison)}),
             "sent": f"{_shown(self.lag())} ms after a request was due"
@@ -129,28 +127,28 @@ class Report:
         steps = self.steps
         if not steps:
             return "none"
-        span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}, {len(steps)} of them"
+        span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} ({len(steps)} steps)"
         back = f", rolled back {counted(self.rollbacks, 'time')}" if self.rollbacks else ""
         if not self.falls:
-            return f"{span}, never falling{back}"
-        return f"{span}; {counted(self.falls, 'answer')} of an older step than one before{back}"
+            return f"{span}, never decreasing{back}"
+        return f"{span}; {counted(self.falls, 'answer')} from an older step than an earlier answer{back}"
 
     def _scores(self, compared: Comparison) -> str:
-        text = f"{compared.right:,} as satrap predict within {self.tolerance:g}"
+        text = f"{compared.right:,} match satrap predict within {self.tolerance:g}"
         if compared.wrong:
             steps = ", ".join(f"{step:,}" for step in sorted(compared.wrong_steps)[:8])
             text += f", {compared.wrong:,} wrong by up to {compared.largest:.2g} (steps {steps})"
         if compared.unknown:
-            text += f", {compared.unknown:,} of steps that are not there any more"
+            text += f", {compared.unknown:,} from steps that no longer exist"
         return text
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return `SHARES` of some values and the longest; empty if there are none."""
+    """Return the quantiles `SHARES` of some values, and the longest; empty without values."""
     if not values:
         return {}
-    found = {name: np.quantile(values, share, method="higher") for name, share in SHARES.items()}
-    return {name: round(float(value), 3) for name, value in {**found, "longest": max(values)}.items()}
+    quantiles = {name: np.quantile(values, share, method="higher") for name, share in SHARES.items()}
+    return {name: round(float(value), 3) for name, value in {**quantiles, "longest": max(values)}.items()}
 
 
 def _shown(found: dict[str, float]) -> str:

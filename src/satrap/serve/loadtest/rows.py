@@ -16,18 +16,18 @@ KINDS: Mapping[str, Feature] = {
     "list of ids": Categorical(dim=1, multi=True),
     "list of numbers": Vector(dim=1),
 }
-"""What a server says that a column holds -> a feature that is read from such a column."""
+"""Kind of a column, as reported by the server -> a feature that reads such a column."""
 
 
 def rows_of(sources: Sequence[str], columns: Mapping[str, str]) -> Dataset:
-    """Return the rows of files, to be read as they are.
+    """Return the rows of files, with their values unchanged.
 
     Args:
         sources: paths, globs or URLs.
-        columns: of the model -> what they hold, one of `KINDS`.
+        columns: column of the model -> kind, one of `KINDS`.
 
     Raises:
-        ConfigError, DataError: they cannot be read, or lack a column.
+        ConfigError, DataError: the files cannot be read, or lack a column.
     """
     features = {name: KINDS.get(kind, KINDS["id"]) for name, kind in columns.items()}
     return read(list(sources), Schema((), features))
@@ -39,46 +39,46 @@ def requests_of(
     """Return requests with the first rows of a data set.
 
     Args:
-        rows: with the columns.
-        columns: of the model.
-        items: rows of each request; the last one may have fewer if there is no other.
-        count: most requests.
-        context: columns whose value in the first row of a request counts for all of them; columns whose
-            values are all equal are context anyway.
+        rows: data set that has the columns.
+        columns: the model's columns.
+        items: rows per request; fewer only if the data set has too few rows for one request.
+        count: maximum number of requests.
+        context: columns whose value in the first row of a request applies to all its rows; columns with equal
+            values become context anyway.
 
     Raises:
-        ConfigError: `context` names another column.
-        DataError: there are no rows, or they cannot be read.
+        ConfigError: `context` names an unknown column.
+        DataError: rows are missing, or cannot be read.
     """
     for name in context:
         if name not in columns:
             raise ConfigError(
-                f"{name!r} is no column of the model",
-                fix=f"{did_you_mean(name, columns)}its columns: {', '.join(columns)}",
+                f"{name!r} is not a column of the model",
+                fix=f"{did_you_mean(name, columns)}the model's columns: {', '.join(columns)}",
             )
-    found: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     values: dict[str, list[Any]] = {name: [] for name in columns}
     for more in _values(rows, columns, items * count):
         for name in columns:
             values[name] += more[name]
-        while len(values[columns[0]]) >= items and len(found) < count:
-            found.append(request_of({name: column[:items] for name, column in values.items()}, context))
+        while len(values[columns[0]]) >= items and len(requests) < count:
+            requests.append(request_of({name: column[:items] for name, column in values.items()}, context))
             values = {name: column[items:] for name, column in values.items()}
-    if not found:
+    if not requests:
         if not values[columns[0]]:
-            raise DataError("there are no rows to send", fix="name other rows: --input FILE")
-        found.append(request_of(values, context))
-    return found
+            raise DataError("the data has no rows to send", fix="name other rows: --input FILE")
+        requests.append(request_of(values, context))
+    return requests
 
 
 def columns_of(request: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the columns of a request, with one value for each item."""
+    """Return the columns of a request with one value per item."""
     count = len(next(iter(request["items"].values())))
     return {**{name: [value] * count for name, value in request["context"].items()}, **request["items"]}
 
 
 def _values(rows: Dataset, columns: Sequence[str], most: int) -> Iterator[dict[str, list[Any]]]:
-    """Yield the values of rows, piece by piece."""
+    """Yield the values of at most `most` rows, one piece of the data set at a time."""
     for piece in rows.pieces():
         table = piece.table.slice(0, most)
         yield {name: plain_values(table.column(name)) for name in columns}

@@ -1,4 +1,4 @@
-"""A load test from its options to its report."""
+"""Runs a load test: reads the rows, sends the requests, and makes the report."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from satrap.serve.loadtest.rows import requests_of, rows_of
 from satrap.serve.operator import PATH, authorization, base_of, call
 
 BODIES = 64
-"""Most different requests; they take turns."""
+"""Maximum number of different requests, sent in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """What to send to a server, and how to look at its answers.
+    """The settings of a load test: requests to send, and how to check the answers.
 
     Args:
-        url: of the server.
+        url: server URL.
         sources: files with the model's columns.
-        rate: requests per second, on average; when each is due is drawn.
-        seconds: for how long.
-        items: rows of a request.
-        context: columns whose value in the first row of a request counts for all of them.
-        run: folder of the run that is served: answers are compared with its offline scores. None: they are
-            not.
-        tolerance: largest difference of a score, absolute and relative.
-        connections: most connections.
+        rate: average requests per second; arrival times are random.
+        seconds: duration of the test.
+        items: rows per request.
+        context: columns whose value in the first row of a request applies to all its rows.
+        run: folder of the served run, to compare answers with its offline scores; None: no comparison.
+        tolerance: allowed difference of a score, absolute and relative.
+        connections: maximum number of connections.
         timeout: seconds after which a request has failed.
-        seed: of the times when requests are due.
-        key: file with the server's key; None: it has none.
+        seed: random seed of the arrival times.
+        key: file with the server's key; None: the server has no key.
     """
 
     url: str
@@ -62,22 +61,22 @@ class LoadTest:
     key: Path | None = None
 
     def __call__(self, say: Callable[[str], object] = lambda _: None) -> Report:
-        """Send the requests, look at the answers, and return what was found.
+        """Send the requests, check the answers, and return the report.
 
         Args:
-            say: called with a line before what takes long.
+            say: called with a progress line before each long phase.
 
         Raises:
             ConfigError, DataError: the server cannot be reached or has another model, or the rows cannot be
                 read.
         """
-        told = call(self.url, "/v1/model", self.key)
+        model = call(self.url, "/v1/model", self.key)
         folder = None if self.run is None else RunFolder.open(self.run)
-        columns = list(told["columns"])
+        columns = list(model["columns"])
         requests = requests_of(
-            self._rows(told, folder),
+            self._rows(model, folder),
             columns,
-            items=min(self.items, told["limits"]["items"]),
+            items=min(self.items, model["limits"]["items"]),
             count=BODIES,
             context=self.context,
         )
@@ -119,10 +118,10 @@ class LoadTest:
             return runner.run(generator.run())
 
     def _rollbacks(self) -> int:
-        """Return how often the server went back to an older version."""
+        """Return how often the server was rolled back."""
         try:
             return int(call(self.url, PATH, self.key).get("rollbacks", 0))
-        except ConfigError:  # it follows no run
+        except ConfigError:  # the server does not follow a run
             return 0
 
 

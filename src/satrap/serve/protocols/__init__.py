@@ -1,1 +1,1 @@
-"""What requests and answers look like: JSON, Arrow, Open Inference Protocol."""
+"""Formats of requests and answers: JSON, Arrow, Open Inference Protocol."""

@@ -19,18 +19,18 @@ from satrap.serve.scorer import Answer
 KIND = "application/vnd.apache.arrow.stream"
 
 _WRONG = (pa.ArrowException, ValueError, OSError, TypeError, KeyError, MemoryError)
-"""Raised by pyarrow for bytes that are not a stream."""
+"""Errors that pyarrow raises for bytes that are not a stream."""
 
 
 def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
     """Return the rows of a request: an Arrow stream with the model's columns.
 
     Raises:
-        RequestError: the bytes are not such a stream, or are compressed; the columns are not the model's;
-            there are no rows, or too many.
+        RequestError: the body is not an Arrow stream, or is compressed; the columns are not the model's;
+            rows are missing, or too many.
     """
     try:
-        # A few bytes may stand for gigabytes, so compressed streams are refused before they are read.
+        # A few compressed bytes may expand to gigabytes, so compressed streams are rejected unread.
         messages = pa.ipc.MessageReader.open_stream(body)
         compressed = any(is_compressed(message.metadata) for message in _every(messages))
         if not compressed:
@@ -42,18 +42,18 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
         raise RequestError(
             400,
             f"the body is not an Arrow stream: {str(error).splitlines()[0]}",
-            fix="write it with pyarrow.ipc.new_stream, not as a file",
+            fix="write the body with pyarrow.ipc.new_stream, not as an Arrow file",
         ) from error
     if compressed:
         raise RequestError(
             422,
             "the Arrow stream is compressed",
-            why="its size in memory is known only when it is there",
-            fix="send it without compression",
+            why="the size in memory of a compressed stream is unknown until it is decompressed",
+            fix="send the stream uncompressed",
         )
     check_names(model, table.column_names)
     if len(table.column_names) > len(model.columns):
-        raise RequestError(422, "a column is given twice", fix="give each column a name of its own")
+        raise RequestError(422, "a column name is used twice", fix="give each column a unique name")
     check_count(table.num_rows, max_items)
     table = table.combine_chunks()
     return ScoreRequest(table.num_rows, {}, {name: as_array(table.column(name)) for name in model.columns})
@@ -69,7 +69,7 @@ def _every(messages: Any) -> Any:
 
 
 def write(answer: Answer) -> bytes:
-    """Return the scores as a stream: a column for each prediction; the step is in the schema's metadata."""
+    """Return the scores as a stream with one column per prediction; the schema's metadata has the step."""
     model = answer.model
     columns = [pa.array(column) for column in answer.scores.T]
     metadata = {"model": model.name, "step": str(answer.step)}
@@ -77,7 +77,7 @@ def write(answer: Answer) -> bytes:
 
 
 def pack(request: ScoreRequest, columns: Sequence[str]) -> bytes:
-    """Return a request with some columns as a stream."""
+    """Return the given columns of a request as a stream."""
     return _packed(request.table(columns))
 
 

@@ -1,6 +1,6 @@
-"""The one field of an Arrow message that pyarrow does not show: whether its buffers are compressed.
+"""Whether the buffers of an Arrow message are compressed, a field that pyarrow does not expose.
 
-The layout is that of FlatBuffers, "Internals", and of Arrow's `Message.fbs`.
+Sources of the layout: "Internals" in the documentation of FlatBuffers, and Arrow's `Message.fbs`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def is_compressed(metadata: Any) -> bool:
             batch = _inner(data, batch, _DATA)
         return _field(data, batch, _COMPRESSION) is not None
     except (StructError, IndexError) as error:
-        raise ValueError("it has a damaged message") from error
+        raise ValueError("a message of the stream is damaged") from error
 
 
 def _table(data: bytes, at: int) -> int:
-    """Return the position of the table that the offset at a position refers to."""
+    """Return the position of the table that the offset at position `at` refers to."""
     return at + int(unpack_from("<I", data, at)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Return the position of a field of a table; None if it is absent."""
+    """Return the position of a field of a table; None if the field is absent."""
     layout = table - int(unpack_from("<i", data, table)[0])
     if layout < 0:
-        raise ValueError("a table begins before the message")
+        raise ValueError("a table of a message begins before the message")
     if 4 + 2 * number >= unpack_from("<H", data, layout)[0]:
         return None
     offset = int(unpack_from("<H", data, layout + 4 + 2 * number)[0])
@@ -54,8 +54,8 @@ def _field(data: bytes, table: int, number: int) -> int | None:
 
 
 def _inner(data: bytes, table: int, number: int) -> int:
-    """Return the position of a table in a field."""
+    """Return the position of the table that a field refers to."""
     at = _field(data, table, number)
     if at is None:
-        raise ValueError("a field is missing")
+        raise ValueError("a field of a message is missing")
     return _table(data, at)

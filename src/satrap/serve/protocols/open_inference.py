@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over REST, with its extension for binary tensors.
 
 Each column of the model is an input, and each prediction an output. An input's first dimension is the number
-of items; an input of one item beside longer ones is the context: its value counts for all items.
+of items. If other inputs are longer, an input with one item is context: its value applies to all items.
 
 Specification: kserve/open-inference-protocol, `inference_rest.yaml`, and Triton's `extension_binary_data.md`.
 """
@@ -28,10 +28,10 @@ from satrap.serve.request import ScoreRequest
 from satrap.serve.scorer import Answer
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""HTTP header: length of the JSON part of a body whose tensors follow in binary."""
+"""HTTP header: length of the JSON part of a body with binary tensors after it."""
 BINARY_KIND = "application/octet-stream"
 DIMENSIONS = 2
-"""Most dimensions of an input: items, values of an item."""
+"""Maximum dimensions of an input: items, values of an item."""
 
 _TYPES = {
     "BOOL": np.bool_,
@@ -53,11 +53,11 @@ _FLOATS = {4: "FP32", 8: "FP64"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an answer must look like.
+    """The requested form of an answer.
 
     Args:
-        id: of the request, given back.
-        outputs: name of each output that is asked for -> whether in binary.
+        id: id of the request, repeated in the answer.
+        outputs: name of each requested output -> whether it is binary.
     """
 
     id: str | None
@@ -65,12 +65,12 @@ class Wanted:
 
 
 def server_metadata(version: str) -> dict[str, Any]:
-    """Return what GET /v2 answers."""
+    """Return the answer to GET /v2."""
     return {"name": "satrap", "version": version, "extensions": ["binary_tensor_data"]}
 
 
 def model_metadata(model: ServedModel) -> dict[str, Any]:
-    """Return what GET /v2/models/NAME answers; ids may also come as integers."""
+    """Return the answer to GET /v2/models/NAME; requests may also send ids as integers."""
     return {
         "name": model.name,
         "versions": [str(model.step)],
@@ -92,13 +92,13 @@ def model_metadata(model: ServedModel) -> dict[str, Any]:
 def read(
     body: bytes, header_length: str | None, model: ServedModel, *, max_items: int
 ) -> tuple[ScoreRequest, Wanted]:
-    """Return the rows of a request, and what its answer must look like.
+    """Return the rows of a request, and the requested form of its answer.
 
     Args:
-        body: of the request.
-        header_length: the value of `HEADER_LENGTH`; None: all of the body is JSON.
-        model: that is asked.
-        max_items: most items.
+        body: body of the request.
+        header_length: value of the header `HEADER_LENGTH`; None: the whole body is JSON.
+        model: the requested model.
+        max_items: maximum number of items.
 
     Raises:
         RequestError, DataError: the body is not a request of this protocol, or its columns are not the
@@ -107,16 +107,23 @@ def read(
     text, binary = _parts(body, header_length)
     request = json.loads(text)
     inputs = request.get("inputs") if isinstance(request, dict) else None
-    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
-        raise _malformed("the body has no inputs", fix="give a list of tensors")
+    if not isinstance(inputs, list) or not all(isinstance(tensor, dict) for tensor in inputs):
+        raise _malformed("the body has no list of inputs", fix="send inputs as a list of tensors")
     arrays: dict[str, pa.Array] = {}
     for tensor in inputs:
         name = tensor.get("name")
         if not isinstance(name, str) or name in arrays:
-            raise _malformed(f"an input has the name {str(name)[:60]!r}, which is not one, or used twice")
+            raise _malformed(
+                f"the input name {str(name)[:60]!r} is not text, or is used twice",
+                fix="give each input a unique name",
+            )
         arrays[name], binary = _array(tensor, name, binary, as_lists=name in model.lists)
     if len(binary):
-        raise _malformed(f"{len(binary):,} bytes follow the last tensor", HEADER_LENGTH)
+        raise _malformed(
+            f"{len(binary):,} bytes follow the last tensor",
+            HEADER_LENGTH,
+            "check the header and each binary_data_size",
+        )
     check_names(model, list(arrays))
     count = max(len(array) for array in arrays.values())
     check_count(count if all(len(array) for array in arrays.values()) else 0, max_items)
@@ -129,33 +136,37 @@ def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
         return body, memoryview(b"")
     length = int(header_length) if header_length.isascii() and header_length.isdigit() else -1
     if not 0 <= length <= len(body):
-        raise _malformed(f"{header_length[:40]!r} is not a length within the body", HEADER_LENGTH)
+        raise _malformed(
+            f"{header_length[:40]!r} is not a length within the body",
+            HEADER_LENGTH,
+            f"give the length of the JSON part, 0 to {len(body)}",
+        )
     return body[:length], memoryview(body)[length:]
 
 
 def _of_all(name: str, array: pa.Array, count: int) -> pa.Array:
-    """Return a column with a value for each item."""
+    """Return a column with one value per item."""
     if len(array) == count:
         return array
     if len(array) == 1:
         return pa.repeat(array[0], count)
     raise _malformed(
-        f"{len(array):,} items beside {count:,} of another input",
+        f"the input has {len(array):,} items, and another input has {count:,}",
         name,
-        "give each input one item, or as many as the others",
+        "give each input the same number of items, or one item for a context",
     )
 
 
 def _array(
     tensor: Mapping[str, Any], name: str, binary: memoryview, *, as_lists: bool
 ) -> tuple[pa.Array, memoryview]:
-    """Return the column of a tensor, and what is left of the binary part."""
+    """Return the column of a tensor, and the rest of the binary part."""
     shape, kind = tensor.get("shape"), tensor.get("datatype")
     if not isinstance(shape, list) or not 1 <= len(shape) <= DIMENSIONS or not all(map(_is_size, shape)):
         raise _malformed(
-            f"shape {str(shape)[:60]} is impossible",
+            f"shape {str(shape)[:60]} is not valid",
             name,
-            f"give 1 or {DIMENSIONS} dimensions: items, values",
+            f"give 1 or {DIMENSIONS} dimensions: items, values of an item",
         )
     if kind != _TEXT and kind not in _TYPES:
         raise _malformed(
@@ -167,11 +178,16 @@ def _array(
     if size is None:
         values = _from_json(tensor.get("data"), kind, name)
     elif not _is_size(size) or size > len(binary):
-        raise _malformed(f"binary_data_size {str(size)[:40]} is more than the body has", name)
+        raise _malformed(
+            f"binary_data_size {str(size)[:40]} is not a size within the {len(binary):,} bytes left",
+            name,
+        )
     else:
         values, binary = _from_binary(binary[:size], kind, name), binary[size:]
     if len(values) != prod(shape):
-        raise _malformed(f"{len(values):,} values for shape {shape}", name)
+        raise _malformed(
+            f"the data has {len(values):,} values, and shape {shape} needs {prod(shape):,}", name
+        )
     width = shape[1] if len(shape) == DIMENSIONS else 1
     if len(shape) == DIMENSIONS and (width != 1 or as_lists):
         offsets = pa.array(np.arange(shape[0] + 1) * width, pa.int64())
@@ -196,7 +212,7 @@ def _from_json(data: Any, kind: str, name: str) -> pa.Array:
 
 
 def _flat(data: Any) -> list[Any]:
-    """Return the values of a tensor, which may be nested by its dimensions or not."""
+    """Return the values of a tensor; `data` may be nested or flat."""
     if not isinstance(data, list):
         return [data]
     if not any(isinstance(row, list) for row in data):
@@ -208,13 +224,15 @@ def _from_binary(data: memoryview, kind: str, name: str) -> pa.Array:
     if kind != _TEXT:
         dtype = np.dtype(_TYPES[kind])
         if len(data) % dtype.itemsize:
-            raise _malformed(f"{len(data):,} bytes are not whole values of {kind}", name)
+            raise _malformed(
+                f"{len(data):,} bytes are not a multiple of {dtype.itemsize}, the size of {kind}", name
+            )
         return pa.array(np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype))
     texts: list[bytes] = []
     at = 0
     while at < len(data):
         if at + 4 > len(data):
-            raise _malformed("the last text has no length", name)
+            raise _malformed("the length of the last text is cut short", name)
         length = int(struct.unpack_from("<I", data, at)[0])
         texts.append(bytes(data[at + 4 : at + 4 + length]))
         at += 4 + length
@@ -225,21 +243,23 @@ def _from_binary(data: memoryview, kind: str, name: str) -> pa.Array:
 
 def _wanted(request: Mapping[str, Any], model: ServedModel) -> Wanted:
     binary = bool((request.get("parameters") or {}).get("binary_data_output"))
-    asked = request.get("outputs") or [{"name": name} for name in model.outputs]
+    requested = request.get("outputs") or [{"name": name} for name in model.outputs]
     outputs: dict[str, bool] = {}
-    for one in asked if isinstance(asked, list) else [asked]:
-        name = one.get("name") if isinstance(one, dict) else None
+    for output in requested if isinstance(requested, list) else [requested]:
+        name = output.get("name") if isinstance(output, dict) else None
         if name not in model.outputs:
             raise _malformed(
-                f"output {str(name)[:60]!r} is unknown", fix=f"the outputs are {', '.join(model.outputs)}"
+                f"output {str(name)[:60]!r} is unknown",
+                "outputs",
+                f"use one of {', '.join(model.outputs)}",
             )
-        outputs[str(name)] = bool((one.get("parameters") or {}).get("binary_data", binary))
+        outputs[str(name)] = bool((output.get("parameters") or {}).get("binary_data", binary))
     id_ = request.get("id")
     return Wanted(id_ if isinstance(id_, str) else None, outputs)
 
 
 def write(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
-    """Return the body of an answer, and the length of its JSON part if tensors follow in binary."""
+    """Return the body of an answer, and the length of its JSON part if binary tensors follow."""
     model, binary, outputs = answer.model, list[bytes](), list[dict[str, Any]]()
     for name, in_binary in wanted.outputs.items():
         scores: npt.NDArray[Any] = np.ascontiguousarray(answer.scores[:, model.outputs.index(name)])
@@ -258,7 +278,7 @@ def write(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
 
 
 def write_error(error: SatrapError) -> bytes:
-    """Return an error as this protocol has them: one text."""
+    """Return the body of an error in this protocol, a single text."""
     return orjson.dumps({"error": str(error)})
 
 
