@@ -82,7 +82,7 @@ def did_you_mean(word: object, allowed: Iterable[str], *, cutoff: float = 0.6) -
     """Return "did you mean 'nearest'? " for an error about a name, or "" if no name is near.
 
     Args:
-        word: what the user wrote.
+        word: the word that the user wrote.
         allowed: the valid names.
         cutoff: least similarity, 0 to 1, see `difflib.get_close_matches`.
     """

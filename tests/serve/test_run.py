@@ -16,7 +16,9 @@ def test_what_cannot_be_served_is_refused_before_rows_are_read(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     satrap("serve", tmp_path).assert_refused("not a run folder")
-    satrap("serve", run.path, "--listen", "0.0.0.0:0").assert_refused("there is no key", "satrap key FILE")
+    satrap("serve", run.path, "--listen", "0.0.0.0:0").assert_refused(
+        "the server has no key", "satrap key FILE"
+    )
     satrap("serve", run.path, "--listen", "nowhere").assert_refused("'nowhere'")
     for name in ("max_items", "max_bytes", "max_queue", "deadline"):
         satrap("serve", run.path, "--set", f"serving.{name}=0").assert_refused(f"serving.{name}")

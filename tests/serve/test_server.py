@@ -18,7 +18,7 @@ from tests.serve.served import Served, model_of, served
 
 
 def test_who_could_be_reached_by_others_needs_a_key() -> None:
-    with pytest.raises(ConfigError, match="there is no key"):
+    with pytest.raises(ConfigError, match="the server has no key"):
         listening("0.0.0.0", 0, secret=None)
     listening("0.0.0.0", 0, secret=b"x").close()
 

@@ -19,7 +19,7 @@ PYTORCH = "2.13"
 def compile_blocks(model: nn.Module, device: torch.device) -> None:
     """Compile each block of a network with `torch.compile`, when it first runs.
 
-    Blocks are those of `satrap.dense.recompute`. The code between blocks stays Python, so a model may do
+    Blocks are defined as in `satrap.dense.recompute`. The code between blocks stays Python, so a model may do
     anything there that cannot be compiled. Results are equal up to rounding, dropout included. A block is
     compiled once for all batch sizes above one and once for a batch of one sample, and each again without
     gradients.

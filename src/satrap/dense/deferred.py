@@ -473,7 +473,7 @@ def _explained() -> Iterator[None]:
         raise ConfigError(
             f"the network cannot be built in parts: {error}",
             where="dense.mesh, or dense.offload.weights",
-            why="the initial weights would differ from those of a single process",
+            why="the initial weights would differ from a single process's",
             fix="let the model's constructor use PyTorch's own operations, "
             "or train without dense.mesh and dense.offload.weights",
         ) from error

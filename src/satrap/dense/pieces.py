@@ -128,7 +128,7 @@ def spread(
 
     The processes of a tensor group split linear layers, by `parallelize_module`. Then `fully_shard` shards
     weights by rows, if the mesh is sharded. Layers are processed one after another, so that a network without
-    memory needs that of its shards and of one whole layer only. Weights must be equal on all processes before
+    memory needs memory for its shards and one whole layer only. Weights must be equal on all processes before
     the call: nothing here makes them equal.
 
     Args:

@@ -94,8 +94,8 @@ def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
     Args:
         model: the network, see `links_of`.
         mesh: `stages` names the first module of each stage but the first. Without names, the cut minimizes
-            the operations of the most costly stage. Operations are those of matrix products in the forward
-            pass of the batch, which are counted, so all processes choose the same cut; a network without
+            the operations of the most costly stage. Only the operations of matrix products in the forward
+            pass of the batch are counted, so all processes choose the same cut; a network without
             matrix products is measured by its parameters.
         batch: input of the first step; a few samples are enough.
 

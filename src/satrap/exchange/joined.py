@@ -58,7 +58,7 @@ class JoinedExchange:
     Replicated rows are never sent: each worker sends the gradients to all others, and all take the same
     steps. So these tables are updated once per step of all workers, also in `hybrid`, and all workers make
     the same calls in the same order, as with `CollectiveExchange`. In `sync`, rows are equal to the bit to
-    those of shard servers that hold all tables; gradients in float16 have a scale per table group, and
+    rows on shard servers that hold all tables; gradients in float16 have a scale per table group, and
     replicated tables form their own groups.
 
     Snapshots have the same format as without replicas. Every worker must reach their folder.

@@ -31,7 +31,7 @@ class LocalLookahead(LocalExchange):
 
     Rows are read when the lookup is issued, concurrently with the caller's own work. Rows that earlier
     waiting lookups also request are read again in the lookup's turn, after the updates of those lookups. Then
-    the rows are complete, and equal to those of `sync` to the bit.
+    the rows are complete, and equal to the rows of `sync` to the bit.
 
     Every lookup that creates is followed by one update, in the same order.
 

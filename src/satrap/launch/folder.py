@@ -68,7 +68,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe sets a place
         self.feed = path / FEED_FOLDER  # versions for servers, unless the recipe sets a place
         self.journals = path / "journals"  # during a run: updates of each shard since the newest snapshot
-        self.published: str | None = None  # place of the feed, if the run has nothing else
+        self.published: str | None = None  # place of the feed, if the run has no other files
 
     def __str__(self) -> str:
         return self.published or str(self.path)

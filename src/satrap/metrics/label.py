@@ -46,7 +46,7 @@ class LabelMetrics:
     """Sums, samples and histogram of one label.
 
     Keeps up to `limit` samples. With more, AUC comes from the histogram, and only grouped AUC uses kept
-    samples: those of groups whose hash is in the first 2^-level of the range, for the smallest level that
+    samples: the ones of groups whose hash is in the first 2^-level of the range, for the smallest level that
     fits. The order of updates and merges does not matter.
     """
 

@@ -24,7 +24,7 @@ Placements = dict[str, str]
 def place(
     workload: Workload, topology: Topology, *, pooled: bool = False, fixed: Mapping[str, str] | None = None
 ) -> Plan:
-    """Return the placements with the fastest step among those that fit in memory.
+    """Return the placements with the fastest step that fit in memory.
 
     With few tables all combinations are tried. With more, a search starts from each uniform placement and
     changes one table at a time while that helps. Either way the result is never slower than a uniform

@@ -29,13 +29,13 @@ from satrap.serve.shadow import Shadow
 from satrap.serve.versions import Versions
 
 STEP = "Satrap-Step"
-"""Header of an answer: the training step whose rows and network gave it."""
+"""Response header: the training step of the rows and network that computed the answer."""
 REQUEST_ID = "Satrap-Request-Id"
-"""Header of a request and its answer: its name in the log; the client's, or one made here."""
+"""Header of a request and its answer: the request's name in the log, from the client or generated here."""
 TIMING = "Server-Timing"
-"""Header of an answer: milliseconds by stage, as in the W3C's recommendation of this name."""
+"""Response header: milliseconds by stage, as in the W3C recommendation of the same name."""
 DEADLINE = "Satrap-Deadline-Ms"
-"""Header of a request: milliseconds it may wait to be scored."""
+"""Request header: how many milliseconds the request may wait to be scored."""
 
 Endpoint = Callable[[Any, Receive, Send], Awaitable[None]]
 """An ASGI application."""
@@ -45,20 +45,20 @@ _HEADER_LENGTH, _REQUEST_ID = HEADER_LENGTH.lower().encode(), REQUEST_ID.lower()
 
 
 class Application:
-    """Answers requests with the scores of a `Scorer`; `asgi` is the application.
+    """Answers requests with the scores of a `Scorer`; `asgi` is the ASGI application.
 
     Args:
-        scorer: scores.
-        limits: of requests.
-        secret: what clients must send as `Authorization: Bearer SECRET`; None: nothing.
+        scorer: computes the scores.
+        limits: limits on requests.
+        secret: the key that clients must send as `Authorization: Bearer SECRET`; None: no key.
 
     Attributes:
-        draining: new requests are answered, but the server says that it is not ready.
-        seconds: time of the event loop by stage: "parse" and "write".
-        answers: how many answers had each HTTP status.
+        draining: the server still answers new requests, but reports that it is not ready.
+        seconds: event loop time by stage: "parse" and "write".
+        answers: number of answers by HTTP status.
         versions: answers requests about versions, once it has a follower.
-        log: where answers are written down; None: nowhere.
-        shadow: is given each request that was answered; None: nothing is.
+        log: log of the answers; None: no log.
+        shadow: receives each request after its answer; None: no shadow.
     """
 
     def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
@@ -121,7 +121,7 @@ class Application:
     @property
     def busy(self) -> str:
         """Why the server is not ready; empty if it is."""
-        return "the server is about to end" if self.draining else self._scorer.model.trouble()
+        return "the server is shutting down" if self.draining else self._scorer.model.trouble()
 
     async def _score(self, call: Call) -> Reply:
         """Answer POST /v1/score."""
@@ -146,13 +146,13 @@ class Application:
             return self._failed(error, open_inference.write_error(error))
 
     def _read_v2(self, call: Call, body: bytes) -> Any:
-        asked, wanted = open_inference.read(
+        request, tensors = open_inference.read(
             body, call.header(_HEADER_LENGTH), self._scorer.model, max_items=self._limits.max_items
         )
-        return replace(asked, step=_asked_step(call.params)), wanted
+        return replace(request, step=_asked_step(call.params)), tensors
 
-    def _write_v2(self, answer: Answer, wanted: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
-        body, length = open_inference.write(answer, wanted)
+    def _write_v2(self, answer: Answer, tensors: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+        body, length = open_inference.write(answer, tensors)
         if length is None:
             return body, json.KIND, []
         return body, BINARY_KIND, [header(HEADER_LENGTH, str(length))]
@@ -168,23 +168,23 @@ class Application:
         seconds = self._deadline(call.header(_DEADLINE))
         body = await call.body(self._limits.max_bytes)
         start = perf_counter()
-        asked, wanted = read(call, body)
+        request, form = read(call, body)
         parse = perf_counter() - start
         self.seconds["parse"] += parse
-        answer = await call.unless_gone(self._scorer.score(asked, seconds=seconds))
+        answer = await call.unless_gone(self._scorer.score(request, seconds=seconds))
         start = perf_counter()
-        written, kind, headers = write(answer, wanted)
+        written, kind, headers = write(answer, form)
         headers.append(header(STEP, str(answer.step)))
-        if self.log is not None and (name := self.log.add(asked, answer, _request_id(call))):
+        if self.log is not None and (name := self.log.add(request, answer, _request_id(call))):
             headers.append(header(REQUEST_ID, name))
         took = perf_counter() - start
         self.seconds["write"] += took
         headers.append(header(TIMING, _timing({"parse": parse, **answer.seconds, "write": took})))
         reply = Reply(written, kind, headers=headers)
-        if self.shadow is not None:  # it comes after the answer has been sent
+        if self.shadow is not None:  # called after the answer has been sent
             kind = "" if call.params else _kind(call) or json.KIND
             kind = arrow.KIND if kind == arrow.KIND else kind and json.KIND
-            reply.after = partial(self.shadow.offer, asked, body, kind, answer)
+            reply.after = partial(self.shadow.offer, request, body, kind, answer)
         self._count(200)
         return reply
 
@@ -205,7 +205,7 @@ class Application:
         return _response(self._defect(error))
 
     def _defect(self, error: Exception) -> Reply:
-        """Answer a defect of satrap or of the model; the server's log has the traceback."""
+        """Report a bug in satrap or in the model; the traceback is in the server's log."""
         what = f"internal error: {type(error).__name__}"
         return self._failed(failed := TrainingError(what), json.write_error(failed))
 
@@ -213,19 +213,19 @@ class Application:
         self._check_secret(request.headers.get("Authorization", ""))
 
     def _check_secret(self, given: str) -> None:
-        """Raise `RequestError` if there is a key and a request's header is not that."""
+        """Raise `RequestError` if the server has a key and the request's header does not match it."""
         if self._secret is None:
             return
         if not hmac.compare_digest(given.encode("latin-1"), b"Bearer " + self._secret):
             raise RequestError(
                 401,
-                "the key is missing or wrong" if given else "a key is needed",
+                "the key of the request is wrong" if given else "the request has no key",
                 fix="send the header Authorization: Bearer KEY",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
     def _deadline(self, text: str | None) -> float:
-        """Return the seconds that a request may wait."""
+        """Return how many seconds a request may wait."""
         if text is None:
             return self._limits.deadline
         try:
@@ -234,34 +234,39 @@ class Application:
             seconds = 0.0
         if not seconds > 0:
             raise RequestError(
-                400, f"{text[:40]!r} is not a number of milliseconds", where=DEADLINE, fix="send a number > 0"
+                400,
+                f"{text[:40]!r} is not a number of milliseconds",
+                where=DEADLINE,
+                fix="send a number greater than 0",
             )
         return min(seconds, self._limits.deadline)
 
     def _check_model(self, name: str) -> None:
         if name != (served := self._scorer.model.name):
-            raise RequestError(404, f"model {name[:60]!r} is not served", fix=f"ask for {served!r}")
+            raise RequestError(
+                404, f"model {name[:60]!r} is not served", fix=f"use the model name {served!r}"
+            )
 
     async def _live(self, _: Request) -> Response:
         return PlainTextResponse("live")
 
     @property
     def stale(self) -> str:
-        """Why a newer version should be there by now; empty if the served one is new enough."""
+        """Why the served version is too old; empty if it is recent enough."""
         age, most = time() - self._scorer.model.published, self._limits.max_staleness
         if most is None or age <= most or not self.versions.following:
             return ""
         return f"stale: step {self._scorer.model.step} was published {age:.0f} s ago, more than {most:g} s"
 
     async def _ready(self, request: Request) -> Response:
-        """Answer whether to send requests here; a stale server is ready, unless `?fresh` is asked for."""
+        """Report whether the server is ready; a stale server counts as ready, except with `?fresh`."""
         if self.busy:
             return PlainTextResponse(self.busy, 503)
         fresh = "fresh" in request.query_params
         return PlainTextResponse(self.stale or "ready", 503 if self.stale and fresh else 200)
 
     async def _describe(self, request: Request) -> Response:
-        """Answer GET /v1/model: what a request must have, and what an answer will have."""
+        """Answer GET /v1/model: the columns of a request and the predictions of an answer."""
         self._check_key(request)
         model = self._scorer.model
         return _json(
@@ -291,7 +296,7 @@ class Application:
 
 
 class _Asgi:
-    """A function as an ASGI application, which starlette calls without wrapping it."""
+    """Makes a function an ASGI application that Starlette calls without a wrapper."""
 
     def __init__(self, call: Endpoint) -> None:
         self._call = call
@@ -306,19 +311,19 @@ def _response(reply: Reply) -> Response:
 
 
 def _asked_step(params: Mapping[str, str]) -> int | str | None:
-    """Return the training step in the path of a request, which may not be a number; None: any."""
+    """Return the training step in the path of a request, possibly not a number; None: any step."""
     step = params.get("step")
     return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
 
 
 def _request_id(call: Call) -> str:
-    """Return the name that a client gave its request, if it is plain and short; else an empty one."""
+    """Return the client's name for the request if it is short, printable ASCII; else an empty string."""
     name = call.header(_REQUEST_ID) or ""
     return name if len(name) <= 128 and name.isascii() and name.isprintable() else ""
 
 
 def _timing(seconds: Mapping[str, float]) -> str:
-    """Return the value of `TIMING`."""
+    """Return the value of the header `TIMING`."""
     return ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
 
 

@@ -1,4 +1,4 @@
-"""A request and its answer as ASGI has them: what a hot route needs, and no more."""
+"""Minimal ASGI request and response for the busiest routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from satrap.serve.errors import RequestError
 T = TypeVar("T")
 
 WATCH_SECONDS = 0.02
-"""How long a request may wait for its answer before it is looked whether its client is still there."""
+"""A request that waits longer for its answer is cancelled if its client disconnects."""
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -26,28 +26,29 @@ class ClientGoneError(Exception):
 class Call:
     """A request of an ASGI server.
 
-    Starlette's routing, request and response cost as much processor time as all the rest of HTTP, so routes
-    that are asked all the time do without them.
+    Starlette's routing, request and response cost as much processor time as the rest of HTTP, so the busiest
+    routes do not use them.
 
     Args:
-        scope: of ASGI.
-        receive: of ASGI.
+        scope: the scope of ASGI.
+        receive: the function of ASGI that receives messages.
 
     Attributes:
-        receive: of the argument.
-        begun: when the body was there, on the clock of `perf_counter`; before, when the request came.
-        params: what starlette has found in the path; empty if it was not asked.
+        receive: the argument.
+        begun: time by `perf_counter` when the body was complete; until then, when the request arrived.
+        params: path parameters from Starlette; empty if Starlette did not route the request.
     """
 
     __slots__ = ("_headers", "begun", "params", "receive")
 
     def __init__(self, scope: Any, receive: Receive) -> None:
-        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name counts
+        # If a name repeats, the first header counts.
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         self.receive, self.begun = receive, perf_counter()
         self.params: dict[str, str] = scope.get("path_params", {})
 
     def header(self, name: bytes) -> str | None:
-        """Return the header of a name in small letters; None: there is none."""
+        """Return the header with a lowercase name; None if the request does not have it."""
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
 
@@ -55,21 +56,21 @@ class Call:
         """Return the body.
 
         Raises:
-            RequestError: it has more than `most` bytes.
-            ClientGoneError: the client left before it was complete.
+            RequestError: the body has more than `most` bytes.
+            ClientGoneError: the client disconnected before the body was complete.
         """
         length = self._headers.get(b"content-length", b"")
         size = int(length) if length.isdigit() and len(length) < 20 else 0
         parts: list[bytes] = []
-        got, more = 0, True
-        while more and max(size, got) <= most:
+        size_read, more = 0, True
+        while more and max(size, size_read) <= most:
             message = await self.receive()
             if message["type"] != "http.request":
                 raise ClientGoneError
             part = message.get("body", b"")
             parts.append(part)
-            got, more = got + len(part), message.get("more_body", False)
-        if max(size, got) > most:
+            size_read, more = size_read + len(part), message.get("more_body", False)
+        if max(size, size_read) > most:
             raise RequestError(
                 413,
                 f"the body has more than {most:,} bytes",
@@ -80,14 +81,14 @@ class Call:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def unless_gone(self, answer: asyncio.Future[T]) -> T:
-        """Return the answer; if the client leaves before, cancel it and raise `ClientGoneError`."""
+        """Return the answer; if the client disconnects first, cancel it and raise `ClientGoneError`."""
         gone: list[asyncio.Future[Any]] = []
 
         def watch() -> None:
             gone.append(asyncio.ensure_future(self.receive()))
             gone[0].add_done_callback(lambda _: answer.cancel())
 
-        # Nearly always the answer is there before: it is not worth a task that watches the connection.
+        # Nearly every answer comes sooner, so a task that watches the connection would be wasted.
         timer = answer.get_loop().call_later(WATCH_SECONDS, watch)
         try:
             return await answer
@@ -107,11 +108,11 @@ class Reply:
     """An answer.
 
     Args:
-        body: of the answer.
+        body: the bytes of the body.
         kind: media type of the body.
-        status: of HTTP.
-        headers: further ones, names in small letters.
-        after: is awaited once the answer was handed to the connection; None: nothing is.
+        status: HTTP status.
+        headers: additional headers, with lowercase names.
+        after: awaited once the answer has been passed to the connection; None: nothing to await.
     """
 
     body: bytes
@@ -121,14 +122,14 @@ class Reply:
     after: Callable[[], Awaitable[None]] | None = field(default=None)
 
     async def send(self, send: Send) -> None:
-        """Send it."""
-        own = ((b"content-length", b"%d" % len(self.body)), (b"content-type", self.kind.encode("latin-1")))
-        await send({"type": "http.response.start", "status": self.status, "headers": [*own, *self.headers]})
+        """Send the answer."""
+        first = ((b"content-length", b"%d" % len(self.body)), (b"content-type", self.kind.encode("latin-1")))
+        await send({"type": "http.response.start", "status": self.status, "headers": [*first, *self.headers]})
         await send({"type": "http.response.body", "body": self.body})
         if self.after is not None:
             await self.after()
 
 
 def header(name: str, value: str) -> tuple[bytes, bytes]:
-    """Return a header as ASGI has it."""
+    """Return a header in the form of ASGI: lowercase name and value, as bytes."""
     return name.lower().encode("latin-1"), value.encode("latin-1")

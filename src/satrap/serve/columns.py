@@ -1,4 +1,4 @@
-"""Checks the columns of a request: names, and how many values each has."""
+"""Checks the columns of a request: their names and their numbers of values."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from satrap.serve.request import CONTEXT, ITEMS, ScoreRequest, kind_of
 
 _LISTS = {list, np.ndarray}
 SHOWN = 12
-"""Most column names in an error."""
+"""Maximum number of column names in an error."""
 
 
 def to_request(model: ServedModel, context: Mapping[str, Any], items: Any, *, max_items: int) -> ScoreRequest:
     """Return a request with the model's columns.
 
     Args:
-        model: says which columns there must be.
-        context: column -> the value that all items share.
+        model: the model, which defines the columns.
+        context: column -> the value shared by all items.
         items: column -> one value per item, or one mapping of columns to values per item.
-        max_items: most items.
+        max_items: maximum number of items.
 
     Raises:
-        RequestError: a column is unknown, missing or given twice; the columns have no items, too many, or
-            unequal numbers of them.
+        RequestError: a column is unknown, missing or given twice; there are no items or too many; the columns
+            differ in length.
     """
     by_column = _by_column(model, context, items) if isinstance(items, list) else items
     if not isinstance(by_column, Mapping):
-        raise _malformed(f"items is a {kind_of(items)}", "give columns of values, or a list of objects")
+        raise _malformed(f"items is a {kind_of(items)}", "send columns of values, or a list of objects")
     if twice := sorted(context.keys() & by_column.keys()):
         raise RequestError(
             422,
             f"column {twice[0]!r} is given twice",
             where=f"{CONTEXT} and {ITEMS}",
-            why="it is unclear which of its values count",
-            fix="give it once: in context if all items share the value, else in items",
+            why="the server cannot know which value to use",
+            fix="send the column once: in context if all items share the value, else in items",
         )
     check_names(model, [*context, *by_column])
     count = _count(by_column, max_items)
@@ -47,7 +47,7 @@ def to_request(model: ServedModel, context: Mapping[str, Any], items: Any, *, ma
 
 
 def check_names(model: ServedModel, names: Sequence[str]) -> None:
-    """Raise `RequestError` for a column that the model does not know, or that is missing."""
+    """Raise `RequestError` for an unknown or missing column."""
     known, given = model.known, set(names)
     if known == given:
         return
@@ -58,7 +58,7 @@ def check_names(model: ServedModel, names: Sequence[str]) -> None:
             raise RequestError(
                 422,
                 f"column {name!r} is unknown",
-                why="the model was trained without it, so a misspelt name would go unnoticed",
+                why="the model was trained without this column; ignoring it would hide a misspelled name",
                 fix=f"{did_you_mean(name, missing or model.columns, cutoff=0.5)}the model's columns: {shown}",
             )
     for name in model.columns:
@@ -66,38 +66,42 @@ def check_names(model: ServedModel, names: Sequence[str]) -> None:
             raise RequestError(
                 422,
                 f"column {name!r} is missing",
-                why="the model needs it; a missing value is null, not a missing column",
-                fix=f"give it in {CONTEXT} or in {ITEMS}; the model's columns: {shown}",
+                why="the model needs every column; send null for a missing value",
+                fix=f"send the column in {CONTEXT} or in {ITEMS}; the model's columns: {shown}",
             )
 
 
 def check_count(count: int, max_items: int) -> None:
-    """Raise `RequestError` if there are no items, or too many."""
+    """Raise `RequestError` if there are no items or too many."""
     if not count:
-        raise RequestError(422, "there are no items", fix="give at least one item to score")
+        raise RequestError(422, "the request has no items", fix="send at least one item to score")
     if count > max_items:
         raise RequestError(
             422,
-            f"there are {count:,} items, and at most {max_items:,} are scored at once",
-            why="requests behind a large one wait",
+            f"the request has {count:,} items, more than the limit of {max_items:,}",
+            why="a large request delays the requests behind it",
             fix="send several requests, or raise serving.max_items",
         )
 
 
 def _by_column(model: ServedModel, context: Mapping[str, Any], items: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the columns of a list of items, each of which has all columns that the context lacks."""
+    """Return the columns of a list of items; each item must have all columns that the context lacks."""
     for number, item in enumerate(items, 1):
         if not isinstance(item, Mapping):
-            raise _malformed(f"item {number} is a {kind_of(item)}", "each item is an object: column -> value")
+            raise _malformed(
+                f"item {number} is a {kind_of(item)}", "send each item as an object: column -> value"
+            )
         if item.keys() != items[0].keys():
             check_names(model, [*context, *item])
             name = min(item.keys() ^ items[0].keys())
-            raise _malformed(f"not all items have column {name!r}", "give each item the same columns")
+            raise _malformed(
+                f"column {name!r} is missing in some items", "send the same columns in each item"
+            )
     return {name: [item[name] for item in items] for name in (items[0] if items else ())}
 
 
 def _count(columns: Mapping[str, Any], max_items: int) -> int:
-    """Return how many items there are."""
+    """Return the number of items."""
     if _LISTS.issuperset(map(type, columns.values())) and len(sizes := set(map(len, columns.values()))) == 1:
         [count] = sizes
         check_count(count, max_items)
@@ -107,15 +111,15 @@ def _count(columns: Mapping[str, Any], max_items: int) -> int:
         if not isinstance(values, list | np.ndarray):
             raise _malformed(
                 f"column {name!r} is a {kind_of(values)}",
-                f"{ITEMS} has a list for each column: one value per item; move it to {CONTEXT} if all "
-                "items share it",
+                f"send a list for each column of {ITEMS}, one value per item; move the column to {CONTEXT} "
+                "if all items share its value",
             )
         counts[name] = len(values)
     if len(set(counts.values())) > 1:
         least, most = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
         raise _malformed(
             f"column {least!r} has {counts[least]:,} values, and {most!r} has {counts[most]:,}",
-            "give each column one value per item",
+            "send one value per item for each column",
         )
     count = next(iter(counts.values()), 0)
     check_count(count, max_items)

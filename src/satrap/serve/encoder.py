@@ -1,8 +1,8 @@
-"""Turns the columns of joined requests into one batch, equal to that of `satrap.data.encode.Encoder`.
+"""Turns the columns of joined requests into one batch, with the same result as `satrap.data.encode.Encoder`.
 
-`Encoder` converts a column at a time, which costs some microseconds each, whatever its length. Here plain
-columns of all requests are converted together: all integers with one call, all texts, all numbers. What is
-left (lists, times, boundaries, mixed types) goes the way of `Encoder`.
+`Encoder` converts one column at a time, which costs some microseconds for each column, whatever its length.
+Here the plain columns of all requests are converted together: one call for all integers, one for all texts,
+one for all numbers. `Encoder` converts the other columns: lists, times, boundaries and mixed types.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Types = frozenset[type]
 _WHOLE: Types = frozenset({int})
 _TEXT: Types = frozenset({str})
 _NUMBERS: Types = frozenset({int, float, type(None)})
-"""Types of the values of a column that is converted together with others. A truth value is of none."""
+"""Types of values that are converted together; bool is in none of them."""
 _EXACT = 2.0**53
-"""Beyond it, not every whole number is a float64; Arrow refuses to mix such a number with others."""
+"""Larger whole numbers may not be exact as float64; Arrow refuses to mix them with other numbers."""
 _ENCODERS = 64
-"""Most encoders of some features that are kept."""
+"""Maximum number of cached encoders, one for each subset of features."""
 _NEVER = frozenset({""})
-"""Stands for the columns of a feature that is never shared: no column has an empty name."""
+"""Stands for the columns of a feature that is never shared; a column name cannot be empty."""
 
 
 class RequestEncoder:
@@ -70,66 +70,66 @@ class RequestEncoder:
         self._encoders: dict[frozenset[str], Encoder] = {}
 
     def __call__(self, requests: Sequence[ScoreRequest]) -> Batch:
-        """Return the rows of all requests, one after another; see `runs`."""
+        """Return the rows of all requests, concatenated; see `runs`."""
         return self.runs(requests).expanded()
 
     def runs(self, requests: Sequence[ScoreRequest]) -> Runs:
-        """Return the rows of all requests, one run each: features whose columns are context are shared.
+        """Return the rows of all requests, one run each; features are shared if their columns are context.
 
         Raises:
-            DataError: a value cannot be used. Encode the requests one by one to learn whose it is.
+            DataError: a value is invalid. Encode the requests one by one to find the request that has it.
         """
         counts = np.array([request.size for request in requests], np.int64)
         shared = set(requests[0].context).intersection(*(request.context for request in requests[1:]))
-        own, common = self._ids(requests, shared, counts)
+        per_row, common = self._ids(requests, shared, counts)
         numbers = np.empty((int(counts.sum()), self._width), np.float32) if self._width else None
         shared_numbers = np.zeros(self._width, np.bool_)
-        given = set(own) | set(common)
+        encoded = set(per_row) | set(common)
         if numbers is not None:
-            given |= self._numbers(requests, shared, counts, numbers, shared_numbers)
-        left = self._schema.features.keys() - given
-        alike = frozenset(name for name in left if self._columns_of.get(name, _NEVER) <= shared)
+            encoded |= self._numbers(requests, shared, counts, numbers, shared_numbers)
+        remaining = self._schema.features.keys() - encoded
+        alike = frozenset(name for name in remaining if self._columns_of.get(name, _NEVER) <= shared)
         events: Mapping[str, Jagged] = {}
-        for names, into in ((left - alike, own), (alike, common)):
+        for names, into in ((remaining - alike, per_row), (alike, common)):
             if not names:
                 continue
-            asked = requests if into is own else [ScoreRequest(1, each.context, {}) for each in requests]
-            rest, columns = self._rest(frozenset(names), asked)
+            rows = requests if into is per_row else [ScoreRequest(1, each.context, {}) for each in requests]
+            rest, columns = self._rest(frozenset(names), rows)
             into |= rest.ids
-            if into is own:
+            if into is per_row:
                 events = rest.events
             if numbers is not None and rest.numeric is not None:
-                found = rest.numeric if into is own else np.repeat(rest.numeric, counts, axis=0)
+                values = rest.numeric if into is per_row else np.repeat(rest.numeric, counts, axis=0)
                 for name, source in columns.items():
-                    numbers[:, self._schema.numeric_columns[name]] = found[:, source]
+                    numbers[:, self._schema.numeric_columns[name]] = values[:, source]
                     shared_numbers[self._schema.numeric_columns[name]] = into is common
-        return Runs(self._order, counts, own, common, numbers, shared_numbers, events)
+        return Runs(self._order, counts, per_row, common, numbers, shared_numbers, events)
 
     def _ids(
         self, requests: Sequence[ScoreRequest], shared: Set[str], counts: Offsets
     ) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
-        """Return features of columns that hold only integers or only text: of each row, and shared."""
+        """Return the features of columns with only integers or only text: per row, and shared."""
         hashed = self._hashed(requests, shared)
-        own: dict[str, Jagged] = {}
+        per_row: dict[str, Jagged] = {}
         common: dict[str, Jagged] = {}
         for name, column in self._as_they_are:
             if (values := hashed.get(column)) is not None:
-                (common if column in shared else own)[name] = one_id_each(values)
+                (common if column in shared else per_row)[name] = one_id_each(values)
         for name, feature in self._made.items():
             columns = self._parts[name]
             if not all(column in hashed for column in columns):
                 continue
-            into = common if all(column in shared for column in columns) else own
+            into = common if all(column in shared for column in columns) else per_row
             parts = [
-                np.repeat(hashed[column], counts) if into is own and column in shared else hashed[column]
+                np.repeat(hashed[column], counts) if into is per_row and column in shared else hashed[column]
                 for column in columns
             ]
             ids = cross_ids(parts) if feature.cross else parts[0]
             into[name] = one_id_each(reduced(ids, feature, self._schema.salt))
-        return own, common
+        return per_row, common
 
     def _hashed(self, requests: Sequence[ScoreRequest], shared: Set[str]) -> dict[str, Ids]:
-        """Return the ids of columns that hold only integers or only text; shared ones as in `_values`."""
+        """Return the ids of columns with only integers or only text; shared columns as in `_values`."""
 
         def hashed(kind: Types, flat: list[Any] | Array) -> Ids | None:
             salt, missing = self._schema.salt, self._missing.ids
@@ -138,12 +138,12 @@ class RequestEncoder:
                     return hash_integers(np.asarray(flat, np.int64), salt, missing)
                 return hash_ids(pa.array(flat, pa.string()), salt, missing)
             except (OverflowError, pa.ArrowException):
-                return None  # more than 63 bits, or a surrogate: `Encoder` knows what to do
+                return None  # more than 63 bits, or a surrogate: left to `Encoder`
 
-        found: dict[str, Ids] = {}
+        by_column: dict[str, Ids] = {}
         for columns, ids in _converted(self._id_columns, requests, shared, (_WHOLE, _TEXT), hashed):
-            found |= zip(columns, _by_column(ids, columns, requests, shared), strict=True)
-        return found
+            by_column |= zip(columns, _by_column(ids, columns, requests, shared), strict=True)
+        return by_column
 
     def _numbers(
         self,
@@ -153,28 +153,28 @@ class RequestEncoder:
         into: Floats,
         shared_numbers: npt.NDArray[np.bool_],
     ) -> set[str]:
-        """Write the numeric features whose columns hold numbers or null and nothing that is refused.
+        """Write the numeric features whose columns hold only valid numbers or null.
 
-        Returns their names.
+        Returns the names of these features.
         """
         raw: dict[str, Doubles] = {}
-        given: set[str] = set()
+        written: set[str] = set()
 
         def put(alike: _Alike, names: Sequence[str], repeated: int, values: Doubles) -> None:
-            if (found := alike(values)) is None:
+            if (features := alike(values)) is None:
                 return
             places, runs = [self._places[name] for name in names], repeated * len(requests)
-            head = found[:runs].reshape(repeated, len(requests)).T
+            head = features[:runs].reshape(repeated, len(requests)).T
             into[:, places[:repeated]] = head if len(requests) == 1 else np.repeat(head, counts, axis=0)
-            into[:, places[repeated:]] = found[runs:].reshape(len(names) - repeated, len(into)).T
+            into[:, places[repeated:]] = features[runs:].reshape(len(names) - repeated, len(into)).T
             shared_numbers[places[:repeated]] = True
-            given.update(names)
+            written.update(names)
 
         for columns, values in _converted(self._number_columns, requests, shared, (_NUMBERS,), self._doubles):
             if self._uniform and len(columns) == len(self._number_columns):
                 names = self._alike[0].names_of(columns)
                 put(self._alike[0], names, sum(column in shared for column in columns), values)
-                return given
+                return written
             raw |= zip(columns, _by_column(values, columns, requests, shared), strict=True)
         for alike in self._alike:
             if not all(column in raw for column in alike.columns):
@@ -182,7 +182,7 @@ class RequestEncoder:
             pairs = sorted(alike.pairs, key=lambda pair: pair[1] not in shared)
             values = np.concatenate([raw[column] for _, column in pairs])
             put(alike, [name for name, _ in pairs], sum(c in shared for _, c in pairs), values)
-        return given
+        return written
 
     def _doubles(self, _: Types, flat: list[Any] | Array) -> Doubles | None:
         try:
@@ -196,9 +196,9 @@ class RequestEncoder:
     def _rest(
         self, names: frozenset[str], requests: Sequence[ScoreRequest]
     ) -> tuple[Batch, Mapping[str, slice]]:
-        """Return a batch with some features, by `Encoder`, and where their numbers are in it."""
+        """Return a batch of some features, from `Encoder`, and the places of their numbers in it."""
         if names not in self._encoders:
-            if len(self._encoders) >= _ENCODERS:  # clients decide which features are left
+            if len(self._encoders) >= _ENCODERS:  # clients choose the subsets, so they have no other limit
                 self._encoders.clear()
             features = {name: f for name, f in self._schema.features.items() if name in names}
             schema = Schema((), features, salt=self._schema.salt)
@@ -213,7 +213,7 @@ class RequestEncoder:
 
 
 class _Alike:
-    """Numeric features with the same transform: applied to all their columns at once."""
+    """Numeric features with the same transform, which is applied to all their columns at once."""
 
     def __init__(self, names: Sequence[str], columns: Sequence[str], feature: Numeric) -> None:
         self.pairs, self.columns = list(zip(names, columns, strict=True)), list(columns)
@@ -221,7 +221,7 @@ class _Alike:
         self._steps = compile_steps(feature, names[0])
 
     def names_of(self, columns: Sequence[str]) -> list[str]:
-        """Return a feature of each column."""
+        """Return the name of a feature for each column."""
         return [self._names[column] for column in columns]
 
     def __call__(self, raw: Doubles) -> Floats | None:
@@ -233,13 +233,13 @@ class _Alike:
 
 
 def _is_plain(feature: Categorical) -> bool:
-    """Return whether a feature has one id of one value in each row."""
+    """Return whether a feature has exactly one id per row, from one value."""
     special = feature.multi or feature.sequence or feature.time or feature.boundaries is not None
     return not special
 
 
 def _alike(features: Mapping[str, Numeric]) -> list[tuple[Numeric, list[str]]]:
-    """Return the numeric features by their transforms."""
+    """Return the numeric features grouped by transform."""
     groups: list[tuple[Numeric, list[str]]] = []
     for name, feature in features.items():
         plain = replace(feature, column=None)
@@ -254,9 +254,9 @@ def _alike(features: Mapping[str, Numeric]) -> list[tuple[Numeric, list[str]]]:
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, list[Any] | Array]
-"""Column -> its values: as JSON has them, or an array of whole numbers or floats."""
+"""Column -> its values: a list of JSON values, or an array int64 or float64."""
 Convert = Callable[[Types, list[Any] | Array], Array | None]
-"""Makes an array of values of some types; None: they cannot be converted together."""
+"""Converts values of the given types to an array; None: they cannot be converted together."""
 _PLAIN = {list, np.ndarray}
 _TYPES = {np.dtype(np.int64): int, np.dtype(np.float64): float}
 
@@ -268,10 +268,10 @@ def _converted(
     kinds: Sequence[Types],
     convert: Convert,
 ) -> Iterator[tuple[list[str], npt.NDArray[Any]]]:
-    """Yield columns whose values are of one of some kinds, and the values of all of them, converted together.
+    """Yield groups of columns with values of the same kind, and their values, converted together.
 
-    Shared columns come first, with a value for each request; the others have one for each row. Columns with
-    Arrow arrays are left out.
+    Shared columns come first, with one value per request; other columns have one value per row. Columns with
+    Arrow arrays are skipped.
     """
     values = _values(columns, requests, shared)
     for kind, chosen, flat in _by_kind(values, kinds):
@@ -282,7 +282,7 @@ def _converted(
 def _by_column(
     array: npt.NDArray[Any], columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Set[str]
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield the values of each of the columns that were converted together."""
+    """Yield the values of each column of a group that was converted together."""
     repeated, size = sum(column in shared for column in columns), sum(request.size for request in requests)
     ends = repeated * len(requests)
     yield from array[:ends].reshape(repeated, len(requests))
@@ -290,15 +290,15 @@ def _by_column(
 
 
 def _values(columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Set[str]) -> Values:
-    """Return the values of columns that are plain, of shared columns first, with one for each request."""
+    """Return the values of the plain columns: shared columns first, with one value per request."""
     first = requests[0]
     if len(requests) == 1:  # the usual case
-        found: dict[str, Any] = {column: [first.context[column]] for column in columns if column in shared}
-        given = first.items
-        found |= {column: given[column] for column in columns if column in given}
-        if _PLAIN.issuperset(map(type, found.values())):
-            return found
-    found = {
+        values: dict[str, Any] = {column: [first.context[column]] for column in columns if column in shared}
+        items = first.items
+        values |= {column: items[column] for column in columns if column in items}
+        if _PLAIN.issuperset(map(type, values.values())):
+            return values
+    values = {
         column: [request.context[column] for request in requests] for column in columns if column in shared
     }
     for column in columns:
@@ -310,31 +310,31 @@ def _values(columns: Sequence[str], requests: Sequence[ScoreRequest], shared: Se
         ]
         kinds = set(map(type, parts))
         if kinds == {np.ndarray}:
-            found[column] = np.concatenate(parts)
+            values[column] = np.concatenate(parts)
         elif kinds <= _PLAIN:
-            found[column] = list(
+            values[column] = list(
                 chain.from_iterable(part if type(part) is list else part.tolist() for part in parts)
             )
-    return found
+    return values
 
 
 def _by_kind(values: Values, kinds: Sequence[Types]) -> Iterator[tuple[Types, list[str], list[Any] | Array]]:
-    """Yield types, the columns all of whose values are of them, and these values, column after column."""
+    """Yield a kind, the columns with only values of this kind, and their values, concatenated."""
     if not values:
         return
-    own = list(values.values())
-    lists = [each for each in own if type(each) is list]
+    parts = list(values.values())
+    lists = [each for each in parts if type(each) is list]
     plain: list[Any] = list(chain.from_iterable(lists))
     every = set(map(type, plain))
-    if len(lists) < len(own):
-        every |= {_TYPES[each.dtype] for each in own if type(each) is not list}  # type: ignore[union-attr]
+    if len(lists) < len(parts):
+        every |= {_TYPES[each.dtype] for each in parts if type(each) is not list}  # type: ignore[union-attr]
     for allowed in kinds:
-        if every <= allowed:  # the usual case: one look at all of them
-            yield allowed, list(values), plain if len(lists) == len(own) else _joined(own)
+        if every <= allowed:  # the usual case: all columns are of one kind
+            yield allowed, list(values), plain if len(lists) == len(parts) else _joined(parts)
             return
     types = {
-        column: set(map(type, given)) if type(given) is list else {_TYPES[given.dtype]}  # type: ignore[union-attr]
-        for column, given in values.items()
+        column: set(map(type, part)) if type(part) is list else {_TYPES[part.dtype]}  # type: ignore[union-attr]
+        for column, part in values.items()
     }
     for allowed in kinds:
         if chosen := [column for column in values if types[column] <= allowed]:
@@ -342,7 +342,7 @@ def _by_kind(values: Values, kinds: Sequence[Types]) -> Iterator[tuple[Types, li
 
 
 def _joined(columns: Sequence[list[Any] | Array]) -> list[Any] | Array:
-    """Return the values of columns of one kind, column after column: a list if all are lists."""
+    """Return the concatenated values of columns of one kind: a list if all columns are lists."""
     parts: list[Array] = []
     plain: list[Any] = []
     for each in columns:
@@ -363,7 +363,7 @@ def _array(values: list[Any]) -> Array:
 
 
 def concatenated(batches: Sequence[Batch]) -> Batch:
-    """Return the samples of several batches as one, in order; all have the same features."""
+    """Return the samples of batches with the same features as one batch, in order."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]

@@ -1,4 +1,4 @@
-"""The served model: rows and network of one training step, and the columns of a request."""
+"""The served model: the rows and the network of one training step, and the columns of its requests."""
 
 from __future__ import annotations
 
@@ -52,40 +52,40 @@ class StageSeconds:
 
 
 class ServedModel:
-    """Scores rows with the rows and the network of one training step. Only one thread may score at a time.
+    """Scores requests with the rows and the network of one training step; one thread scores at a time.
 
-    `prepare` reads later versions of the same run in another thread, and `apply` has them score from the next
-    batch on. Changed rows lie over the others at first; `fold` writes them there, some at a time.
+    `prepare` reads later versions of the same run in another thread. `apply` swaps them in for the next
+    batch. The changed rows are in an overlay at first; `fold` writes them to the store, some at a time.
 
     Args:
-        name: of the model, for people and the Open Inference Protocol.
-        predictor: with its rows in this process; `close` closes it.
+        name: name of the model, for users and the Open Inference Protocol.
+        predictor: a predictor whose rows are in this process; `close` closes it.
         missing: texts that mean "missing", as in training.
-        version: `Manifest.id` of its checkpoint, if updates are to follow.
-        published: when that was cut, in seconds since 1970; None: now.
-        precision: in which the network computes, see `compute_in`.
-        keep: versions before the served one that `back_to` goes back to, default 0.
-        keep_bytes: most memory of them, default 256 MiB.
+        version: `Manifest.id` of its checkpoint, needed for updates.
+        published: when this version was cut, in seconds since 1970; None: now.
+        precision: the precision of the network, see `compute_in`.
+        keep: number of earlier versions kept for `back_to`, default 0.
+        keep_bytes: maximum memory of the kept versions, default 256 MiB.
 
     Attributes:
-        step: of the training run.
-        version, published: of the arguments, or of the last update.
-        columns, known: the names of the columns that each request must have, in order, and as a set.
-        precision: of the arguments.
+        step: training step of the served version.
+        version, published: the arguments, or the values of the last update.
+        columns, known: names of the columns that each request must have, in order and as a set.
+        precision: the argument.
         numbers: the columns that hold numbers.
         lists: the columns that hold several values.
-        outputs: the names of the predictions, one for each output of the network.
-        score_bytes: of each score: 8 if a label is a number, else 4.
+        outputs: names of the predictions, one for each output of the network.
+        score_bytes: bytes of each score: 8 if a label is a number, else 4.
         seconds: time spent so far.
-        history: the versions that `back_to` goes back to.
-        held: whether `fold` waits, so that another thread may read the history; only the thread that scores
-            changes it.
-        went_back: whether the last update was one of `back_to`.
-        trouble: returns why no request can be answered at present; empty if they can.
+        history: the versions for `back_to`.
+        held: whether `fold` is paused, so that another thread may read the history; only the scoring thread
+            sets it.
+        went_back: whether the last update came from `back_to`.
+        trouble: returns why requests cannot be answered at present; empty if they can.
         remote: whether `score` waits for other processes.
 
     Raises:
-        ConfigError: the rows are not in this process, or the network cannot compute in the precision.
+        ConfigError: the rows are not in this process, or the network does not support the precision.
     """
 
     remote = False
@@ -103,7 +103,8 @@ class ServedModel:
     ) -> None:
         if not isinstance(predictor.exchange, LocalExchange):
             raise ConfigError(
-                "the rows are not in this process", fix="load the predictor with Predictor.load(url)"
+                "the rows of the predictor are not in this process",
+                fix="load the predictor with Predictor.load(url)",
             )
         self.name, self.step, self._predictor = name, predictor.step, predictor
         self._exchange = predictor.exchange
@@ -132,7 +133,7 @@ class ServedModel:
         self._warm()
 
     def _warm(self) -> None:
-        """Score made-up rows, so that the first requests do not wait until machine code is there."""
+        """Score made-up rows, so that the first requests do not wait for compilation."""
         features = self._predictor.schema.features.items()
         vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
         for value in (1, "1", None):
@@ -141,17 +142,17 @@ class ServedModel:
             }
             items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
             items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
-            with suppress(SatrapError):  # a column may take no such value
+            with suppress(SatrapError):  # the value may be invalid for a column
                 self.score(self.encode([ScoreRequest(2, {}, items)]))
         scanned(b'{"items":{"a":[1],"b":[1.5]}}')
         self.seconds = StageSeconds()
         self._exchange.telemetry.start_anew()
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Runs:
-        """Return the ids and numbers of requests, one after another.
+        """Return the ids and numbers of requests, concatenated.
 
         Raises:
-            DataError: names the row and the column of a value that cannot be used.
+            DataError: a value is invalid; the error names its row and column.
         """
         start = perf_counter()
         runs = self._encoder.runs(requests)
@@ -171,16 +172,16 @@ class ServedModel:
         return scores
 
     def _rows(self, requests: Sequence[Request]) -> list[Array]:
-        """Return the rows of distinct ids, float32[ids, dim] of each request."""
+        """Return the rows of unique ids, float32[ids, dim] for each request."""
         rows = self._exchange.peek(requests)
         if self._overlay is not None:
             self._overlay.cover(requests, rows)
         return rows
 
     def prepare(self, deltas: Sequence[tuple[Storage, Manifest]]) -> Update:
-        """Read what comes after this model's version, see `Update.read`; in another thread than scores.
+        """Read the versions after this one, see `Update.read`; not in the scoring thread.
 
-        Nothing may have been prepared that was not applied or dropped.
+        An earlier prepared update must have been applied or dropped.
         """
         spare, self._spare = self._spare, None
         if spare is None:
@@ -190,9 +191,9 @@ class ServedModel:
         return update
 
     def apply(self, update: Update) -> None:
-        """Score with an update from now on; in the thread that scores.
+        """Use an update from now on; in the scoring thread.
 
-        The one before must be `settled`, unless this one goes back, see `back_to`, and that one did not.
+        The previous update must be `settled`, unless only this one comes from `back_to`.
         """
         assert self.settled or (update.back and not self.went_back)
         served = self._predictor.model
@@ -209,9 +210,9 @@ class ServedModel:
         self.version, self.published = update.version, update.published
 
     def back_to(self, step: int) -> Update:
-        """Return what makes this model one of a step in `history`; in another thread, while it is `held`."""
-        one, overlay = self.history.back_to(step)
-        return Update(one.step, one.version, one.published, overlay, one.network, back=True)
+        """Return an update to an earlier step in `history`; in another thread, while this model is `held`."""
+        version, overlay = self.history.back_to(step)
+        return Update(version.step, version.version, version.published, overlay, version.network, back=True)
 
     @property
     def settled(self) -> bool:
@@ -220,17 +221,17 @@ class ServedModel:
 
     @property
     def folding(self) -> bool:
-        """Whether rows of the last update are to be written now."""
+        """Whether rows of the last update must be written now."""
         return self._overlay is not None and not self.held
 
     def fold(self) -> None:
-        """Write some rows of the last update to their place; in the thread that scores."""
+        """Write some rows of the last update to the store; in the scoring thread."""
         if self._overlay is not None and not self._overlay.fold(self.history.note):
             self._overlay.close()
             self._overlay = None
 
     def after(self, other: ServedModel) -> Self:
-        """Return this model with the counters of another one, whose place it takes."""
+        """Return this model with the counters of the model that it replaces."""
         self.seconds = other.seconds
         self._exchange.telemetry.go_on(other._exchange.telemetry)
         return self
@@ -240,21 +241,21 @@ class ServedModel:
         return {name: table.rows for name, table in self._predictor.statistics().tables.items()}
 
     def stored(self) -> tuple[int, TierStatistics]:
-        """Return the memory of the rows in bytes, and the counters of those on the disk."""
-        found = self._exchange.shard.statistics()
-        return found.bytes, found.tier or TierStatistics()
+        """Return the memory of the rows in bytes, and the counters of the SSD tier."""
+        statistics = self._exchange.shard.statistics()
+        return statistics.bytes, statistics.tier or TierStatistics()
 
     def weights(self) -> int:
         """Return the number of weights of the network."""
         return sum(weights.numel() for weights in self._predictor.model.parameters())
 
     def looked_up(self) -> Mapping[str, tuple[int, int]]:
-        """Return, by table, how many unique ids were looked up, and how many of them have no row."""
-        found = self._predictor.statistics()
-        return {table: (ids, found.unseen[table]) for table, ids in found.peeked.items()}
+        """Return, by table, the number of unique ids that were looked up, and of those without a row."""
+        statistics = self._predictor.statistics()
+        return {table: (ids, statistics.unseen[table]) for table, ids in statistics.peeked.items()}
 
     def kind_of(self, column: str) -> str:
-        """Return what a column holds, for people."""
+        """Return the kind of values in a column, as words for users."""
         kind = "number" if column in self.numbers else "id"
         return f"list of {kind}s" if column in self.lists else kind
 

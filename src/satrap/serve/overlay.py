@@ -1,4 +1,4 @@
-"""Rows that lie over those of a store until they are written there: how a served model changes at once."""
+"""Changed rows that override a store until they are written to it, for atomic updates of a model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from satrap.store import Chunk, Shard
 from satrap.store.types import Ids
 
 FOLDED_ROWS = 4096
-"""Rows that are written at once; it takes a fraction of a millisecond."""
+"""Number of rows written at once, which takes a fraction of a millisecond."""
 _NONE: Ids = np.empty(0, np.uint64)
 
 
 class Overlay:
-    """The rows that change from one version to a later one, made beside a store that goes on being read.
+    """The rows that change between two versions, prepared while the store continues to serve lookups.
 
     ```python
     overlay = Overlay(store)
@@ -31,7 +31,7 @@ class Overlay:
     ```
 
     Args:
-        store: where the rows are written in the end.
+        store: the store to which the rows are finally written.
     """
 
     def __init__(self, store: Shard) -> None:
@@ -42,16 +42,16 @@ class Overlay:
 
     @property
     def folding(self) -> bool:
-        """Whether rows are still to be written."""
+        """Whether some rows have not been written yet."""
         return bool(self._pieces)
 
     @property
     def bytes(self) -> int:
-        """Memory of its rows."""
+        """Memory of the changed rows."""
         return self._rows.statistics().bytes
 
     def load(self, chunk: Chunk) -> None:
-        """Take rows, without their optimizer state; later ones replace earlier ones."""
+        """Add rows, without their optimizer state; later rows replace earlier rows."""
         self._loaded.append(self._put(chunk))
         if chunk.table in self._removed:
             self._removed[chunk.table] = np.setdiff1d(self._removed[chunk.table], chunk.ids)
@@ -62,34 +62,36 @@ class Overlay:
         return read
 
     def remove(self, table: str, ids: Ids) -> None:
-        """Give ids uint64[n], distinct, the row that they would start with."""
+        """Reset unique ids, uint64[n], to their initial rows."""
         if not len(ids):
             return
         self._rows.remove(table, ids)
         first = np.empty((len(ids), 0), np.float32)
         put = self._put(Chunk(table, ids, self._rows.peek(table, ids)[0], first))
-        if self._store.ahead.useful:  # a tier cannot forget single rows: there they stay, as they begin
+        if (
+            self._store.ahead.useful
+        ):  # a tier cannot remove single rows, so it keeps them with their initial values
             self._loaded.append(put)
         self._removed[table] = np.union1d(self._removed.get(table, np.empty(0, np.uint64)), ids)
 
     def seal(self) -> None:
-        """Cut the rows into pieces to be written; nothing is loaded or removed afterwards."""
-        gone = {} if self._store.ahead.useful else self._removed
-        given = Counter({table: len(ids) for table, ids in gone.items()})
+        """Cut the rows into pieces for writing; `load` and `remove` must not be called afterwards."""
+        removed = {} if self._store.ahead.useful else self._removed
+        counts = Counter({table: len(ids) for table, ids in removed.items()})
         for chunk in self._loaded:
-            given[chunk.table] += len(chunk.ids)
+            counts[chunk.table] += len(chunk.ids)
         tables = self._rows.statistics().tables
-        if all(tables[table].rows == count for table, count in given.items()):  # no row came twice
+        if all(tables[table].rows == count for table, count in counts.items()):  # no row was added twice
             for chunk in self._loaded:
                 for start in range(0, len(chunk.ids), FOLDED_ROWS):
                     self._pieces.append((chunk.pick(slice(start, start + FOLDED_ROWS)), _NONE))
-            for table, ids in gone.items():
-                nothing = self._empty(table)
+            for table, ids in removed.items():
+                empty = self._empty(table)
                 for start in range(0, len(ids), FOLDED_ROWS):
-                    self._pieces.append((nothing, ids[start : start + FOLDED_ROWS]))
+                    self._pieces.append((empty, ids[start : start + FOLDED_ROWS]))
         else:
             for chunk in self._rows.snapshot(chunk_rows=FOLDED_ROWS):
-                out = np.isin(chunk.ids, gone.get(chunk.table, _NONE))
+                out = np.isin(chunk.ids, removed.get(chunk.table, _NONE))
                 self._pieces.append((chunk.pick(~out), chunk.ids[out]))
         self._loaded.clear()
 
@@ -98,15 +100,15 @@ class Overlay:
         return Chunk(table, _NONE, np.empty((0, dim), np.float32), np.empty((0, 0), np.float32))
 
     def cover(self, requests: Sequence[Request], rows: Sequence[Array]) -> None:
-        """Write the rows that are here over those that were looked up, float32[ids, dim] of each request."""
+        """Overwrite rows of a lookup, float32[ids, dim] for each request, with the changed rows."""
         for request, block in zip(requests, rows, strict=True):
-            mine, found = self._rows.peek_group(request.group, request.ids, request.splits)
-            block[found] = mine[found]
+            changed, present = self._rows.peek_group(request.group, request.ids, request.splits)
+            block[present] = changed[present]
 
     def fold(self, before: Callable[[str, Ids], object] = lambda _, __: None) -> bool:
-        """Write some rows to the store; return whether there are more.
+        """Write some rows to the store; return whether more rows remain.
 
-        `before` is called with the table and the ids of rows that are about to change.
+        `before` is called with the table and the ids of rows before they change.
         """
         if self._pieces:
             chunk, gone = self._pieces.popleft()
@@ -120,7 +122,7 @@ class Overlay:
         return self.folding
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory."""
         self._pieces.clear()
         self._loaded.clear()
         self._rows.close()

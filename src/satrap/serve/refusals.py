@@ -1,4 +1,4 @@
-"""Keeps what refused requests take from the others small: their answers wait."""
+"""Limits the event loop time that refused requests take, by delaying their answers."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Callable
 from time import perf_counter
 
 SHARE = 0.1
-"""Of the event loop's time, what refused requests may take on and on."""
+"""Share of the event loop's time that refused requests may take in the long run."""
 FREE_SECONDS = 0.02
-"""Time that refused requests may take at once before an answer waits: some hundred of them."""
+"""Time that a burst of refused requests may take before answers wait: about a hundred requests."""
 MOST_SECONDS = 1.0
-"""Longest wait of an answer."""
+"""Longest delay of an answer."""
 _HTTP_SECONDS = 1e-4
-"""What a refused request takes beside what its refusal was measured to take: HTTP."""
+"""Time that HTTP takes for a refused request, in addition to the measured time."""
 _MOST_COST = 0.005
-"""A refusal counts no more: if it took longer, it waited for others."""
+"""Maximum that a refusal counts; a longer time was spent waiting for other requests."""
 
 
 class Refusals:
-    """Says how long the answer to a refused request waits.
+    """Limits the time that refused requests take.
 
-    A client may send bodies that are refused as fast as the answers come, and would take all the time of the
-    event loop. So the time that refusals take is paid back at a tenth of the clock: who is refused while more
-    than `FREE_SECONDS` are owed waits for the answer until they are paid, at most `MOST_SECONDS`, and a
-    connection is read no further meanwhile. All connections owe together, since to open another one costs a
-    client nothing. A client that is refused now and then never waits, unless others are refused all the time.
+    A client that sends invalid bodies as fast as it receives answers would take all the time of the event
+    loop. So refusals accumulate a debt of time, which is paid back at a tenth of the clock. While the debt is
+    more than `FREE_SECONDS`, the answer to a refused request waits until it is paid, at most `MOST_SECONDS`,
+    and its connection is not read during the wait. All connections share one debt, since opening another
+    connection costs a client nothing. Occasional refusals do not wait, unless other clients are refused all
+    the time.
 
     Args:
-        clock: seconds, default `perf_counter`.
+        clock: returns seconds, default `perf_counter`.
 
     Attributes:
-        waiting: number of answers that wait.
+        waiting: number of delayed answers.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -39,15 +40,15 @@ class Refusals:
         self.waiting = 0
 
     def owe(self, seconds: float) -> float:
-        """Note a refusal that took some seconds; return how long its answer waits."""
+        """Record a refusal that took some seconds; return how long its answer must wait."""
         now = self._clock()
         cost = (min(seconds, _MOST_COST) + _HTTP_SECONDS) / SHARE
-        # What nobody can be made to wait for is not owed either: else one client could stop all refusals.
+        # Cap the debt at the longest delay: else one client could block the answers to all refused requests.
         self._paid = min(max(self._paid, now - FREE_SECONDS / SHARE) + cost, now + MOST_SECONDS)
         return max(0.0, self._paid - now)
 
     async def wait(self, seconds: float) -> None:
-        """Note a refusal that took some seconds, and wait until its answer may be sent."""
+        """Record a refusal that took some seconds, and wait until its answer may be sent."""
         if pause := self.owe(seconds):
             self.waiting += 1
             try:

@@ -1,4 +1,4 @@
-"""A request to score: columns of values, some of which all items share."""
+"""A request to score: columns of values, some shared by all items."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from satrap.data.columns import as_array
 from satrap.errors import DataError
 
 ITEMS, CONTEXT = "items", "context"
-"""Stand for file names in errors about values of a request."""
+"""Used instead of file names in errors about values of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Rows to score; each column is either in `context` or in `items`.
+    """Rows to score; each column is in either `context` or `items`.
 
     Args:
         size: number of items, at least 1.
-        context: column -> the value that all items share, as JSON has them.
-        items: column -> one value per item: a list of values as JSON has them, an array of whole numbers
-            int64[items] or numbers float64[items], or an Arrow array.
-        step: the training step whose rows and network must give the scores; None: any.
+        context: column -> the JSON value shared by all items.
+        items: column -> one value per item: a list of JSON values, an array int64[items] or
+            float64[items], or an Arrow array.
+        step: the training step whose rows and network must compute the scores; None: any step.
     """
 
     size: int
@@ -37,7 +37,7 @@ class ScoreRequest:
         """Return some columns as Arrow arrays.
 
         Raises:
-            DataError: the values of a column have no common type; it names the first value that differs.
+            DataError: the values of a column have no common type; the error names the first odd value.
         """
         return pa.table({name: self._array(name) for name in columns})
 
@@ -61,7 +61,7 @@ def _array(name: str, values: list[Any], where: str) -> pa.Array:
             else error.what,
             where=f"{where}, row {odd + 1}, column {name!r}",
             why=error.why,
-            fix="give all values of the column as numbers, or all as text",
+            fix="send all values of the column as numbers, or all as text",
         ) from error
 
 
@@ -69,5 +69,5 @@ _KINDS = {dict: "object", list: "list", str: "text", bool: "truth value", int: "
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a JSON value, for people."""
+    """Return the type of a JSON value, as a word for messages."""
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)

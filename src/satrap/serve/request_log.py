@@ -1,4 +1,4 @@
-"""Writes down what was answered, with the values that the answer was computed from, to learn from later."""
+"""Logs answers with the input values of their requests, for later training."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from satrap.serve.request import ScoreRequest
 from satrap.serve.scorer import Answer
 
 SECONDS = 1.0
-"""Between two files."""
+"""Time between two files."""
 
 MOST_ITEMS = 200_000
-"""Items that wait to be written; what comes beyond is not logged, so that memory stays bounded."""
+"""Maximum number of items waiting to be written; further items are not logged, which bounds memory."""
 
 ID, TIME, STEP = "satrap_id", "satrap_time", "satrap_step"
-"""Columns of the log beside the model's: REQUEST:ITEM, seconds since 1970, and the step of the answer."""
+"""Additional columns of the log: REQUEST:ITEM, seconds since 1970, and the training step of the answer."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class LogStatistics:
     """Counters of a `RequestLog`.
 
     Attributes:
-        written: items.
-        lost: items that were not written: too many waited, or a file could not be written.
+        written: number of items written.
+        lost: number of items not written, because too many were waiting or a file could not be written.
     """
 
     written: int = 0
@@ -54,16 +54,16 @@ class _Entry:
 
 
 class RequestLog:
-    """A folder of Arrow files with a row for each item that was scored; `FolderLog` reads it as a stream.
+    """A folder of Arrow files with one row for each scored item; `FolderLog` reads it as a stream.
 
-    A row has the columns of the model as the client gave them, the predictions, and `satrap_id`,
-    `satrap_time` and `satrap_step`. Each server writes to a subfolder of its own. A thread writes, so the
-    answer does not wait.
+    A row has the columns of the model as the client sent them, the predictions, and `satrap_id`,
+    `satrap_time` and `satrap_step`. Each server writes to a separate subfolder. A separate thread writes, so
+    answers do not wait.
 
     Args:
         url: folder or fsspec URL.
-        share: of the requests to log, 0 to 1, chosen at random.
-        notice: called with a line when a file cannot be written, and again only after one could.
+        share: share of the requests to log, 0 to 1, chosen at random.
+        notice: called with a line when a file cannot be written, and not again until a write succeeds.
 
     Attributes:
         statistics: counters, which any thread may read.
@@ -85,17 +85,17 @@ class RequestLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write what waits."""
+        """Write the waiting answers and stop."""
         self._ending.set()
         self._thread.join()
 
     def add(self, request: ScoreRequest, answer: Answer, name: str = "") -> str:
-        """Log an answer, and return the name of the request in the log; empty if it is not logged.
+        """Log an answer, and return the name of the request in the log; empty if the answer is not logged.
 
         Args:
-            request: that was answered.
-            answer: to it.
-            name: that the client gave it, default a random one.
+            request: the request.
+            answer: its answer.
+            name: the client's name for the request, default a random name.
         """
         if self._share < 1 and random.random() >= self._share:
             return ""
@@ -113,12 +113,12 @@ class RequestLog:
         self._write()
 
     def _write(self) -> None:
-        """Write what waits, one file for each set of types."""
+        """Write the waiting answers, one file for each combination of types."""
         entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
         for model in {id(entry.answer.model): entry.answer.model for entry in entries}.values():
-            own = [entry for entry in entries if entry.answer.model is model]
+            answered = [entry for entry in entries if entry.answer.model is model]
             groups: dict[pa.Schema, list[pa.Table]] = {}
-            for table in _tables(own, model.columns, model.outputs):
+            for table in _tables(answered, model.columns, model.outputs):
                 groups.setdefault(table.schema, []).append(table)
             for schema, tables in groups.items():
                 self._write_file(schema, tables)
@@ -128,7 +128,7 @@ class RequestLog:
         rows = sum(table.num_rows for table in tables)
         name = f"{time.time_ns() // 1_000_000:013d}-{self._files:06d}.arrow"
         self._files += 1
-        local = isinstance(self._system, LocalFileSystem)  # elsewhere a file is there once it is complete
+        local = isinstance(self._system, LocalFileSystem)  # other file systems show only complete files
         path = f"{self._folder}/{'.' * local}{name}"
         try:
             self._system.makedirs(self._folder, exist_ok=True)
@@ -140,7 +140,9 @@ class RequestLog:
         except OSError as error:
             self.statistics.lost += rows
             if not self._failing:
-                self._notice(f"warning: the request log has gaps, {self._url} cannot be written: {error}")
+                self._notice(
+                    f"warning: the request log has gaps, because {self._url} cannot be written: {error}"
+                )
             self._failing = True
         else:
             self.statistics.written += rows
@@ -152,7 +154,7 @@ def _writer(file: Any, schema: pa.Schema) -> Any:
 
 
 def _tables(entries: Sequence[_Entry], columns: Sequence[str], outputs: Sequence[str]) -> list[pa.Table]:
-    """Return the rows of requests to one model: together, or each by itself if their types differ."""
+    """Return the rows of one model's requests: in one table, or one table each if their types differ."""
     try:
         return [_table(entries, columns, outputs)]
     except (DataError, pa.ArrowException):
@@ -180,9 +182,9 @@ def _column(name: str, entries: Sequence[_Entry]) -> pa.Array:
         if name in request.context:
             values += [request.context[name]] * request.size
         else:
-            own = request.items[name]
-            if isinstance(own, pa.Array):
-                values += own.to_pylist()
+            column = request.items[name]
+            if isinstance(column, pa.Array):
+                values += column.to_pylist()
             else:
-                values += own if isinstance(own, list) else own.tolist()
+                values += column if isinstance(column, list) else column.tolist()
     return as_array(values)

@@ -1,9 +1,9 @@
-"""Takes the columns of a request out of its JSON text: numbers as arrays, without a Python object for each.
+"""Reads the columns of a request from its JSON text: numbers as arrays, without a Python object for each.
 
-A request is mostly lists of numbers. As Python objects they are made, looked at and converted one by one,
-which takes longer than the network for a few items. Here a kernel checks the text and writes the numbers of
-each column to one array. What is not a plain list of numbers is left to orjson, a column at a time, and a
-text of any other form as a whole: what this module returns is what orjson says of the same text.
+A request is mostly lists of numbers. Creating, checking and converting one Python object per number takes
+longer than the network for a few items. Here a kernel checks the text and writes the numbers of each column
+to one array. orjson parses every column that is not a plain list of numbers, and the whole text if it has
+another form. The results are equal to orjson's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import orjson
 from satrap.machine_code import compiled
 
 LEAST_BYTES = 2048
-"""Shorter texts are left to orjson: the kernel gains nothing."""
+"""Shorter texts are left to orjson; the kernel would not be faster."""
 _MOST_COLUMNS = 4096
 """Texts with more columns are left to orjson."""
 _OTHER, _WHOLE, _REAL = 0, 1, 2
 _MOST_DIGITS = 18
-"""So many decimal digits fit 64 bits."""
+"""Number of decimal digits that always fit in 64 bits."""
 _EXACT = 1 << 53
 _POWERS = 10.0 ** np.arange(23)
-"""Powers of ten that a float64 holds exactly: a whole number below 2**53 times or by one is rounded once, so
-correctly (W. D. Clinger, How to read floating point numbers accurately, 1990)."""
+"""Powers of ten that are exact as float64. The product or quotient of a whole number below 2**53 and such a
+power is rounded only once, so it is correct (W. D. Clinger, How to read floating point numbers accurately,
+1990)."""
 
 Text = npt.NDArray[np.uint8]
 _jit = compiled(nogil=True, error_model="numpy")
@@ -36,10 +37,10 @@ _inline = compiled(nogil=True, error_model="numpy", inline="always")
 def scanned(body: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return context and items of a request: column -> value, and column -> values.
 
-    Lists of whole numbers are int64[items], lists of numbers float64[items], others lists as of orjson. None:
-    the text has another form, or it is no JSON; orjson knows.
+    Lists of whole numbers are int64[items], lists of numbers float64[items], other lists as orjson returns
+    them. None: the text has another form or is not JSON; use orjson.
     """
-    text = np.frombuffer(body + b"\0", np.uint8)  # no loop goes beyond a zero
+    text = np.frombuffer(body + b"\0", np.uint8)  # the zero ends every loop
     values = np.empty(len(body) // 2 + 1, np.int64)
     places = np.empty((min(len(body) // 6 + 1, _MOST_COLUMNS), 5), np.int64)
     reals, context_at = values.view(np.float64), np.zeros(2, np.int64)
@@ -52,20 +53,20 @@ def scanned(body: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
         context = orjson.loads(view[start:end]) if end else {}
         for start, end, kind, first, last in places[:count].tolist():
             if kind == _WHOLE:
-                found: Any = values[first:last]
+                column: Any = values[first:last]
             elif kind == _REAL:
-                found = reals[first:last]
+                column = reals[first:last]
             else:
-                found = orjson.loads(view[first:last])
-            items[body[start:end].decode()] = found
-    except ValueError:  # of orjson, or the name of a column is no UTF-8
+                column = orjson.loads(view[first:last])
+            items[body[start:end].decode()] = column
+    except ValueError:  # from orjson, or the name of a column is not UTF-8
         return None
     return context, items
 
 
 @_inline
 def _space(text: Text, at: int) -> int:
-    """Return where no space is any more."""
+    """Return the place after white space."""
     while text[at] <= 32 and (text[at] == 32 or text[at] == 10 or text[at] == 13 or text[at] == 9):
         at += 1
     return at
@@ -73,7 +74,7 @@ def _space(text: Text, at: int) -> int:
 
 @_jit
 def _name(text: Text, at: int) -> int:
-    """Return the end of a name whose first letter is at a place; -1: it is not a plain one."""
+    """Return the end of a name that begins at a place; -1 if the name has escapes or control characters."""
     while text[at] != 34:
         if text[at] < 32 or text[at] == 92:  # a backslash
             return -1
@@ -83,7 +84,7 @@ def _name(text: Text, at: int) -> int:
 
 @_jit
 def _skip(text: Text, at: int) -> int:
-    """Return the end of a list or object that begins at a place, by its brackets; -1: it has none."""
+    """Return the end of a list or object that begins at a place, by its brackets; -1 if it has no end."""
     depth = 0
     while text[at] != 0:
         letter = text[at]
@@ -106,11 +107,11 @@ def _skip(text: Text, at: int) -> int:
 
 @_inline
 def _number(text: Text, at: int) -> tuple[int, bool, int, float]:
-    """Return the end of a number, or -1 if it is not a plain one; whether it is a float; its value."""
+    """Return the end of a number, or -1 if it is not plain; whether it is a float; its value."""
     negative = text[at] == 45
     at += 1 if negative else 0
     begin, whole, power, real = at, 0, 0, False
-    while 48 <= text[at] <= 57 and at - begin <= _MOST_DIGITS:  # one more fits, too, unless it begins with 9
+    while 48 <= text[at] <= 57 and at - begin <= _MOST_DIGITS:  # one more digit fits unless the first is 9
         whole = whole * 10 + int(text[at] - 48)
         at += 1
     digits = at - begin
@@ -137,7 +138,7 @@ def _number(text: Text, at: int) -> tuple[int, bool, int, float]:
 
 @_jit
 def _to_reals(values: Any, reals: Any, first: int, last: int) -> bool:
-    """Make floats of whole numbers in their place; return whether all of them can be."""
+    """Convert whole numbers to floats in place; return whether all of them are exact."""
     for i in range(first, last):
         if abs(values[i]) > _EXACT:
             return False
@@ -147,9 +148,9 @@ def _to_reals(values: Any, reals: Any, first: int, last: int) -> bool:
 
 @_jit
 def _numbers(text: Text, at: int, values: Any, reals: Any, first: int) -> tuple[int, int, int]:
-    """Write the numbers of a list whose "[" is before a place.
+    """Write the numbers of a list whose "[" is just before a place.
 
-    Returns the end of the list, or -1 if it holds something else; its kind; the end of the numbers.
+    Returns the end of the list, or -1 if it holds other values; its kind; the end of the written numbers.
     """
     kind, last = _WHOLE, first
     at = _space(text, at)
@@ -177,7 +178,7 @@ def _numbers(text: Text, at: int, values: Any, reals: Any, first: int) -> tuple[
 
 @_jit
 def _key(text: Text, at: int) -> tuple[int, int, int]:
-    """Return where the next name of an object begins and ends, and where its value begins, or -1."""
+    """Return the begin and end of the next name of an object, and the begin of its value, or -1."""
     at = _space(text, at)
     if text[at] != 34:
         return 0, 0, -1
@@ -190,7 +191,7 @@ def _key(text: Text, at: int) -> tuple[int, int, int]:
 
 @_jit
 def _items(text: Text, at: int, values: Any, reals: Any, places: Any) -> tuple[int, int]:
-    """Write the columns of an object whose "{" is before a place; return its end, or -1, and their number."""
+    """Write the columns of an object whose "{" is just before a place; return its end or -1, and a count."""
     count = last = 0
     while True:
         name, end, at = _key(text, at)
@@ -226,7 +227,7 @@ _ITEMS, _CONTEXT = np.frombuffer(b"items", np.uint8), np.frombuffer(b"context", 
 
 @_jit
 def _scan(text: Text, values: Any, reals: Any, places: Any, context: Any) -> int:
-    """Write where the columns are; return their number, or -1 if the text has another form."""
+    """Write the places of the columns; return their number, or -1 if the text has another form."""
     count, at = -1, _space(text, 0)
     if text[at] != 123:
         return -1

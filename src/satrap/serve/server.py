@@ -1,4 +1,4 @@
-"""The server's process: listens, answers until it is told to stop, and lets no request fail then."""
+"""The server process: it listens, answers until it is stopped, and shuts down without failing a request."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from satrap.rpc import is_loopback
 from satrap.serve.app import Application
 
 CONNECTIONS = 4096
-"""Most connections and waiting requests; uvicorn answers more with status 503."""
+"""Maximum number of connections and waiting requests; beyond it uvicorn answers with status 503."""
 IDLE_SECONDS = 75
-"""A connection without a request is closed after so long: later than balancers close theirs, usually 60."""
+"""Idle time before a connection is closed; longer than in load balancers, which usually use 60 s."""
 FINISH_SECONDS = 30
-"""What has begun may take so long once no more connections are accepted."""
+"""Time for requests in flight to finish once new connections are no longer accepted."""
 _TICK = 0.01
-"""Seconds between looks whether the server has started."""
+"""Seconds between checks whether the server has started."""
 
 
 def listening(host: str, port: int, *, secret: bytes | None) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one.
+    """Return a listening socket; port 0 takes a free port.
 
     Raises:
-        ConfigError: the address cannot be used, or others could reach it and there is no key.
+        ConfigError: the address cannot be used, or it is reachable from other machines without a key.
     """
     if secret is None and not is_loopback(host):
         raise ConfigError(
-            f"{host} can be reached from other machines, and there is no key",
-            why="whoever reaches the server could ask it",
+            f"{host} can be reached from other machines, and the server has no key",
+            why="without a key, every client on the network could use the server",
             fix="write a key with satrap key FILE and give it with --key FILE, or listen on 127.0.0.1",
         )
     try:
@@ -52,13 +52,13 @@ def listening(host: str, port: int, *, secret: bytes | None) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error}",
-            fix="choose another --listen, or port 0 for a free one",
+            fix="choose another --listen address, or port 0 for a free port",
         ) from error
     return listener
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to `Server`, which drains first."""
+    """A uvicorn server that leaves signals to `Server`, which drains first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -66,9 +66,9 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Corked:
-    """A transport that sends at once what is written in one turn of the event loop: head and body of answers.
+    """A transport that sends all data of one turn of the event loop together: head and body of an answer.
 
-    A process that is killed between the two would leave half an answer, for which no balancer can ask again.
+    A process killed between the two would leave half an answer, and load balancers cannot retry that request.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -76,7 +76,7 @@ class Corked:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Send data, after the others of this turn."""
+        """Send data, together with other data of this turn."""
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -87,7 +87,7 @@ class Corked:
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
-        """Close the connection once all is sent."""
+        """Close the connection once all data is sent."""
         self._flush()
         self._transport.close()
 
@@ -96,11 +96,11 @@ class Corked:
 
 
 def _protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol over `Corked` transports."""
+    """Return uvicorn's HTTP protocol with `Corked` transports."""
     kind = "httptools_impl:HttpToolsProtocol" if find_spec("httptools") else "h11_impl:H11Protocol"
-    made: Any = import_from_string(f"uvicorn.protocols.http.{kind}")
+    base: Any = import_from_string(f"uvicorn.protocols.http.{kind}")
 
-    class Protocol(made):  # type: ignore[misc]
+    class Protocol(base):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(Corked(transport))
 
@@ -108,21 +108,21 @@ def _protocol() -> type[asyncio.Protocol]:
 
 
 class Server:
-    """Answers requests until it is told to stop.
+    """Answers requests until it is stopped.
 
     ```python
     server = Server(application, listening("127.0.0.1", 8000, secret=None))
-    server.run()        # until SIGTERM, SIGINT or `stop` of another thread
+    server.run()        # until SIGTERM, SIGINT or `stop` from another thread
     ```
 
-    When it is told to stop, it says that it is not ready, continues to answer for a while so that a balancer
-    notices, accepts no more connections, finishes what has begun, and returns. Told a second time, it ends
-    the wait.
+    The shutdown is graceful: the server reports that it is not ready, continues to answer for
+    `drain_seconds` so that load balancers notice, stops accepting connections, finishes the requests in
+    flight, and returns. A second signal or `stop` ends the drain at once.
 
     Args:
-        application: answers.
-        listener: socket of `listening`; it is closed at the end.
-        drain_seconds: how long to continue, default 0.
+        application: answers the requests.
+        listener: socket from `listening`; closed at the end.
+        drain_seconds: how long to continue answering, default 0.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # nobody asks where a request is from
+            proxy_headers=False,  # satrap does not use the client's address
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=FINISH_SECONDS,
@@ -148,13 +148,13 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
-        """Answer until the end; call `started` once requests are answered."""
+        """Answer until the server is stopped; call `started` once it answers requests."""
         make_loop = self._settings.get_loop_factory()
         with self._listener, asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(self._serve(started))
 
     def stop(self) -> None:
-        """Begin to end; any thread may call it."""
+        """Begin the shutdown; any thread may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._drain)
 

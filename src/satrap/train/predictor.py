@@ -142,7 +142,7 @@ class Predictor:
             url: folder or fsspec URL of a saved model or a run, see `Trainer.load`.
             model: the network, or a function that makes it from the schema, see `Trainer.load`.
             device: device of the network, default "cpu".
-            store: its memory, eviction and tier, and those of its tables, limit the rows; default no limits.
+            store: its memory, eviction and tier, also per table, limit the rows; default no limits.
                 All other settings are as saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default the run's metrics.

@@ -354,6 +354,6 @@ def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) ->
             raise ConfigError(
                 f"the snapshot was taken with another {key.replace('_', ' ')}",
                 where=where,
-                why="the result would not be that of a single run",
+                why="the result would differ from a single run",
                 fix=f"use {str(saved.get(key))[:120]}, or start a new run",
             )

@@ -70,6 +70,6 @@ def test_keys_and_limits_are_the_servers(run: RunFolder, source: str, tmp_path: 
     create_key(tmp_path / "key")
     secret = (tmp_path / "key").read_bytes().strip()
     with served(model_of(run), secret=secret) as server:
-        with pytest.raises(ConfigError, match="a key is needed"):
+        with pytest.raises(ConfigError, match="the request has no key"):
             load(server, source)()
         assert load(server, source, key=tmp_path / "key")().right

@@ -115,7 +115,7 @@ class Pushes:
         return [np.array([number], np.int64).view(np.uint8)] * self._ranks
 
     def _gathered(self, rows: Array, ask: Ask, group: TableGroup, scale: float) -> Bytes:
-        """Return a rank's gradients times a scale; those of rows are divided by the number of ranks.
+        """Return a rank's gradients times a scale; row gradients are divided by the number of ranks.
 
         Gradients of vectors are divided by the owner, once it has summed them in this rank's order.
         """

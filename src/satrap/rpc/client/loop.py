@@ -166,7 +166,7 @@ class Loop(Network):
         return min(max(until - time.monotonic(), 0.0), longest) + 0.001
 
     def _connect(self, link: _Link) -> None:
-        """Take over a new connection, and send a PING to find out what was lost with the previous one."""
+        """Take over a new connection, and send a PING to find the messages lost with the previous one."""
         try:
             link.connection = link.dialer.made()
         except LostError as error:

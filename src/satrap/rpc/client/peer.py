@@ -67,7 +67,7 @@ class Peer:
 
     Every request is executed once and in order, even if the network loses, duplicates or delays messages:
     sequence numbers identify repetitions, and the response to a PING, the server's position in the sequence,
-    shows what was lost.
+    shows which messages were lost.
 
     Args:
         name: "shard 1 at host:port", for errors.

@@ -72,7 +72,7 @@ class Board:
 
 
 class Handler(Protocol):
-    """Does the work of a server. Subclasses override what they need.
+    """Does the work of a server. Subclasses override the methods they need.
 
     Any thread may call `expect`; the thread of the server's `Executor` calls the others.
 

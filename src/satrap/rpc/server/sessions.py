@@ -89,7 +89,7 @@ def share(limit: int, held: Sequence[int], own: int) -> bool:
 
 
 class Sessions:
-    """Checks each message, and decides what is executed, repeated or rejected. Does no input or output.
+    """Checks each message, and decides whether to execute, repeat or reject it. Does no input or output.
 
     One thread calls `receive`; all other methods may be called by any thread.
 
@@ -128,7 +128,7 @@ class Sessions:
 
         Args:
             identity: the connection it came from.
-            head: its first part, None if the length is not that of a header.
+            head: its first part, None if its length is wrong for a header.
             parts: its payload.
             now: seconds of the server's clock.
         """

@@ -1,4 +1,4 @@
-"""Requests and answers in JSON: one context and many items, by columns or by rows."""
+"""Requests and answers in JSON: one context and many items, as columns or as a list of objects."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def loads(body: bytes) -> Any:
             400,
             f"the body is not JSON: {error.msg}",
             where=f"line {error.lineno}, column {error.colno}",
-            fix="send JSON in UTF-8; integers have at most 64 bits, NaN is null",
+            fix="send JSON in UTF-8, with integers of at most 64 bits and null instead of NaN",
         ) from error
 
 
 def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
     """Return the rows of a request.
 
-    The body is an object: `items` has, for each column, a list of one value per item, or it is a list of
-    objects; `context` has the columns whose value all items share, and `step` the training step that must
-    give the scores.
+    The body is an object. `items` has a list of values for each column, one per item, or it is a list of
+    objects. `context` has the columns whose value all items share. `step` is the training step that must
+    compute the scores.
 
     Raises:
-        RequestError, DataError: see `to_request`, or the body is not such an object.
+        RequestError, DataError: see `to_request`; also if the body does not have this form.
     """
-    if len(body) >= LEAST_BYTES and (found := scanned(body)) is not None:
-        return to_request(model, *found, max_items=max_items)
+    if len(body) >= LEAST_BYTES and (columns := scanned(body)) is not None:
+        return to_request(model, *columns, max_items=max_items)
     request = loads(body)
     if not isinstance(request, dict) or "items" not in request:
         raise RequestError(
@@ -50,20 +50,20 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
         )
     for key in request:
         if key not in KEYS:
-            raise RequestError(422, f"key {key!r} is unknown", fix=f"the keys are {', '.join(KEYS)}")
+            raise RequestError(422, f"key {key!r} is unknown", fix=f"use only the keys {', '.join(KEYS)}")
     context = request.get("context")
     if not isinstance(context, dict | None):
         raise RequestError(
-            422, "the context is not an object", where="context", fix="give an object: column -> value"
+            422, "the context is not an object", where="context", fix="send an object: column -> value"
         )
-    asked = to_request(model, context or {}, request["items"], max_items=max_items)
-    return ScoreRequest(asked.size, asked.context, asked.items, request.get("step"))
+    rows = to_request(model, context or {}, request["items"], max_items=max_items)
+    return ScoreRequest(rows.size, rows.context, rows.items, request.get("step"))
 
 
 def write(answer: Answer) -> bytes:
     """Return the scores as JSON: the model's name and step, and one list of numbers for each prediction."""
     model = answer.model
-    columns = answer.scores.T.copy()  # orjson writes only arrays that are C-contiguous
+    columns = answer.scores.T.copy()  # orjson writes C-contiguous arrays only
     scores = dict(zip(model.outputs, columns, strict=True))
     return orjson.dumps(
         {"model": model.name, "step": answer.step, "predictions": scores}, option=orjson.OPT_SERIALIZE_NUMPY

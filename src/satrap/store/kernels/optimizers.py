@@ -105,7 +105,9 @@ class FTRL(NamedTuple):
     l2: np.float32
 
 
-_COMPILED = "only kernels call this: the type of the rule chooses what is compiled, see the end of the module"
+_COMPILED = (
+    "only kernels call this: the type of the rule selects the compiled code, see the end of the module"
+)
 
 
 def begin(
