@@ -44,7 +44,7 @@ def test_list_pin_rollback_release(server: Server) -> None:
     answer = satrap("versions", "rollback", *asked, "--to", first)
     assert answer.out == f"step {first} is served, and pinned until satrap versions release {url}\n"
     assert satrap("versions", "list", *asked).out == f"{first} <- served, pinned\n{second}\n"
-    assert satrap("versions", "pin", *asked).out.startswith(f"step {first} is kept")
+    assert satrap("versions", "pin", *asked).out.startswith(f"step {first} is pinned")
     assert satrap("versions", "release", *asked).out.startswith(f"step {first} is served until")
     eventually(lambda: '"pinned": false' in satrap("versions", "list", *asked, "--json").out)
     eventually(lambda: satrap("versions", "list", *asked).out == listed)

@@ -93,5 +93,5 @@ def test_a_network_without_room_is_trained_and_saved_and_goes_on(tmp_path: Path,
 def test_a_folder_that_is_not_there_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     path = make_recipe(tmp_path, rows=frame(301))
     recipe = load(path, [f"dense.offload={{optimizer: disk, folder: {tmp_path / 'none'}}}"])
-    with pytest.raises(ConfigError, match="cannot be on this disk: No such file"):
+    with pytest.raises(ConfigError, match="cannot offload to this disk: No such file"):
         launch.train(recipe, str(tmp_path / "run"))

@@ -98,7 +98,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
     try:
-        with pytest.raises(ConfigError, match="cannot be on this disk: File too large"):
+        with pytest.raises(ConfigError, match="cannot offload to this disk: File too large"):
             optimizer.step()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -163,7 +163,7 @@ def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_recipe(tmp_path, rows=frame(5))
     found = list(requirements.data(load(recipe)))
     assert levels(found) == {"train rows": "ok", "validation rows": "error", "test rows": "error"}
-    none = f"no rows are left after the row split: {tmp_path / 'rows.csv'}"
+    none = f"no rows remain after the row split: {tmp_path / 'rows.csv'}"
     assert [one.found for one in found] == ["the first rows can be read", none, none]
 
     def unreadable(*_: object) -> None:

@@ -12,6 +12,7 @@ from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.beginning import opened, prepared
 from tests.launch.runs import frame, make_recipe
+from tests.support.snapshots import written_at_once
 
 SNAPSHOTS = ["checkpoint.every_steps=4"]
 
@@ -27,7 +28,8 @@ def test_a_new_run_says_what_it_begins_with(tmp_path: Path) -> None:
 
 def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
     recipe, said = load(make_recipe(tmp_path, rows=frame(500)), SNAPSHOTS), list[str]()
-    launch.train(recipe, str(tmp_path / "run"))
+    with written_at_once():
+        launch.train(recipe, str(tmp_path / "run"))
     longer = recipe.changed({("training", "epochs"): 3})
     folder, longer = opened(longer, str(tmp_path / "run"), resume=True, name="", notice=print)
     prepared(longer, folder, resume=True, notice=said.append)

@@ -167,7 +167,7 @@ def test_a_run_goes_on_over_another_mesh_and_in_one_process(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("layout", "match"),
     [
-        ("{deep.7: column}", "names 'deep.7', which is no linear layer"),
+        ("{deep.7: column}", "names 'deep.7', which is not a linear layer"),
         ("{deep.0: column, head: column}", "divide the 1 outputs of head"),
         ("{deep.0: diagonal}", "dense.layout"),
     ],

@@ -417,7 +417,7 @@ def test_a_failed_save_is_said_and_the_next_one_tried(tmp_path: Path) -> None:
     assert Series(str(tmp_path)).steps() == [10, 40]
     assert len(said) == 2
     assert "No space left on device" in said[0]
-    assert "older checkpoints are untouched" in said[0]
+    assert "older checkpoints are unchanged" in said[0]
 
 
 def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class DenseFiles:
                 raise CheckpointError(
                     f"worker {rank} could not write its part of the network: {reply}",
                     where=storage.path(folder),
-                    why="older checkpoints are untouched",
+                    why="older checkpoints are unchanged",
                 )
             files |= {name: FileEntry(**entry) for name, entry in reply.items()}
         return files
