@@ -141,7 +141,7 @@ class Side:
             mode=mode,
             staleness=options.staleness,
             store=store,
-            place=satrap.train.Place(connect, threads=1),
+            place=satrap.train.WorkerContext(connect, threads=1),
         )
         stack.callback(self._trainer.close)
         self._train(-(-options.warm_samples // batch_size), 0, [])  # until the memory is full

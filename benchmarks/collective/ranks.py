@@ -83,7 +83,7 @@ def satrap_side(options: argparse.Namespace) -> Side:
         mode="hybrid" if hybrid else "sync",
         staleness=4 if hybrid else 0,
         lookahead=2 if "lookahead" in options.side else 0,
-        place=satrap.train.Place(connect, workers, threads=1),
+        place=satrap.train.WorkerContext(connect, workers, threads=1),
     )
 
     def fit(samples: Samples) -> None:

@@ -72,7 +72,7 @@ def one(mode: str, batch_size: int, options: argparse.Namespace) -> dict[str, fl
             mode="sync" if mode == "lookahead" else mode,
             staleness=options.staleness,
             lookahead=options.staleness if mode == "lookahead" else 0,
-            place=satrap.train.Place(connect, threads=1),
+            place=satrap.train.WorkerContext(connect, threads=1),
         )
         data = satrap.data.read(str(options.data), described, batch_size=batch_size)
         try:

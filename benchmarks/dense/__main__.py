@@ -22,7 +22,7 @@ from benchmarks.dense.rank import Tower, adam, loss_of
 from benchmarks.record import write
 from benchmarks.turns import line, turn
 from satrap.dense import Mesh
-from satrap.plan.dense import Inputs, Network, Speed
+from satrap.plan.dense import Inputs, NetworkSpec, Speed
 from satrap.plan.dense.meshes import needs
 from satrap.plan.measure import network as measured_network
 
@@ -102,7 +102,7 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
 def predicted_steps(options: argparse.Namespace, plain_ms: float) -> tuple[dict[str, float], Speed]:
     """Return the prediction of `satrap plan` for each mesh, from the plain step, and the measured speeds."""
     inputs = Inputs(options.size, (), {}, {}, {}, (), options.width, 1, weights=False)
-    network = Network(partial(Tower, options.width, options.layers), inputs, adam, loss_of)
+    network = NetworkSpec(partial(Tower, options.width, options.layers), inputs, adam, loss_of)
     [alone] = needs(network, Mesh())
     speed = Speed(alone.flop / plain_ms * 1000, measured_network(2)[0])
     figures = {}

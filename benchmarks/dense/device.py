@@ -15,9 +15,9 @@ from torch.torch_version import TorchVersion
 
 from benchmarks.dense.rank import Tower, adam, batch_of, loss_of
 from satrap.batch import EmbeddedBatch
-from satrap.dense import DataParallel, Mesh, Workers, compiled
+from satrap.dense import DataParallelBackend, Mesh, Workers, compiled
 from satrap.dense import stages as cutting
-from satrap.dense.passes import Boundary, Passes, Stage
+from satrap.dense.passes import Boundary, PipelineRunner, Stage
 from satrap.dense.precision import PRECISIONS, computed
 from satrap.dense.recompute import checkpoint_activations
 from satrap.train.microbatches import MicroBatches
@@ -73,7 +73,7 @@ def backend(
         checkpoint_activations(model)
     if compiles:
         _compile(model, device)
-    dense = DataParallel(model, adam, None, Workers(), precision)
+    dense = DataParallelBackend(model, adam, None, Workers(), precision)
     dense.begin()
     batches = MicroBatches(batch, parts).batches if parts > 1 else [batch]
 
@@ -119,7 +119,7 @@ def looped(sizes: tuple[int, int, int], stages: int) -> Step:
     finally:
         cutting.PYTORCH = accepted
     boundaries = [[Boundary.of(tensor, batch.size) for tensor in one] for one in cut.handed]
-    passes = Passes(
+    passes = PipelineRunner(
         {n: Stage(stage, first=n == 0, last=n == stages - 1) for n, stage in enumerate(cut.stages)},
         boundaries,
         mesh,

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, Mesh, Workers
-from satrap.dense.divided import Divided
-from satrap.dense.pipelined import Pipelined
+from satrap.dense import ConnectedWorkers, DataParallelBackend, DenseBackend, Mesh, Workers
+from satrap.dense.divided import ShardedBackend
+from satrap.dense.pipelined import PipelinedBackend
 from satrap.dense.recompute import checkpoint_activations
 from satrap.memory import keep_freed_memory
 from satrap.train.microbatches import MicroBatches
@@ -70,7 +70,13 @@ class Party:
         self.optimizer = adam(list(self.model.parameters())) if how.get("plain") else None
         if self.optimizer is None:
             mesh = workers.mesh
-            kind = DataParallel if mesh.whole else Divided if mesh.pipeline == 1 else Pipelined
+            kind = (
+                DataParallelBackend
+                if mesh.whole
+                else ShardedBackend
+                if mesh.pipeline == 1
+                else PipelinedBackend
+            )
             self.dense: DenseBackend = kind(self.model, adam, None, workers)
             if self.dense.pipeline is not None:
                 self.dense.pipeline.try_out(batch_of(2, width))

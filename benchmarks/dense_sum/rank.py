@@ -33,7 +33,7 @@ def main() -> None:
     """Rank 0 prints the milliseconds of each mean."""
     dense, repeats = sys.argv[1], int(sys.argv[2])
     keep_freed_memory()
-    place = satrap.train.Place.from_environment(wire=Wire(dense=dense), threads=1)  # type: ignore[arg-type]
+    place = satrap.train.WorkerContext.from_environment(wire=Wire(dense=dense), threads=1)  # type: ignore[arg-type]
     workers, weights, milliseconds = place.workers, parameters(), []
     way, gradients = compressed(weights, workers.data), [p.grad for p in weights]
     for _ in range(3 + repeats):

@@ -23,7 +23,7 @@ from benchmarks.exchange.rawsocket import RawSocket
 from benchmarks.exchange.workload import BATCH, requests, tables
 from benchmarks.processes import processor_seconds
 from benchmarks.record import write
-from satrap.exchange import Exchange, LocalExchange, Lookup, Request
+from satrap.exchange import Exchange, LocalExchange, Lookup, LookupRequest
 from satrap.exchange.servers import ServersExchange, Wire
 from satrap.store import Shard
 
@@ -37,7 +37,7 @@ def start(shards: int) -> tuple[list[subprocess.Popen[str]], list[str]]:
     return processes, [p.stdout.readline().split()[4] for p in processes if p.stdout]
 
 
-def one_by_one(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) -> dict[str, float]:
+def one_by_one(exchange: Exchange, work: Sequence[LookupRequest], gradients: np.ndarray) -> dict[str, float]:
     """Lookup, wait, update, wait: the round trips, in ms."""
     looked, updated = [], []
     for request in work:
@@ -64,7 +64,7 @@ def finish(exchange: Exchange, lookup: Lookup[Any], gradients: np.ndarray) -> No
     exchange.update(lookup, [gradients[: len(rows)]], lr_scale=1.0)
 
 
-def ahead(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) -> float:
+def ahead(exchange: Exchange, work: Sequence[LookupRequest], gradients: np.ndarray) -> float:
     """Seconds per batch with lookups issued ahead, as `hybrid` does."""
     open_: deque[Any] = deque()
     t0 = time.perf_counter()
@@ -79,7 +79,7 @@ def ahead(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) ->
 
 
 def measure(
-    exchange: Exchange, work: Sequence[Request], gradients: np.ndarray, pids: Sequence[int]
+    exchange: Exchange, work: Sequence[LookupRequest], gradients: np.ndarray, pids: Sequence[int]
 ) -> dict[str, Any]:
     """Run one variant: an epoch that creates the rows and compiles, then the measured ones."""
     ahead(exchange, work, gradients)
@@ -101,7 +101,7 @@ def measure(
     return result
 
 
-def run_raw(work: Sequence[Request], dim: int) -> dict[str, float]:
+def run_raw(work: Sequence[LookupRequest], dim: int) -> dict[str, float]:
     raw = RawSocket()
     looked, updated = [], []
     for request in [*work[:10], *work]:
@@ -122,7 +122,9 @@ def run_raw(work: Sequence[Request], dim: int) -> dict[str, float]:
     }
 
 
-def run_servers(work: Sequence[Request], dim: int, gradients: np.ndarray, wire: Wire, shards: int) -> Any:
+def run_servers(
+    work: Sequence[LookupRequest], dim: int, gradients: np.ndarray, wire: Wire, shards: int
+) -> Any:
     processes, addresses = start(shards)
     exchange = ServersExchange(addresses, tables(dim), wire=wire)
     try:
@@ -134,7 +136,7 @@ def run_servers(work: Sequence[Request], dim: int, gradients: np.ndarray, wire: 
             process.wait(10)
 
 
-def run_dim(dim: int, work: Sequence[Request], shards: int) -> dict[str, Any]:
+def run_dim(dim: int, work: Sequence[LookupRequest], shards: int) -> dict[str, Any]:
     most = max(len(r.ids) for r in work)
     gradients = np.random.default_rng(0).standard_normal((most, dim)).astype(np.float32) * np.float32(1e-3)
     local = LocalExchange(Shard(tables(dim), seed=1))

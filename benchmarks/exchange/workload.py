@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.optim import Adagrad
 from satrap.schema import Table
 from satrap.store import distinct
@@ -26,7 +26,7 @@ def _zipf(rng: np.random.RandomState, size: int, n: int, s: float = 1.05) -> np.
     return np.minimum(np.floor(x).astype(np.int64) - 1, size - 1)
 
 
-def requests(batches: int, *, seed: int = 1) -> list[Request]:
+def requests(batches: int, *, seed: int = 1) -> list[LookupRequest]:
     """One request per batch: the unique ids of 26 features, about 27,500, spread over all 64 bits."""
     rng = np.random.RandomState(seed)
     ids = [_zipf(rng, size, batches * BATCH).astype(np.uint64) for size in CARDINALITIES]
@@ -36,5 +36,5 @@ def requests(batches: int, *, seed: int = 1) -> list[Request]:
     for b in range(batches):
         flat = np.concatenate([i[b * BATCH : (b + 1) * BATCH] for i in spread])
         unique, bounds, _ = distinct(flat, splits)
-        made.append(Request(0, unique, bounds))
+        made.append(LookupRequest(0, unique, bounds))
     return made

@@ -15,10 +15,10 @@ import satrap
 from benchmarks.delay.network import Network
 from benchmarks.record import write
 from satrap.dense import Workers
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ServersExchange, Wire
 from satrap.train import moves
-from satrap.train.desk import Desk, Moved, Order
+from satrap.train.desk import RequestSource, ReshardRequest, ReshardResult
 from satrap.train.moves import Mover
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
@@ -28,19 +28,19 @@ MOST_SECONDS = 300.0
 """Seconds after which a move counts as hung."""
 
 
-class Wish(Desk):
+class Wish(RequestSource):
     """One request, and its answer."""
 
     def __init__(self) -> None:
-        self.wanted: Order | None = None
-        self.answered: Moved | None = None
+        self.wanted: ReshardRequest | None = None
+        self.answered: ReshardResult | None = None
 
-    def order(self) -> Order | None:
-        """See `Desk.order`."""
+    def order(self) -> ReshardRequest | None:
+        """See `RequestSource.order`."""
         return self.wanted
 
-    def answer(self, moved: Moved) -> None:
-        """See `Desk.answer`."""
+    def answer(self, moved: ReshardResult) -> None:
+        """See `RequestSource.answer`."""
         self.answered, self.wanted = moved, None
         if moved.error is not None:
             raise moved.error
@@ -77,7 +77,7 @@ class Training:
             self.step()
         return float((self.run.steps - first) / (time.perf_counter() - start))
 
-    def move(self, order: Order) -> dict[str, float]:
+    def move(self, order: ReshardRequest) -> dict[str, float]:
         """Train until a request is done; return its result, and the figures of training during it."""
         before = self.rate(3.0)
         self.wish.wanted, self.wish.answered = order, None
@@ -106,7 +106,7 @@ class Training:
 
 def look_up_and_update(exchange: ServersExchange, ids: np.ndarray) -> None:
     """Look rows up and update them, as a training step does; return once both are done."""
-    lookup = exchange.lookup([Request(0, ids, np.array([0, len(ids)], np.int64))], create=True)
+    lookup = exchange.lookup([LookupRequest(0, ids, np.array([0, len(ids)], np.int64))], create=True)
     rows = lookup.result()[0]
     exchange.update(lookup, [np.full_like(rows, 1e-3)], lr_scale=1.0)
     exchange.flush()
@@ -123,8 +123,8 @@ def measure(rows: int, dim: int, batch: int) -> dict[str, Any]:
         for start in range(0, len(ids), BLOCK):
             look_up_and_update(exchange, np.sort(ids[start : start + BLOCK]))
         training = Training(exchange, ids, batch)
-        join = training.move(Order("join", join={2: network.addresses[2]}))
-        drain = training.move(Order("drain", leave=(1,)))
+        join = training.move(ReshardRequest("join", join={2: network.addresses[2]}))
+        drain = training.move(ReshardRequest("drain", leave=(1,)))
         row_count = exchange.telemetry.statistics().rows
         exchange.close()
     assert row_count == len(ids), (row_count, len(ids))

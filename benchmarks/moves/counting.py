@@ -21,7 +21,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute
-from satrap.rpc.wire.frames import FAILURE, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Header, MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.store import StoreConfig
 
@@ -37,9 +37,9 @@ class Shard:
         about = {"forward": "float16", "rank": 0, "world": 1, "mode": "hybrid", "ordered": False}
         self.service, self.session, self.number = Service(), Session(1, None), 0
         self.dim = dim
-        self.do(Kind.HELLO, [pack_text(config.to_dict() | about | {"run": secrets.token_hex(4)})])
+        self.do(MessageKind.HELLO, [pack_text(config.to_dict() | about | {"run": secrets.token_hex(4)})])
 
-    def do(self, kind: Kind, parts: Sequence[object]) -> float:
+    def do(self, kind: MessageKind, parts: Sequence[object]) -> float:
         """Execute a request; return the seconds it took."""
         header = Header(kind, 1, 1, self.number)
         self.number += 1
@@ -53,8 +53,10 @@ class Shard:
         """Return the seconds of a step of unique ids, uint64[n]."""
         splits = np.array([0, len(ids)], np.int64)
         code, zeros = CODES["bfloat16"], np.zeros(len(ids) * self.dim * 2, np.uint8)
-        lookup = self.do(Kind.LOOKUP, pack([Section(0, splits, ids)]))
-        return lookup + self.do(Kind.UPDATE, pack([Section(0, splits, ids, code, self.dim, 1.0, zeros)]))
+        lookup = self.do(MessageKind.LOOKUP, pack([Section(0, splits, ids)]))
+        return lookup + self.do(
+            MessageKind.UPDATE, pack([Section(0, splits, ids, code, self.dim, 1.0, zeros)])
+        )
 
 
 def main() -> None:

@@ -38,14 +38,14 @@ PLACES = (
     ("dedup", "satrap.embedding.plan:EmbeddingPlan", "ticket"),
     ("split and send lookup", f"{SERVERS}.client:ServersExchange", "_send_lookup"),
     ("split, to 16 bits and send push", f"{SERVERS}.client:ServersExchange", "_send_update"),
-    ("receive", "satrap.rpc.client.loop:Loop", "_receive"),
+    ("receive", "satrap.rpc.client.loop:ClientLoop", "_receive"),
     ("rows to 32 bits (in receive)", f"{SERVERS}.answers:Answers", "answer"),
-    ("wait for rows", "satrap.train.run:Run", "wait"),
+    ("wait for rows", "satrap.train.run:FitStats", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
-    ("backward and dense step", "satrap.dense.data_parallel:DataParallel", "step"),
+    ("backward and dense step", "satrap.dense.data_parallel:DataParallelBackend", "step"),
     ("hand over push", f"{SERVERS}.client:ServersExchange", "update"),
     ("whole step", "satrap.train.loop:Loop", "_step"),
-    ("progress", "satrap.train.run:Run", "after_step"),
+    ("progress", "satrap.train.run:FitStats", "after_step"),
 )
 
 
@@ -119,7 +119,7 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
         training=satrap.train.TrainingOptions(
             precision=options.precision, staleness_warmup=options.staleness_warmup
         ),
-        place=satrap.train.Place(connect, threads=options.threads),
+        place=satrap.train.WorkerContext(connect, threads=options.threads),
     )
     data = satrap.data.read(str(options.data), described, batch_size=workload.BATCH)
     try:

@@ -33,7 +33,7 @@ def main() -> None:
     options = json.loads(os.environ["RANK_OPTIONS"])
     recipe = load(options["recipe"], [f"data.train={options['data']}"])
     schema = recipe.schema()
-    place = satrap.train.Place.from_environment(
+    place = satrap.train.WorkerContext.from_environment(
         wire=Wire(*options["wire"]),
         placement=Placement(**options["placement"]),
         pools=not options["lookahead"],

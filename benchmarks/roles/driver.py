@@ -13,7 +13,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.events import Event, MetricsServed
 from satrap.launch import cluster
-from satrap.launch.events import Stepped
+from satrap.launch.events import StepTaken
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.ray_launcher import RayLauncher
 
@@ -36,7 +36,7 @@ class Noted:
         """See `Launcher.events`."""
         heard = self._launcher.events(seconds)
         for name, event in heard:
-            if isinstance(event, Stepped) and event.progress.step == 0:
+            if isinstance(event, StepTaken) and event.progress.step == 0:
                 continue
             address = event.address if isinstance(event, MetricsServed) else ""
             note(self._file, type(event).__name__, name, address)

@@ -38,7 +38,7 @@ from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 from satrap.train import Predictor
 
 IDS, NUMBERS, DIM = 26, 13, 16
@@ -127,7 +127,9 @@ class Work:
         answers, start = [], 0
         for request in parsed:
             answers.append(
-                protocol.write(Answer(self.model, self.model.step, scores[start : start + request.size]))
+                protocol.write(
+                    ScoredRequest(self.model, self.model.step, scores[start : start + request.size])
+                )
             )
             start += request.size
         return answers

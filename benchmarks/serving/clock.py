@@ -52,9 +52,9 @@ from satrap.serve.loadtest.generator import arrivals
 from satrap.serve.model import ServedModel
 from satrap.serve.overlay import Overlay
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import JOINED_ROWS, Answer
+from satrap.serve.scorer import JOINED_ROWS, ScoredRequest
 from satrap.serve.update import Update
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from satrap.train import Predictor
 
 EVERY = 5.0
@@ -101,7 +101,7 @@ class Loaded:
         random = np.random.default_rng(1)
         for table in range(IDS):
             values = random.normal(scale=0.1, size=(each, DIM)).astype(np.float32)
-            chunk = Chunk(
+            chunk = RowChunk(
                 f"c{table}", np.arange(each, dtype=np.uint64), values, np.empty((each, 0), np.float32)
             )
             predictor.exchange.durability.load(chunk.table, chunk)
@@ -118,7 +118,7 @@ class Loaded:
             ids = random.permutation(self.each)[: changed // IDS].astype(np.uint64)
             values = random.normal(scale=0.1, size=(len(ids), DIM)).astype(np.float32)
             start = thread_time()
-            overlay.load(Chunk(f"c{table}", ids, values, np.empty((len(ids), 0), np.float32)))
+            overlay.load(RowChunk(f"c{table}", ids, values, np.empty((len(ids), 0), np.float32)))
             took += thread_time() - start
         start = thread_time()
         overlay.seal()
@@ -196,7 +196,7 @@ class Queue:
         requests = [protocol.read(body, model, max_items=MAX_ITEMS) for _, body in jobs]
         scores = model.score(model.encode(requests))
         for i in range(len(jobs)):
-            protocol.write(Answer(model, model.step, scores[i * ITEMS : (i + 1) * ITEMS]))
+            protocol.write(ScoredRequest(model, model.step, scores[i * ITEMS : (i + 1) * ITEMS]))
         self._spend((thread_time() - start) / slowdown + self._http * len(jobs))
         self.latencies += [self.now - at for at, _ in jobs]
 

@@ -30,12 +30,12 @@ import torch
 from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from benchmarks.serving.__main__ import MAX_ITEMS, Work, processor_ms, trained
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.serve.app import Application
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import Answer, Scorer
-from satrap.serve.server import Server, listening
+from satrap.serve.scorer import ScoredRequest, Scorer
+from satrap.serve.server import ScoringServer, listening
 from satrap.train import Predictor
 
 KINDS = ("socket", "function", "server", "nothing", "starlette")
@@ -47,7 +47,7 @@ SAME = b"x" * 600
 
 def scored(model: ServedModel, body: bytes) -> bytes:
     asked = protocol.read(body, model, max_items=MAX_ITEMS)
-    return protocol.write(Answer(model, model.step, model.score(model.encode([asked]))))
+    return protocol.write(ScoredRequest(model, model.step, model.score(model.encode([asked]))))
 
 
 async def whole(receive: Any) -> bytes:
@@ -117,11 +117,11 @@ def serve(url: str, kind: str) -> None:
         over_a_socket(model, listener)
         return
     with Scorer(model) as scorer:
-        application: Any = Application(scorer, Serving())
+        application: Any = Application(scorer, ServingKeys())
         if kind != "server":
             made = {"function": plain(partial(scored, model)), "nothing": plain(lambda _: SAME)}
             application.asgi = made.get(kind) or starlette()
-        Server(application, listener).run(lambda: print(port, flush=True))
+        ScoringServer(application, listener).run(lambda: print(port, flush=True))
 
 
 class Process:

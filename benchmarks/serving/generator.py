@@ -21,7 +21,7 @@ import uvloop
 
 from benchmarks.record import write
 from benchmarks.serving.__main__ import request
-from satrap.serve.loadtest.connection import Target
+from satrap.serve.loadtest.connection import TargetServer
 from satrap.serve.loadtest.generator import Generator, arrivals
 from satrap.serve.loadtest.offline import scores_in
 
@@ -63,7 +63,7 @@ def main() -> None:
     mine, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serving, args=(theirs,), daemon=True)
     process.start()
-    target = Target("127.0.0.1", mine.recv())
+    target = TargetServer("127.0.0.1", mine.recv())
     requests = [target.post("/v1/score", request(100, seed)) for seed in range(64)]
     results = {}
     for rate in arguments.rates:

@@ -4,11 +4,11 @@ import sys
 
 import torch
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.serve.app import Application
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
-from satrap.serve.server import Server, listening
+from satrap.serve.server import ScoringServer, listening
 from satrap.train import Predictor
 
 if __name__ == "__main__":
@@ -21,4 +21,6 @@ if __name__ == "__main__":
     )
     with Scorer(model) as scorer:
         host, port = listener.getsockname()
-        Server(Application(scorer, Serving()), listener).run(lambda: print(f"{host}:{port}", flush=True))
+        ScoringServer(Application(scorer, ServingKeys()), listener).run(
+            lambda: print(f"{host}:{port}", flush=True)
+        )

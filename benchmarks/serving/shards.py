@@ -34,7 +34,7 @@ from satrap.serve.kept_rows import KeptRows, RowVersions, Version
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
 from satrap.serve.rows_service import RowsService
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 from satrap.serve.sharded import ShardedModel, ShardedRows
 from satrap.serve.shards import ShardLinks
 from satrap.store import StoreConfig
@@ -81,7 +81,7 @@ class Served:
         wall, processor = time.perf_counter(), time.process_time()
         request = protocol.read(body, self.model, max_items=MAX_ITEMS)
         scores = self.model.score(self.model.encode([request]))
-        protocol.write(Answer(self.model, self.model.step, scores))
+        protocol.write(ScoredRequest(self.model, self.model.step, scores))
         self.processor.append(1000 * (time.process_time() - processor))
         self.wall.append(1000 * (time.perf_counter() - wall))
         return scores

@@ -37,8 +37,8 @@ import satrap
 from benchmarks.processes import processor_seconds, resident
 from benchmarks.record import write
 from satrap.checkpoint.feed import Feed
-from satrap.serve.loadtest.connection import Connection, Target
-from satrap.store import Chunk
+from satrap.serve.loadtest.connection import HttpConnection, TargetServer
+from satrap.store import RowChunk
 from satrap.train import Checkpointing, Publishing, Trainer
 
 TABLES, ROWS, CHANGED = 4, 20_000, 500
@@ -78,7 +78,7 @@ def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
             for n in range(TABLES):
                 ids = random_.choice(ROWS, CHANGED // TABLES, replace=False).astype(np.uint64)
                 values = random_.normal(size=(len(ids), 16)).astype(np.float32)
-                trainer.exchange.durability.load(f"c{n}", Chunk(f"c{n}", ids, values, values[:, :0]))
+                trainer.exchange.durability.load(f"c{n}", RowChunk(f"c{n}", ids, values, values[:, :0]))
             self.next += seconds / updates
             time.sleep(max(0.0, self.next - time.monotonic()))
 
@@ -136,7 +136,7 @@ def hostile(chosen: random.Random, good: list[bytes]) -> bytes:
 
 
 @contextmanager
-def server(url: str, log: Path) -> Iterator[tuple[int, Target]]:
+def server(url: str, log: Path) -> Iterator[tuple[int, TargetServer]]:
     """Serve a feed in a process of its own."""
     words = [Path(sys.executable).with_name("satrap"), "serve", url, "--follow", "--listen", "127.0.0.1:0"]
     with log.open("w") as errors:
@@ -150,7 +150,7 @@ def server(url: str, log: Path) -> Iterator[tuple[int, Target]]:
                 address = text.strip().removesuffix("/v1/score")
             if name == "try it":
                 break
-        yield process.pid, Target.of(address)
+        yield process.pid, TargetServer.of(address)
     finally:
         process.kill()
         process.wait()
@@ -177,7 +177,7 @@ class Slice:
         }
 
 
-async def many(target: Target, process: int, count: int) -> dict[str, Any]:
+async def many(target: TargetServer, process: int, count: int) -> dict[str, Any]:
     """Send requests on all connections until so many were answered."""
     asked = [target.post("/v1/score", body) for body in bodies(1000)]
     steps, failed, slices = set[int](), Counter[str](), []
@@ -206,13 +206,13 @@ async def many(target: Target, process: int, count: int) -> dict[str, Any]:
     return {"slices": slices, "failed": failed, "steps_fell": fell, "versions": len(steps)}
 
 
-async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str, Any]:
+async def honest(target: TargetServer, rate: float, until: asyncio.Event) -> dict[str, Any]:
     """Send requests at a rate until something has happened; return their latencies, milliseconds."""
     asked = [target.post("/v1/score", body) for body in bodies(100)]
     connections = [await target.connect() for _ in range(CONNECTIONS)]
     latencies: list[float] = []
     chosen, due = random.Random(1), time.perf_counter()
-    free: asyncio.Queue[Connection] = asyncio.Queue()
+    free: asyncio.Queue[HttpConnection] = asyncio.Queue()
     for connection in connections:
         free.put_nowait(connection)
 
@@ -239,7 +239,7 @@ async def honest(target: Target, rate: float, until: asyncio.Event) -> dict[str,
     }
 
 
-async def mistaken(target: Target, until: asyncio.Event) -> dict[str, float]:
+async def mistaken(target: TargetServer, until: asyncio.Event) -> dict[str, float]:
     """Send a wrong body each second; return how long the refusals took, milliseconds."""
     wrong, latencies = target.post("/v1/score", b'{"items":{"c1":[1]}}'), list[float]()
     connection = await target.connect()
@@ -252,7 +252,7 @@ async def mistaken(target: Target, until: asyncio.Event) -> dict[str, float]:
     return {"median_ms": float(np.median(latencies)), "longest_ms": max(latencies)}
 
 
-def attacking(target: Target, count: int, connections: int, told: Any) -> None:
+def attacking(target: TargetServer, count: int, connections: int, told: Any) -> None:
     """Send hostile bodies one after another on some connections; tell how they were answered.
 
     Every tenth is new, the others were sent before: to make one takes longer than to refuse it.
@@ -283,7 +283,7 @@ def attacking(target: Target, count: int, connections: int, told: Any) -> None:
 
 
 async def under_attack(
-    target: Target, process: int, rate: float, count: int, connections: int, alone_seconds: float
+    target: TargetServer, process: int, rate: float, count: int, connections: int, alone_seconds: float
 ) -> dict[str, Any]:
     """Measure honest clients alone, then beside hostile ones."""
     found: dict[str, Any] = {}

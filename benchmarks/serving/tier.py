@@ -38,7 +38,7 @@ from benchmarks.serving.__main__ import (
 from satrap.exchange import LocalExchange
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 from satrap.store import Eviction, StoreConfig, Tier
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare
@@ -112,7 +112,7 @@ class Served:
         wall, processor = time.perf_counter(), time.process_time()
         request = protocol.read(body, self.model, max_items=MAX_ITEMS)
         scores = self.model.score(self.model.encode([request]))
-        written = protocol.write(Answer(self.model, self.model.step, scores))
+        written = protocol.write(ScoredRequest(self.model, self.model.step, scores))
         self.processor.append(1000 * (time.process_time() - processor))
         self.wall.append(1000 * (time.perf_counter() - wall))
         return written, scores

@@ -35,7 +35,7 @@ from satrap.serve.follow import Follower
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
 from satrap.serve.scorer import Scorer
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from satrap.train import Predictor, Trainer
 from satrap.train.state_writer import StateWriter
 
@@ -74,7 +74,7 @@ class Publisher:
         for table in range(IDS):
             ids = self.random.permutation(self.rows)[:each].astype(np.uint64)
             values = self.random.normal(size=(each, DIM)).astype(np.float32)
-            chunk = Chunk(f"c{table}", ids, values, np.ones_like(values))
+            chunk = RowChunk(f"c{table}", ids, values, np.ones_like(values))
             self.trainer.exchange.durability.load(chunk.table, chunk)
 
     def publish(self) -> float:

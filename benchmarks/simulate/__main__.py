@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.persia import workload
 from benchmarks.record import write
 from satrap.launch.calibration import Case, cases, measure
-from satrap.plan.simulate.costs import Calibration, Costs, Run
+from satrap.plan.simulate.costs import Calibration, MachineCosts, MeasuredRun
 from satrap.plan.simulate.measured import Measured
 
 HERE = Path(__file__).parent
@@ -86,16 +86,18 @@ def named(case: Case, batch_size: int) -> str:
     return f"{case.exchange}, {case.mode}{ahead}, {workers}{shards}, {sizes}{delay}"
 
 
-def told(wanted: list[Case], found: list[list[Measured]]) -> list[Run]:
+def told(wanted: list[Case], found: list[list[Measured]]) -> list[MeasuredRun]:
     return [
-        Run(case.exchange, case.mode, case.ahead, Measured.median(each), case.copies, case.delay)
+        MeasuredRun(case.exchange, case.mode, case.ahead, Measured.median(each), case.copies, case.delay)
         for case, each in zip(wanted, found, strict=True)
     ]
 
 
-def results(calibration: Calibration, compared: list[Run], options: argparse.Namespace) -> dict[str, Any]:
+def results(
+    calibration: Calibration, compared: list[MeasuredRun], options: argparse.Namespace
+) -> dict[str, Any]:
     """Predict and compare; return all with the raw numbers."""
-    costs = Costs(calibration)
+    costs = MachineCosts(calibration)
     rows = []
     for case, run in zip(COMPARED, compared, strict=True):
         predicted, actual = costs.predict(run).samples_per_second, run.measured.samples_per_second

@@ -34,7 +34,7 @@ import torch
 import satrap
 from benchmarks.record import write
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import LocalExchange, LookupRequest
 from satrap.store import Shard
 
 ROUNDS = 9
@@ -95,7 +95,7 @@ def load(place: str, exchange: LocalExchange) -> None:
 def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
     """Milliseconds: of the cut, and of the lookups and updates of 10,000 rows before and during the save."""
     ids = next(exchange.shard.export("user")).ids[:10_000].copy()
-    request = Request(0, np.sort(ids), np.array([0, len(ids)], np.int64))
+    request = LookupRequest(0, np.sort(ids), np.array([0, len(ids)], np.int64))
     gradient = np.full((len(ids), exchange.groups[0].dim), 1e-3, np.float32)
 
     def step() -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 import satrap
 from benchmarks.record import write
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.store import Eviction, Shard, StoreConfig, Tier
 from satrap.store.tier import Tiered
@@ -96,11 +96,11 @@ class Remote:
 
     def prefetch(self, ids: Ids, splits: Offsets) -> None:
         """Name ids of the next step."""
-        self._exchange.prefetch([Request(0, ids, splits)])
+        self._exchange.prefetch([LookupRequest(0, ids, splits)])
 
     def lookup(self, ids: Ids, splits: Offsets) -> None:
         """Look rows up."""
-        self._lookup = self._exchange.lookup([Request(0, ids, splits)], create=True)
+        self._lookup = self._exchange.lookup([LookupRequest(0, ids, splits)], create=True)
         self._lookup.result()
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, _: Any) -> None:

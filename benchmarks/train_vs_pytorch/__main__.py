@@ -68,7 +68,7 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         staleness=4 if options.mode == "hybrid" else 0,
         training=satrap.train.TrainingOptions(precision=options.precision),
         device=options.device,
-        place=satrap.train.Place(threads=options.satrap_threads),
+        place=satrap.train.WorkerContext(threads=options.satrap_threads),
     )
     threads = torch.get_num_threads()
 

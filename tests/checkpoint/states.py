@@ -10,12 +10,12 @@ import torch
 
 import satrap
 from satrap.checkpoint import Checkpoint, Series
-from satrap.store import Chunk, Delta, Eviction, Shard
+from satrap.store import Delta, Eviction, RowChunk, Shard
 
 
-def make_chunk(table: str, ids: list[int], dim: int, state: int, value: float = 0.0) -> Chunk:
+def make_chunk(table: str, ids: list[int], dim: int, state: int, value: float = 0.0) -> RowChunk:
     n = len(ids)
-    return Chunk(
+    return RowChunk(
         table=table,
         ids=np.array(ids, dtype=np.uint64),
         weights=value + np.arange(n * dim, dtype=np.float32).reshape(n, dim),
@@ -71,7 +71,7 @@ def committed(root: Path) -> dict[int, float]:
 Bytes = list[tuple[str, bytes, bytes, bytes]]
 
 
-def content(chunks: Iterator[tuple[str, Chunk]]) -> Bytes:
+def content(chunks: Iterator[tuple[str, RowChunk]]) -> Bytes:
     """Rows in order, whatever the chunks."""
     return [
         (table, c.ids[i].tobytes(), c.weights[i].tobytes(), c.state[i].tobytes())

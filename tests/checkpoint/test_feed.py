@@ -12,7 +12,7 @@ import pytest
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint
 from satrap.checkpoint.feed import FEED, Feed, check_resumable, feed_settings, is_feed, published_at
 from satrap.errors import CheckpointError, ConfigError
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from tests import faults
 
 NO_IDS: dict[str, Any] = {"t": np.empty(0, np.uint64)}
@@ -26,7 +26,7 @@ def version(run: str | None, *, delta: bool = False) -> Checkpoint:
 def with_row(step: int) -> Checkpoint:
     """A version in which one row of table "t" changed, that of the step; step 3 removes that of step 1."""
     ids = np.array([step], np.uint64)
-    chunk = Chunk("t", ids, np.full((1, 2), step, np.float32), np.empty((1, 0), np.float32))
+    chunk = RowChunk("t", ids, np.full((1, 2), step, np.float32), np.empty((1, 0), np.float32))
     gone = {"t": np.array([1], np.uint64)} if step == 3 else NO_IDS
     settings = {FEED: feed_settings("a", "float32")}
     return Checkpoint(settings, {}, {}, [("t", chunk)], deleted=None if step == 1 else gone)

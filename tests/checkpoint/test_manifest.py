@@ -21,7 +21,7 @@ from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.manifest import (
     MANIFEST_BYTES,
     MANIFEST_VALUES,
-    Link,
+    ChainLink,
     Manifest,
     read_manifest,
     write_manifest,
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         "model.safetensors": FileEntry(0),
         "table-000.shard-0001.arrow": FileEntry(2 * BLOCK + 1, sums, "strange ü/\n", 7, [5, 4096]),
     }
-    for delta in (None, Link("step-00000002", 1, "step-00000001", "cafe")):
+    for delta in (None, ChainLink("step-00000002", 1, "step-00000001", "cafe")):
         manifest = Manifest("data-1", {"best": "best-00000001", "x": [1.5, None]}, files, delta, "id")
         write_manifest(Storage(str(tmp_path)), manifest)
         assert read_manifest(Storage(str(tmp_path))) == manifest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from satrap.checkpoint.merging import merge
 from satrap.errors import CheckpointError
-from satrap.store import Chunk, bucket_of
+from satrap.store import RowChunk, bucket_of
 from tests.support.examples import examples
 
 Table = dict[int, float]
@@ -25,12 +25,12 @@ def canonical(ids: list[int]) -> list[int]:
     return [int(i) for i in array[np.lexsort((array, bucket_of("t", array)))]]
 
 
-def chunks(rows: Table, size: int) -> Iterator[Chunk]:
+def chunks(rows: Table, size: int) -> Iterator[RowChunk]:
     ids = canonical(list(rows))
     for i in range(0, len(ids), size):
         part = ids[i : i + size]
         values = np.array([[rows[k]] for k in part], np.float32).reshape(-1, 1)
-        yield Chunk("t", np.array(part, np.uint64), values, -values)
+        yield RowChunk("t", np.array(part, np.uint64), values, -values)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -60,9 +60,9 @@ def test_rows_out_of_order_are_refused(size: int) -> None:
     rows = {i: float(i) for i in range(5)}
     swapped = next(chunks(rows, 5))
     order = np.array([1, 0, 2, 3, 4])
-    wrong = Chunk("t", swapped.ids[order], swapped.weights[order], swapped.state[order])
+    wrong = RowChunk("t", swapped.ids[order], swapped.weights[order], swapped.state[order])
     parts = (
-        Chunk("t", wrong.ids[i : i + size], wrong.weights[i : i + size], wrong.state[i : i + size])
+        RowChunk("t", wrong.ids[i : i + size], wrong.weights[i : i + size], wrong.state[i : i + size])
         for i in range(0, 5, size)
     )
     with pytest.raises(CheckpointError, match="not in order"):

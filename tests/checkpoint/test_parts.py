@@ -13,18 +13,18 @@ from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import ahead, read_chunks, write_table, write_tables
 from satrap.checkpoint.pieces import PIECE, PIECES
 from satrap.checkpoint.storage import Storage
-from satrap.store import BUCKETS, Chunk, bucket_of
+from satrap.store import BUCKETS, RowChunk, bucket_of
 
 
 def test_rows_are_written_as_they_are_made(tmp_path: Path) -> None:
     """Not collected first: memory holds two chunks and the pieces of the file, however many there are."""
     written: list[int] = []
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[RowChunk]:
         for i in range(24):
             written.append((tmp_path / "rows").stat().st_size)
             ids = np.arange(i * 4096, (i + 1) * 4096, dtype=np.uint64)
-            yield Chunk("t", ids, np.zeros((4096, 64), np.float32), np.zeros((4096, 64), np.float32))
+            yield RowChunk("t", ids, np.zeros((4096, 64), np.float32), np.zeros((4096, 64), np.float32))
 
     entry = write_table(Storage(str(tmp_path)), "rows", "t", chunks())
     assert entry.rows == 24 * 4096
@@ -77,7 +77,7 @@ def test_each_run_of_buckets_has_a_file_of_its_own_rows(tmp_path: Path) -> None:
     ids = np.arange(3000, dtype=np.uint64)
     ids = ids[np.argsort(bucket_of("t", ids), kind="stable")]
     held = ids[np.isin(bucket_of("t", ids), buckets)]
-    whole = Chunk("t", held, np.zeros((len(held), 2), np.float32), np.zeros((len(held), 2), np.float32))
+    whole = RowChunk("t", held, np.zeros((len(held), 2), np.float32), np.zeros((len(held), 2), np.float32))
     half = len(held) // 2
     chunks = [whole.pick(np.arange(len(held)) < half), whole.pick(np.arange(len(held)) >= half)]
     for runs in (buckets, buckets[:37]):

@@ -20,7 +20,7 @@ from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.states import COUNTS
 from satrap.launch.checkpoint_rows import forget_everywhere
-from satrap.store import Chunk, Eviction
+from satrap.store import Eviction, RowChunk
 from tests import faults
 from tests.checkpoint.states import make_checkpoint, make_chunk
 from tests.contract.parties import connect, contents, local, request, threads
@@ -130,7 +130,7 @@ def test_a_delta_alone_cannot_forget(tmp_path: Path) -> None:
         forget(series.place(2), "z", 1)
 
 
-def doubled(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def doubled(chunks: Iterator[RowChunk]) -> Iterator[RowChunk]:
     for chunk in chunks:
         yield replace(chunk, weights=2 * chunk.weights)
 

@@ -19,7 +19,7 @@ from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from tests import faults
 from tests.checkpoint.s3 import Line, server
 from tests.checkpoint.states import Trained, committed, content, equal, make_checkpoint
@@ -136,13 +136,13 @@ def test_deltas(url: str) -> None:
         run.series.read(3)
 
 
-def big(step: int) -> Iterator[tuple[str, Chunk]]:
+def big(step: int) -> Iterator[tuple[str, RowChunk]]:
     """Rows of 6 MB: more than one part of an upload."""
     for i in range(15):
         ids = np.arange(i * 1000, (i + 1) * 1000, dtype=np.uint64)
         yield (
             "user",
-            Chunk("user", ids, np.full((1000, 98), step, np.float32), np.empty((1000, 0), np.float32)),
+            RowChunk("user", ids, np.full((1000, 98), step, np.float32), np.empty((1000, 0), np.float32)),
         )
 
 

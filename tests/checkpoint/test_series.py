@@ -11,7 +11,7 @@ import pytest
 
 from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk
-from satrap.checkpoint.manifest import MANIFEST, Link
+from satrap.checkpoint.manifest import MANIFEST, ChainLink
 from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError
 from tests import faults
@@ -358,10 +358,12 @@ def test_a_delta_follows_what_was_written_or_read_last(tmp_path: Path) -> None:
         delta = make_checkpoint(step)
         delta.chunks, delta.deleted = [], {}
         assert series.followable(step)
-        assert series.write(step, delta).delta == Link(
+        assert series.write(step, delta).delta == ChainLink(
             f"step-0000000{step}", step - 1, f"step-0000000{step - 1}", series.manifest(step - 1).id
         )
     series.read(2)
     delta = make_checkpoint(4)
     delta.chunks, delta.deleted = [], {}
-    assert series.write(4, delta).delta == Link("step-00000004", 2, "step-00000002", series.manifest(2).id)
+    assert series.write(4, delta).delta == ChainLink(
+        "step-00000004", 2, "step-00000002", series.manifest(2).id
+    )

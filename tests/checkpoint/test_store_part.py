@@ -16,7 +16,7 @@ from satrap.checkpoint.stores import read_store
 from satrap.exchange.states import state_of
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import BUCKETS, Admission, Chunk, Shard, bucket_of
+from satrap.store import BUCKETS, Admission, RowChunk, Shard, bucket_of
 
 HALVES = (range(BUCKETS // 2), range(BUCKETS // 2, BUCKETS))
 
@@ -50,7 +50,7 @@ def save(series: Series, step: int, parts: list[StorePart]) -> None:
     series.write(step, Checkpoint({}, {"w": torch.zeros(1)}, {}, (), rows=write, deleted=deleted))
 
 
-def rows(chunks: Iterable[Chunk]) -> dict[tuple[str, int], bytes]:
+def rows(chunks: Iterable[RowChunk]) -> dict[tuple[str, int], bytes]:
     return {
         (c.table, int(id_)): row.tobytes() for c in chunks for id_, row in zip(c.ids, c.weights, strict=True)
     }

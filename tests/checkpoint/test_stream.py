@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from satrap.checkpoint import stream
-from satrap.checkpoint.stream import DTYPES, Layout, streamed
+from satrap.checkpoint.stream import DTYPES, FileLayout, streamed
 from tests.support.examples import examples
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
@@ -34,7 +34,7 @@ def test_any_file_is_that_of_safetensors(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "READ", read)
         found = b"".join(streamed(tensors, metadata))
-        layout = Layout.of({name: (one.dtype, one.shape) for name, one in tensors.items()}, metadata)
+        layout = FileLayout.of({name: (one.dtype, one.shape) for name, one in tensors.items()}, metadata)
     assert found == save(tensors, metadata=metadata or None)
     for batch in layout.batches:
         names = [block.name for block in batch]

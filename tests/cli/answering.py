@@ -6,15 +6,15 @@ import threading
 from pathlib import Path
 
 from satrap.errors import SatrapError
-from satrap.launch.mailbox import Mailbox, Request
+from satrap.launch.mailbox import ControlRequest, Mailbox
 from tests.cli.command import Answer, satrap
 
 
 def asked(
     run: Path, answer: dict[str, object] | SatrapError, *arguments: object, command: str = "shards"
-) -> tuple[Answer, Request]:
+) -> tuple[Answer, ControlRequest]:
     """Answer one request; return what the command printed, and the request."""
-    box, found = Mailbox(run / "requests"), list[Request]()
+    box, found = Mailbox(run / "requests"), list[ControlRequest]()
 
     def reply() -> None:
         while not found:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from satrap.cli import prepare as module
-from satrap.prepare import Progress
+from satrap.prepare import PrepareProgress
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import RECIPE, frame
 
@@ -113,10 +113,10 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with module._Line() as line:
-        line(Progress(1000, 2_000_000_000, None))
+        line(PrepareProgress(1000, 2_000_000_000, None))
         now = 12.0
-        line(Progress(3000, 3_000_000_000, 4_000_000_000))
-        line(Progress(4000, 5_000_000_000, 4_000_000_000))
+        line(PrepareProgress(3000, 3_000_000_000, 4_000_000_000))
+        line(PrepareProgress(4000, 5_000_000_000, 4_000_000_000))
         line.say("a warning")
     clear, end = "\x1b[K", "\r\x1b[K"
     first = f"\r1,000 rows, 2.00 GB read{clear}"
@@ -127,6 +127,6 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_no_progress_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     with module._Line() as line:
-        line(Progress(1000, 2_000_000_000, None))
+        line(PrepareProgress(1000, 2_000_000_000, None))
         line.say("a warning")
     assert capsys.readouterr().err == "a warning\n"

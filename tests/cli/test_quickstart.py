@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from satrap.cli import quickstart as module
-from satrap.config.keys import About
+from satrap.config.keys import AboutKeys
 from tests.cli.command import process, satrap
 from tests.launch.runs import RECIPE, make_recipe
 
@@ -48,8 +48,8 @@ def test_quickstart_prints_credit_and_compares_with_the_floor(
 
 
 def test_credit_leaves_out_what_is_not_known() -> None:
-    assert module.credit(About(title="T", licence="L")) == "T\ndata: L"
-    assert module.credit(About()) == ""
+    assert module.credit(AboutKeys(title="T", licence="L")) == "T\ndata: L"
+    assert module.credit(AboutKeys()) == ""
 
 
 @pytest.mark.cluster

@@ -12,8 +12,8 @@ from satrap.cli import requests
 from satrap.cli.requests import ask
 from satrap.errors import ConfigError
 from satrap.launch import mailbox
-from satrap.launch.mailbox import Mailbox, Request
-from satrap.train.desk import Order
+from satrap.launch.mailbox import ControlRequest, Mailbox
+from satrap.train.desk import ReshardRequest
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -56,12 +56,12 @@ def test_a_command_that_waits_says_how_far_its_request_is(
         if len(stages) == 1:
             taken.extend(box.requests())
         elif len(stages) == 2:
-            box.give(Order(taken[0].id, (), {}, 1, False, "rows"))
+            box.give(ReshardRequest(taken[0].id, (), {}, 1, False, "rows"))
         else:
             box.withdraw()
             box.reply(taken[0].id, {"said": "done"})
 
-    taken: list[Request] = []
+    taken: list[ControlRequest] = []
     monkeypatch.setattr(requests, "notice", said)
     with box.open():
         ask(str(tmp_path), "add", as_json=False)

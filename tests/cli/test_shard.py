@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from satrap.events import Failed, Ready, decode
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ServersExchange
 from satrap.machine_code import COMPILING
 from satrap.optim import SGD
@@ -79,7 +79,7 @@ def start(*options: str) -> tuple[subprocess.Popen[str], str]:
 def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     process, address = start()
     exchange = ServersExchange([address], [Table("a", dim=4, optimizer=SGD(lr=1.0))])
-    request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
+    request = LookupRequest(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
     [rows] = exchange.lookup([request], create=True).result()
     assert rows.shape == (5, 4)
     assert exchange.telemetry.statistics().rows == 5
@@ -115,7 +115,7 @@ def test_a_damaged_journal_is_one_error(tmp_path: Path) -> None:
 def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:
     process, address = start("--journal", str(tmp_path))
     exchange = ServersExchange([address], [Table("a", dim=4, optimizer=SGD(lr=1.0))])
-    request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
+    request = LookupRequest(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
     lookup = exchange.lookup([request], create=True)
     [before] = lookup.result()
     exchange.update(lookup, [np.ones((5, 4), np.float32)], lr_scale=1.0)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import satrap
-from satrap.dense import ConnectedGroup, ConnectedWorkers, Group
+from satrap.dense import ConnectedWorkerGroup, ConnectedWorkers, WorkerGroup
 from satrap.train import Checkpointing, Trainer
 from tests.support.watched import Watched, data
 from tests.train.plain import Batches, grouped, make_batches, make_schema
@@ -32,10 +32,10 @@ class Paired(ConnectedWorkers):
         super().__init__(store, rank, SIZE, deadline=60)
         parts = SIZE // COPIES
         groups = [[dist.new_group(list(range(part, SIZE, parts))) for _ in range(2)] for part in range(parts)]
-        self._data = ConnectedGroup(*groups[rank % parts])
+        self._data = ConnectedWorkerGroup(*groups[rank % parts])
 
     @property
-    def data(self) -> Group:
+    def data(self) -> WorkerGroup:
         return self._data
 
 

@@ -7,7 +7,7 @@ import json, sys
 import satrap
 import torch
 
-place = satrap.train.Place.from_environment(threads=1)
+place = satrap.train.WorkerContext.from_environment(threads=1)
 schema = satrap.Schema(["clicked"], {"user": satrap.Categorical(dim=4), "item": satrap.Categorical(dim=4)})
 torch.manual_seed(1)
 trainer = satrap.Trainer(

@@ -1,6 +1,6 @@
 import pytest
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from satrap.config.cluster import Cluster
 def test_a_run_starts_servers_only_if_they_hold_the_rows_and_do_not_run_yet(
     keys: object, servers: int
 ) -> None:
-    assert Cluster.model_validate(keys).servers == servers
+    assert ClusterKeys.model_validate(keys).servers == servers

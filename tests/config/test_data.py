@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from satrap.config.data import Split, TimeSplit
+from satrap.config.data import SplitKeys, TimeSplitKeys
 from tests.config.recipes import edited, loaded, refused
 
 SPLIT = "  split: {modulo: 10, validation: [8], test: [9]}\n"
 
 
 def test_a_column_makes_a_split_one_by_time(tmp_path: Path) -> None:
-    assert isinstance(loaded(tmp_path).sections.data.split, Split)
+    assert isinstance(loaded(tmp_path).sections.data.split, SplitKeys)
     by_time = loaded(tmp_path, text=edited(SPLIT, "  split: {column: day, test: 2024-02-01}\n"))
-    assert isinstance(by_time.sections.data.split, TimeSplit)
+    assert isinstance(by_time.sections.data.split, TimeSplitKeys)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,15 @@ from pydantic import ValidationError
 
 from satrap import optim
 from satrap.config import load
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.config.derive import Keys
-from satrap.config.keys import DENSE_OPTIMIZERS, EMBEDDING_OPTIMIZERS, Admission, Eviction, Training
+from satrap.config.keys import (
+    DENSE_OPTIMIZERS,
+    EMBEDDING_OPTIMIZERS,
+    AdmissionKeys,
+    EvictionKeys,
+    TrainingKeys,
+)
 
 TORCH = {
     "sgd": torch.optim.SGD,
@@ -126,12 +132,20 @@ def test_all_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "good", "bad"),
     [
-        (Admission, {"min_count": [1, 255]}, {"min_count": [0, 256]}),
-        (Admission, {"probability": [1e-9, 1.0]}, {"probability": [0.0, 1.1]}),
-        (Eviction, {"ttl": [1, 2**31 - 1, None]}, {"ttl": [0, 2**31]}),
-        (Training, {"plateau": [1e-9, 0.99, None]}, {"plateau": [0.0, 1.0]}),
-        (Training, {"patience": [1, None], "seed": [0], "staleness": [0]}, {"patience": [0], "seed": [-1]}),
-        (Cluster, {"wait": [0.0], "deadline": [1e-9]}, {"wait": [-1.0], "deadline": [0.0], "grace": [0.0]}),
+        (AdmissionKeys, {"min_count": [1, 255]}, {"min_count": [0, 256]}),
+        (AdmissionKeys, {"probability": [1e-9, 1.0]}, {"probability": [0.0, 1.1]}),
+        (EvictionKeys, {"ttl": [1, 2**31 - 1, None]}, {"ttl": [0, 2**31]}),
+        (TrainingKeys, {"plateau": [1e-9, 0.99, None]}, {"plateau": [0.0, 1.0]}),
+        (
+            TrainingKeys,
+            {"patience": [1, None], "seed": [0], "staleness": [0]},
+            {"patience": [0], "seed": [-1]},
+        ),
+        (
+            ClusterKeys,
+            {"wait": [0.0], "deadline": [1e-9]},
+            {"wait": [-1.0], "deadline": [0.0], "grace": [0.0]},
+        ),
     ],
 )
 def test_limits(keys: type[Keys], good: dict[str, list[object]], bad: dict[str, list[object]]) -> None:

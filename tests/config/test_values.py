@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from satrap.config.cluster import Cluster
-from satrap.config.keys import Embedding, Training
+from satrap.config.cluster import ClusterKeys
+from satrap.config.keys import EmbeddingKeys, TrainingKeys
 from satrap.config.values import as_bytes
 
 
@@ -12,20 +12,20 @@ from satrap.config.values import as_bytes
 )
 def test_sizes(text: object, count: int) -> None:
     assert as_bytes(text) == count
-    assert Embedding.model_validate({"memory": text}).memory == count
+    assert EmbeddingKeys.model_validate({"memory": text}).memory == count
 
 
 @pytest.mark.parametrize("text", ["4GB", "GiB", "-1GiB", "", "4 G"])
 def test_wrong_sizes(text: str) -> None:
     with pytest.raises(ValidationError):
-        Embedding.model_validate({"memory": text})
+        EmbeddingKeys.model_validate({"memory": text})
 
 
 def test_devices() -> None:
     for name in ("cpu", "cuda", "cuda:3"):
-        assert Training.model_validate({"device": name}).device == name
+        assert TrainingKeys.model_validate({"device": name}).device == name
     with pytest.raises(ValidationError, match="should be cpu, cuda or cuda:N"):
-        Training.model_validate({"device": "gpu"})
+        TrainingKeys.model_validate({"device": "gpu"})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_devices() -> None:
 )
 def test_limits(key: str, good: list[object], bad: list[object]) -> None:
     for value in good:
-        assert getattr(Cluster.model_validate({key: value}), key) == value
+        assert getattr(ClusterKeys.model_validate({key: value}), key) == value
     for value in bad:
         with pytest.raises(ValidationError):
-            Cluster.model_validate({key: value})
+            ClusterKeys.model_validate({key: value})

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from satrap.batch import Batch, Jagged
-from satrap.embedding.plan import Ticket
-from satrap.embedding.workers import EmbeddingService, Lanes, PooledExchange
+from satrap.embedding.plan import BatchLookup
+from satrap.embedding.workers import ClientThreads, EmbeddingService, PooledExchange
 from satrap.embedding.workers.plan import PooledPlan
-from satrap.exchange import Lookup, Request
+from satrap.exchange import Lookup, LookupRequest
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Schema
 from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, grouped, threads
@@ -39,7 +39,7 @@ class Embedded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exchange, name)
 
-    def lookup(self, requests: Sequence[Request], *, create: bool) -> Lookup[np.ndarray]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[np.ndarray]:
         ticket = self._ticket(requests)
         if ticket is None:
             return self._exchange.lookup(requests, create=create)
@@ -74,7 +74,7 @@ class Embedded:
             by_table |= dict(zip(tables, np.split(rows, request.splits[1:-1]), strict=True))
         self._exchange.update(pooled, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
 
-    def _ticket(self, requests: Sequence[Request]) -> Ticket | None:
+    def _ticket(self, requests: Sequence[LookupRequest]) -> BatchLookup | None:
         groups = self._exchange.groups
         ids = {table.name: np.empty(0, np.uint64) for table in TABLES}
         for request in requests:
@@ -92,7 +92,7 @@ def embedded(shards: int) -> Iterator[Any]:
     """Run shards and an embedding worker in threads; give the exchange of a worker."""
     with threads(shards) as servers:
         addresses = [server.address for server in servers]
-        middle = Server("127.0.0.1:0", EmbeddingService(addresses), dispatcher=Lanes)
+        middle = Server("127.0.0.1:0", EmbeddingService(addresses), dispatcher=ClientThreads)
         about = grouped(seed=SEED, wire=EXACT, deadline=PATIENT, heartbeat=0.2)
         with middle:
             name = "embedding worker 0"

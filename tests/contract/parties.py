@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange import Exchange, LocalExchange, Request
+from satrap.exchange import Exchange, LocalExchange, LookupRequest
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer, Wire, WorkerId
 from satrap.optim import Adagrad
 from satrap.schema import Table
@@ -109,13 +109,13 @@ def threads(shards: int, **arguments: Any) -> Iterator[list[ShardServer]]:
         yield [stack.enter_context(ShardServer("127.0.0.1:0", **arguments)) for _ in range(shards)]
 
 
-def request(group: int, *ids: Sequence[int]) -> Request:
+def request(group: int, *ids: Sequence[int]) -> LookupRequest:
     """Return a request; one list of ids per table of the group."""
     flat = np.array([i for part in ids for i in part], dtype=np.uint64)
-    return Request(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
+    return LookupRequest(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
 
 
-def random_requests(rng: np.random.Generator, *, ids: int = 400, most: int = 60) -> list[Request]:
+def random_requests(rng: np.random.Generator, *, ids: int = 400, most: int = 60) -> list[LookupRequest]:
     """Return requests for both groups with distinct random ids; some tables get none."""
 
     def some() -> list[int]:
@@ -125,7 +125,7 @@ def random_requests(rng: np.random.Generator, *, ids: int = 400, most: int = 60)
     return [request(0, some(), some()), request(1, some())]
 
 
-def gradients_for(rng: np.random.Generator, requests: Sequence[Request]) -> list[np.ndarray]:
+def gradients_for(rng: np.random.Generator, requests: Sequence[LookupRequest]) -> list[np.ndarray]:
     return [rng.standard_normal((len(r.ids), (4, 17)[r.group])).astype(np.float32) for r in requests]
 
 

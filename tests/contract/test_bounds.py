@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange import Exchange, Lookup, Request
+from satrap.exchange import Exchange, Lookup, LookupRequest
 from satrap.store import Admission, Eviction, StoreConfig, Tier
 from tests.contract.parties import (
     SEED,
@@ -78,7 +78,11 @@ def test_a_lookup_that_is_refused_makes_rows_of_no_group(kind: str) -> None:
     """Of another group it may be that there is no room, or that the request is wrong."""
     for exchange in opened(kind, memory=MEMORY):
         good, ids = request(0, [1, 2], [3]), np.arange(3, dtype=np.uint64)
-        for bad in (request(1, list(range(100_000))), request(9, [1]), Request(1, ids, np.array([0, 2]))):
+        for bad in (
+            request(1, list(range(100_000))),
+            request(9, [1]),
+            LookupRequest(1, ids, np.array([0, 2])),
+        ):
             with pytest.raises(StoreError):
                 exchange.lookup([good, bad], create=True).result()
             assert exchange.telemetry.statistics().rows == 0

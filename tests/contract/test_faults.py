@@ -12,7 +12,7 @@ import pytest
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.optim import SGD
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.schema import Table
 from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
 from tests.contract.proxies import CuttingProxy, MessageProxy
@@ -65,7 +65,7 @@ def test_a_client_that_stood_still_itself_reads_the_answer_before_it_gives_up() 
         answered = threading.Event()
 
         def stand_still() -> None:
-            exchange._shards.send(0, Kind.FLUSH, [], lambda *_: answered.set(), step=0)
+            exchange._shards.send(0, MessageKind.FLUSH, [], lambda *_: answered.set(), step=0)
             time.sleep(2.5)
 
         exchange._shards.post(stand_still)

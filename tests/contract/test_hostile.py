@@ -30,7 +30,7 @@ from satrap.rpc.wire.frames import (
     VERSION,
     Code,
     Header,
-    Kind,
+    MessageKind,
     digest,
     encode,
 )
@@ -65,25 +65,28 @@ def valid_messages() -> list[tuple[Header, list[bytes]]]:
     export = [pack_text({"table": "a"})]
     load = [pack_text({"table": "a", "rows": 1, "columns": {}}), ids[:1].tobytes(), rows[:16], rows[:16]]
     return [
-        (Header(Kind.LOOKUP, 1), lookup),
-        (Header(Kind.PEEK, 1), lookup),
-        (Header(Kind.UPDATE, 1), update),
-        (Header(Kind.EXPORT, 1), export),
-        (Header(Kind.LOAD, 1), load),
-        (Header(Kind.STATISTICS, 1), []),
-        (Header(Kind.CUT, 1), [pack_text({"number": 5})]),
-        (Header(Kind.JOB, 1), [pack_text({})]),
-        (Header(Kind.READ, 1), [pack_text({"url": "/nowhere/at/all"})]),
-        (Header(Kind.WRITE, 1), [pack_text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
-        (Header(Kind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
-        (Header(Kind.PREFETCH, 1), lookup),
-        (Header(Kind.BYE, 1), []),
+        (Header(MessageKind.LOOKUP, 1), lookup),
+        (Header(MessageKind.PEEK, 1), lookup),
+        (Header(MessageKind.UPDATE, 1), update),
+        (Header(MessageKind.EXPORT, 1), export),
+        (Header(MessageKind.LOAD, 1), load),
+        (Header(MessageKind.STATISTICS, 1), []),
+        (Header(MessageKind.CUT, 1), [pack_text({"number": 5})]),
+        (Header(MessageKind.JOB, 1), [pack_text({})]),
+        (Header(MessageKind.READ, 1), [pack_text({"url": "/nowhere/at/all"})]),
+        (
+            Header(MessageKind.WRITE, 1),
+            [pack_text({"url": "/nowhere", "folder": "data-00000000", "number": 6})],
+        ),
+        (Header(MessageKind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
+        (Header(MessageKind.PREFETCH, 1), lookup),
+        (Header(MessageKind.BYE, 1), []),
     ]
 
 
 def answered_messages() -> list[tuple[Header, list[bytes]]]:
     """Return those that are answered, and do not make an end."""
-    return [m for m in valid_messages() if m[0].kind not in (Kind.PREFETCH, Kind.BYE)]
+    return [m for m in valid_messages() if m[0].kind not in (MessageKind.PREFETCH, MessageKind.BYE)]
 
 
 def mutate(rng: random.Random, parts: list[bytes]) -> list[bytes]:
@@ -145,15 +148,19 @@ def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> No
     rng = random.Random(6)
     store = StoreConfig(SEED, MEMORY, eviction=Eviction(), tier=Tier(str(tmp_path), 1 << 18))
     config = ShardConfig(tables_to_dicts(TABLES), store, 0, ShardMap(1)).to_dict()
-    [hint] = [parts for header, parts in valid_messages() if header.kind == Kind.PREFETCH]
+    [hint] = [parts for header, parts in valid_messages() if header.kind == MessageKind.PREFETCH]
     with threads(1, journal=tmp_path / "journal") as [server], stranger(server) as attacker:
         attacker.hello(**config)
         before = server.service.statistics()
         for _ in range(1000):
             parts = mutate(rng, hint)
-            attacker.send(encode(Header(Kind.PREFETCH, 1, 77, rng.randrange(2**64)), digest(parts)), *parts)
-        answer, _ = attacker.ask(Header(Kind.FLUSH, 1, 77, 1, 1))  # none of them had a number or an answer
-        assert answer.kind == Kind.FLUSH | 0x80
+            attacker.send(
+                encode(Header(MessageKind.PREFETCH, 1, 77, rng.randrange(2**64)), digest(parts)), *parts
+            )
+        answer, _ = attacker.ask(
+            Header(MessageKind.FLUSH, 1, 77, 1, 1)
+        )  # none of them had a number or an answer
+        assert answer.kind == MessageKind.FLUSH | 0x80
         after = server.service.statistics()
         assert after.server.messages == before.server.messages + 1001
         assert after.server.malformed == 0
@@ -161,9 +168,9 @@ def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> No
         assert after.tables == before.tables
         flush = after.server.journal_bytes - before.server.journal_bytes
         assert flush < 200  # the journal holds the FLUSH alone
-        code, _ = attacker.refusal(Header(Kind.PREFETCH, 1, 5), hint)
+        code, _ = attacker.refusal(Header(MessageKind.PREFETCH, 1, 5), hint)
         assert code == Code.UNKNOWN_CLIENT
-        code, _ = attacker.refusal(Header(Kind.PREFETCH, 7, 77), hint)
+        code, _ = attacker.refusal(Header(MessageKind.PREFETCH, 7, 77), hint)
         assert code == Code.EPOCH
 
 
@@ -194,23 +201,23 @@ def test_impossible_hellos_are_refused(changes: dict[str, object]) -> None:
 
 def test_a_client_without_a_hello_is_refused() -> None:
     with threads(1) as [server], stranger(server) as attacker:
-        code, what = attacker.refusal(Header(Kind.CLEAR, 1, 5, 3))
+        code, what = attacker.refusal(Header(MessageKind.CLEAR, 1, 5, 3))
         assert (code, "does not know this client" in what) == (Code.UNKNOWN_CLIENT, True)
 
 
 def test_an_old_epoch_is_refused_and_the_request_can_be_made_again() -> None:
     with threads(1) as [server], stranger(server) as client:
         client.hello()
-        code, what = client.refusal(Header(Kind.CLEAR, 7, 77, 1))
+        code, what = client.refusal(Header(MessageKind.CLEAR, 7, 77, 1))
         assert code == Code.EPOCH
         assert "epoch 7 of the shard map, but the shard is at epoch 1" in what
-        answer, _ = client.ask(Header(Kind.CLEAR, 1, 77, 1))
-        assert answer.kind == Kind.CLEAR | 0x80
+        answer, _ = client.ask(Header(MessageKind.CLEAR, 1, 77, 1))
+        assert answer.kind == MessageKind.CLEAR | 0x80
 
 
 def test_an_old_protocol_version_is_refused_with_both_named() -> None:
     with threads(1) as [server], stranger(server) as client:
-        data = bytearray(encode(Header(Kind.HELLO, client=9), digest([])))
+        data = bytearray(encode(Header(MessageKind.HELLO, client=9), digest([])))
         struct.pack_into("<H", data, 4, 0)
         struct.pack_into("<I", data, HEADER_BYTES - 4, zlib.crc32(bytes(data[: HEADER_BYTES - 4])))
         client.send(bytes(data))
@@ -237,7 +244,7 @@ def test_a_part_over_the_limit_closes_that_connection_only() -> None:
         before = resident()
         for _ in range(20):
             with suppress(ConnectionError):
-                attacker.send(encode(Header(Kind.LOOKUP), digest([])), b"x" * (1 << 20))
+                attacker.send(encode(Header(MessageKind.LOOKUP), digest([])), b"x" * (1 << 20))
         with pytest.raises(ConnectionError):
             attacker.receive()
         assert serves(server)
@@ -293,7 +300,7 @@ def test_who_knows_only_the_certificate_is_not_served(tmp_path: Path) -> None:
                 refused = False
                 try:
                     tls.do_handshake()
-                    plain.send(tls, [encode(Header(Kind.PING), digest([]))])
+                    plain.send(tls, [encode(Header(MessageKind.PING), digest([]))])
                     plain.receive(tls)
                 except OSError:
                     refused = True

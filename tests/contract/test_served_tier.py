@@ -124,11 +124,11 @@ def test_a_shard_with_a_tier_has_each_version_as_it_was(run: RunFolder, tmp_path
     random = np.random.default_rng(4)
 
     def check() -> None:
-        from satrap.exchange.lookup import Request
+        from satrap.exchange.lookup import LookupRequest
 
         chunk = next(iter(before.export("user", chunk_rows=USERS)))
         ids = random.choice(chunk.ids, 300, replace=False)
-        request = Request(0, ids, np.array([0, len(ids)], np.int64))
+        request = LookupRequest(0, ids, np.array([0, len(ids)], np.int64))
         pairs: list[tuple[Version, Shard]] = [(old, before), (version, after)]
         for one, store in pairs:
             [(rows, _)] = kept.peek(one, [request])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange import Exchange, Lookup
-from satrap.exchange.joined import JoinedExchange
+from satrap.exchange.joined import RoutedExchange
 from tests.contract.parties import connect, gradients_for, random_requests, threads, train
 
 
@@ -27,7 +27,7 @@ def test_own_updates_missed_are_those_of_the_schedule(exchange: Exchange, ahead:
     assert after.own == Counter(min(step, ahead) for step in range(9))
     assert sum(after.others.values()) == 9
     # Other workers with replicas send the shards an update of nothing in each step, which counts.
-    assert after.others == {0: 9} or isinstance(getattr(exchange, "asking", None), JoinedExchange)
+    assert after.others == {0: 9} or isinstance(getattr(exchange, "asking", None), RoutedExchange)
     for later, earlier in ((after.lookups, before.lookups), (after.pushes, before.pushes)):
         assert later.count - earlier.count == 9
         assert later.in_flight == 0

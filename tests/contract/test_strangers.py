@@ -15,7 +15,7 @@ import pytest
 
 from satrap.machine_code import COMPILING
 from satrap.rpc import create_key, read_key
-from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from tests.contract.parties import Process, connect, request
 from tests.rpc import plain
 from tests.support.covering import covering
@@ -34,7 +34,7 @@ def zmtp() -> bytes:
     return greeting + b"\x04" + bytes([len(ready)]) + ready + (b"\0\0" * 200 + command * 20) * 1200
 
 
-REFUSED = plain.encode([encode(Header(Kind.PING), digest([]))])
+REFUSED = plain.encode([encode(Header(MessageKind.PING), digest([]))])
 STREAMS = {
     "zmtp": zmtp(),
     "pings": REFUSED * 5000,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from satrap.errors import ExchangeError
-from satrap.exchange import Lookup, Request
+from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.servers import Limits, ServersExchange
-from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, merge
 from tests.contract.parties import (
     assert_equal_contents,
     connect,
@@ -24,7 +24,7 @@ from tests.contract.parties import (
 )
 
 STEPS = 8
-Work = list[tuple[list[Request], list[np.ndarray]]]
+Work = list[tuple[list[LookupRequest], list[np.ndarray]]]
 
 
 def batches(seed: int) -> Work:
@@ -70,10 +70,12 @@ def test_workers_together_take_the_step_of_one(world: int, shards: int) -> None:
             for work in works:
                 pairs = zip(*work[step], strict=True)
                 shares.append(
-                    Share([GroupUpdate(q.group, q.ids, q.splits, g / world) for q, g in pairs], 1.0)
+                    WorkerGradients([GroupUpdate(q.group, q.ids, q.splits, g / world) for q, g in pairs], 1.0)
                 )
             for u in merge(shares):
-                reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+                reference.update(
+                    Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0
+                )
         for mine, theirs in zip(seen, rows, strict=True):
             for a, b in zip(mine, theirs, strict=True):
                 np.testing.assert_array_equal(a, b)

@@ -18,7 +18,7 @@ from satrap.data.dataset import Settings
 from satrap.embedding import tables_of
 from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
-from satrap.store import Chunk, StoreConfig
+from satrap.store import RowChunk, StoreConfig
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 
 
@@ -45,7 +45,7 @@ HANDED_OUT = {
     "satrap.data.RowSplit.before",
     "satrap.store.Changes",
     "satrap.store.Delta",
-    "satrap.store.Group",
+    "satrap.store.GroupStore",
     "satrap.store.Slots",
     "satrap.store.Statistics",
     "satrap.store.TableSettings.of",
@@ -156,7 +156,7 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.optim.Constant": {},
         "satrap.optim.Schedule": {},
         "satrap.store.Admission": {},
-        "satrap.store.Chunk": {"table": "user", "ids": IDS, "weights": ROWS, "state": ROWS},
+        "satrap.store.RowChunk": {"table": "user", "ids": IDS, "weights": ROWS, "state": ROWS},
         "satrap.store.Eviction": {},
         "satrap.store.Shard": {"tables": [table()]},
         "satrap.store.StoreConfig": {},
@@ -164,7 +164,7 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.store.Tier": {"path": str(things.folder), "size": 1 << 20},
         "satrap.train.Checkpointing": {"url": str(things.folder)},
         "satrap.train.Publishing": {"url": str(things.folder)},
-        "satrap.train.Place": {},
+        "satrap.train.WorkerContext": {},
         "satrap.train.Predictor": {"model": Tower(), "schema": SCHEMA, "exchange": things.exchange},
         "satrap.train.TrainingOptions": {},
     }
@@ -184,7 +184,7 @@ def functions(things: Things) -> dict[str, Call]:
     trainer, shard, predictor, dataset = things.trainer, things.shard, things.predictor, things.dataset
     data, batches = Batches(make_batches(1)), make_batches(1)
     url, chunk = str(things.folder / "model"), next(shard.export("user"), None)
-    chunk = chunk or Chunk("user", IDS, ROWS, np.empty((4, 0), np.float32))
+    chunk = chunk or RowChunk("user", IDS, ROWS, np.empty((4, 0), np.float32))
     group = {"group": 0, "ids": IDS, "splits": SPLITS}
     pooled = {"inverse": INVERSE, "offsets": np.arange(5)}
     metrics: dict[str, Any] = {"labels": TRUTH, "mask": None, "weights": None, "groups": None}
@@ -280,8 +280,8 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.optim.schedule_from_dict": Call(
             satrap.optim.schedule_from_dict, {"settings": {"name": "constant"}}
         ),
-        "satrap.store.Chunk.pick": Call(chunk.pick, {"rows": slice(0, 1)}),
-        "satrap.store.Chunk.only_weights": Call(chunk.only_weights, {"dtype": "float16"}),
+        "satrap.store.RowChunk.pick": Call(chunk.pick, {"rows": slice(0, 1)}),
+        "satrap.store.RowChunk.only_weights": Call(chunk.only_weights, {"dtype": "float16"}),
         "satrap.store.Eviction.check": Call(satrap.store.Eviction().check, {"memory": 9, "where": ""}),
         "satrap.store.Shard.check_gradients": Call(
             shard.check_gradients, {"groups": [0], "gradients": [ROWS]}
@@ -352,8 +352,8 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.store.sum_features": Call(
             satrap.store.sum_features, {"gradients": ROWS[:, None], "inverse": INVERSE, "u": 4}
         ),
-        "satrap.train.Place.from_environment": Call(
-            satrap.train.Place.from_environment, {"store": config, "threads": 1, "deadline": 3.0}
+        "satrap.train.WorkerContext.from_environment": Call(
+            satrap.train.WorkerContext.from_environment, {"store": config, "threads": 1, "deadline": 3.0}
         ),
         "satrap.train.Predictor.evaluate": Call(predictor.evaluate, {"data": data}),
         "satrap.train.Predictor.load": Call(

@@ -14,7 +14,7 @@ import pytest
 from satrap.data.files import find_files
 from satrap.data.memory import MemorySource
 from satrap.data.parquet import ParquetSource
-from satrap.data.source import Piece, RowSplit, Scan
+from satrap.data.source import RowSplit, Scan, ScanPiece
 
 SOURCE = MemorySource(pa.table({"x": range(20_000), "y": range(20_000)}), "rows")
 """In parts of 8192, 8192 and 3616 rows."""
@@ -24,7 +24,7 @@ def scan(**options: Any) -> Scan:
     return Scan(ids=[], numbers=["x"], **options)
 
 
-def rows_of(pieces: list[Piece]) -> list[int]:
+def rows_of(pieces: list[ScanPiece]) -> list[int]:
     for piece in pieces:
         assert piece.table.column_names == ["x"]
         assert piece.table.column("x").to_pylist() == piece.origin.rows.tolist()

@@ -16,7 +16,7 @@ from satrap.rpc.client.client import Client
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute
-from satrap.rpc.wire.frames import FAILURE, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.data.loaders import SCHEMA, columns, loader, remote
 from tests.exchange.servers.requests import misplace, opening
@@ -48,24 +48,24 @@ def rows() -> data.Dataset:
     return data.read(columns(), SCHEMA, batch_size=50)
 
 
-def requests() -> list[tuple[Kind, list[Any]]]:
+def requests() -> list[tuple[MessageKind, list[Any]]]:
     texts = [pack_text(ASKED | changes) for changes in OPENS.values()]
     return [
-        *((Kind.OPEN, [text]) for text in texts),
-        (Kind.OPEN, []),
-        (Kind.OPEN, [b"", b""]),
-        (Kind.OPEN, [b"[]"]),
-        (Kind.HELLO, []),
-        (Kind.HELLO, [b"\xff"]),
-        (Kind.LOOKUP, []),
-        (Kind.CUT, [pack_text({"number": 1})]),
-        (Kind.STATISTICS, []),
+        *((MessageKind.OPEN, [text]) for text in texts),
+        (MessageKind.OPEN, []),
+        (MessageKind.OPEN, [b"", b""]),
+        (MessageKind.OPEN, [b"[]"]),
+        (MessageKind.HELLO, []),
+        (MessageKind.HELLO, [b"\xff"]),
+        (MessageKind.LOOKUP, []),
+        (MessageKind.CUT, [pack_text({"number": 1})]),
+        (MessageKind.STATISTICS, []),
     ]
 
 
 def test_absurd_requests_are_refused_and_disturb_nobody(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, _), closing(Client("loader", server.address)) as client:
-        client.ask(Kind.OPEN, [pack_text(ASKED)]).result(20)
+        client.ask(MessageKind.OPEN, [pack_text(ASKED)]).result(20)
         for kind, parts in requests():
             with pytest.raises(SatrapError):
                 client.ask(kind, parts).result(20)
@@ -75,7 +75,7 @@ def test_absurd_requests_are_refused_and_disturb_nobody(rows: data.Dataset) -> N
 
 def taken(client: Client) -> Any:
     """Return the text of the next batch."""
-    while "wait" in unpack_text(first := client.ask(Kind.NEXT).result(20)[0]):
+    while "wait" in unpack_text(first := client.ask(MessageKind.NEXT).result(20)[0]):
         pass
     return first
 
@@ -96,7 +96,7 @@ def test_an_error_that_nobody_foresaw_is_an_answer(rows: data.Dataset) -> None:
         raise ZeroDivisionError(part)
 
     service = LoaderService(open)
-    job = Job(Session(1, b""), Header(Kind.OPEN), [pack_text(ASKED | {"part": "test"})], 0, 0.0)
+    job = Job(Session(1, b""), Header(MessageKind.OPEN), [pack_text(ASKED | {"part": "test"})], 0, 0.0)
     answer = execute(service, job)
     text = unpack_text(answer.parts[0])
     assert answer.header.kind == FAILURE
@@ -107,34 +107,34 @@ def test_an_error_that_nobody_foresaw_is_an_answer(rows: data.Dataset) -> None:
 def test_a_client_has_one_pass_at_a_time(rows: data.Dataset) -> None:
     service, session = LoaderService(lambda part, _: rows if part == "train" else None), Session(1, b"")
 
-    def asked(kind: Kind, *parts: Any) -> Any:
+    def asked(kind: MessageKind, *parts: Any) -> Any:
         [text, *_] = execute(service, Job(session, Header(kind), list(parts), 0, 0.0)).parts
         return unpack_text(text)
 
     def next_one() -> Any:
-        while "wait" in (text := asked(Kind.NEXT)):
+        while "wait" in (text := asked(MessageKind.NEXT)):
             pass
         return text
 
     assert next_one() == {"end": True}
-    assert asked(Kind.OPEN, pack_text(ASKED)) == {"rows": rows.num_rows()}
+    assert asked(MessageKind.OPEN, pack_text(ASKED)) == {"rows": rows.num_rows()}
     assert next_one()["size"] == 50
     assert (service.batches, service.samples, service.statistics().streams) == (1, 50, 1)
-    assert asked(Kind.OPEN, pack_text(ASKED | {"part": "test"})) == {"missing": True}
+    assert asked(MessageKind.OPEN, pack_text(ASKED | {"part": "test"})) == {"missing": True}
     assert next_one() == {"end": True}
-    assert asked(Kind.OPEN, pack_text(ASKED | {"read": False})) == {"rows": rows.num_rows()}
+    assert asked(MessageKind.OPEN, pack_text(ASKED | {"read": False})) == {"rows": rows.num_rows()}
     assert (next_one(), service.statistics().streams) == ({"end": True}, 0)
-    asked(Kind.OPEN, pack_text(ASKED))
+    asked(MessageKind.OPEN, pack_text(ASKED))
     while "size" in next_one():
         assert service.statistics().streams == 1
     assert (service.statistics().streams, service.samples) == (0, 50 + rows.num_rows())
-    asked(Kind.OPEN, pack_text(ASKED))
+    asked(MessageKind.OPEN, pack_text(ASKED))
     session_of_another = 2
     service.forget(lambda client: client == session_of_another)
     assert service.statistics().streams == 1
     service.forget(lambda client: client == session.client)
     assert service.statistics().streams == 0
-    asked(Kind.OPEN, pack_text(ASKED))
+    asked(MessageKind.OPEN, pack_text(ASKED))
     service.close()
     assert service.statistics().streams == 0
 
@@ -145,13 +145,16 @@ def test_a_pass_with_an_error_is_over() -> None:
             yield 1 // 0
 
     bad = data.read({**columns(10), "clicked": ["no"] * 10}, SCHEMA, batch_size=5)
-    for rows, kinds in ((bad, (Kind.NEXT | 0x80,)), (Broken(bad._source, SCHEMA, bad.settings), (FAILURE,))):
+    for rows, kinds in (
+        (bad, (MessageKind.NEXT | 0x80,)),
+        (Broken(bad._source, SCHEMA, bad.settings), (FAILURE,)),
+    ):
         service, session = LoaderService(lambda *_, rows=rows: rows), Session(1, b"")
         rows.with_options = lambda rows=rows, **_: rows  # type: ignore[method-assign]
-        execute(service, Job(session, Header(Kind.OPEN), [pack_text(ASKED)], 0, 0.0))
+        execute(service, Job(session, Header(MessageKind.OPEN), [pack_text(ASKED)], 0, 0.0))
         assert service.statistics().streams == 1
         while "wait" in unpack_text(
-            (answer := execute(service, Job(session, Header(Kind.NEXT), [], 0, 0.0))).parts[0]
+            (answer := execute(service, Job(session, Header(MessageKind.NEXT), [], 0, 0.0))).parts[0]
         ):
             pass
         assert answer.header.kind in kinds
@@ -172,7 +175,11 @@ def test_any_value_in_any_place_of_an_open(rows: data.Dataset, data: st.DataObje
     misplace(data, VALUES, asked)
     service = LoaderService(lambda _, schema: rows.with_options(schema=schema))
     session = Session(1, b"")
-    sent: list[tuple[Kind, list[Any]]] = [(Kind.OPEN, [pack_text(asked)]), (Kind.NEXT, []), (Kind.BYE, [])]
+    sent: list[tuple[MessageKind, list[Any]]] = [
+        (MessageKind.OPEN, [pack_text(asked)]),
+        (MessageKind.NEXT, []),
+        (MessageKind.BYE, []),
+    ]
     for sequence, (kind, parts) in enumerate(sent):
         job = Job(session, Header(kind, sequence=sequence), parts, 0, 0.0)
         assert execute(service, job).header.kind in (FAILURE, kind | 0x80)

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from satrap.data.hashing import hash_ids
-from satrap.data.row_files import Wanted, is_export, read_rows
+from satrap.data.row_files import RowFileSpec, is_export, read_rows
 from satrap.errors import DataError
 from tests.support.examples import THOROUGH, examples
 
-WANTED = Wanted("item", {2: 3}, salt=5)
+WANTED = RowFileSpec("item", {2: 3}, salt=5)
 
 
 FLOAT = pa.float32()
@@ -220,7 +220,7 @@ def test_ids_of_an_exported_table_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_state_is_left_out_where_it_is_not_wanted(tmp_path: Path) -> None:
     path = parquet(tmp_path, id=[1, 2], weights=GOOD, state=lists([1], [2]))
-    [rows] = read_rows(path, Wanted("item", {2: None}, 5))
+    [rows] = read_rows(path, RowFileSpec("item", {2: None}, 5))
     assert rows.state is None
 
 

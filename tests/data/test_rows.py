@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap import Batch, Jagged
-from satrap.data.rows import Mark, Rows, concat_rows, slice_rows, take_rows
+from satrap.data.rows import EpochRows, Mark, concat_rows, slice_rows, take_rows
 from tests.data.helpers_data import same
 
 BAGS = st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=4), min_size=1, max_size=12)
@@ -53,12 +53,12 @@ def test_take_slice_and_concat_equal_lists(bags, data):
 def test_a_window_gives_all_rows_in_order_and_knows_where_it_stands(pieces, amounts, ahead):
     encoded = [(batch_of(bags), [i]) for i, bags in enumerate(pieces)]
     everything = [bag for bags in pieces for bag in bags]
-    rows, seen, turn = Rows(iter(encoded), Mark()), [], 0
+    rows, seen, turn = EpochRows(iter(encoded), Mark()), [], 0
     while (batch := rows.take(amounts[turn % len(amounts)])) is not None:
         seen += bags_of(batch)
         rows.fill(ahead)
         mark = rows.mark
-        again = Rows(iter(encoded[mark.cursor[0] :]), mark).take(10**6)
+        again = EpochRows(iter(encoded[mark.cursor[0] :]), mark).take(10**6)
         assert (bags_of(again) if again else []) == everything[len(seen) :]
         turn += 1
     assert seen == everything
@@ -75,14 +75,14 @@ def pieces(first: int = 0) -> Iterator[tuple[Batch, int]]:
         start += size
 
 
-def taken(rows: Rows, *counts: int) -> list[list[int] | None]:
+def taken(rows: EpochRows, *counts: int) -> list[list[int] | None]:
     found = [rows.take(count) for count in counts]
     return [None if batch is None else batch.ids["row"].values.tolist() for batch in found]
 
 
 @pytest.mark.parametrize("count", range(1, 15))
 def test_all_rows_come_once_in_order(count: int) -> None:
-    found = taken(Rows(pieces(), Mark()), *[count] * 15)
+    found = taken(EpochRows(pieces(), Mark()), *[count] * 15)
     parts = [part for part in found if part is not None]
     assert [row for part in parts for row in part] == list(range(13))
     assert {len(part) for part in parts[:-1]} <= {count}
@@ -91,10 +91,10 @@ def test_all_rows_come_once_in_order(count: int) -> None:
 
 @pytest.mark.parametrize("before", range(14))
 def test_who_starts_at_a_mark_gets_the_rows_after_it(before: int) -> None:
-    rows = Rows(pieces(), Mark())
+    rows = EpochRows(pieces(), Mark())
     taken(rows, before)
     mark = rows.mark
-    again = Rows(pieces(mark.cursor or 0), mark)
+    again = EpochRows(pieces(mark.cursor or 0), mark)
     assert again.mark == mark
     expected = list(range(before, 13)) or None
     assert taken(again, 99) == [expected]
@@ -102,7 +102,7 @@ def test_who_starts_at_a_mark_gets_the_rows_after_it(before: int) -> None:
 
 
 def test_reading_ahead_does_not_move_the_mark() -> None:
-    rows = Rows(pieces(), Mark())
+    rows = EpochRows(pieces(), Mark())
     taken(rows, 2)
     rows.fill(9)
     assert rows.mark == Mark(0, 2)
@@ -114,6 +114,6 @@ def test_reading_ahead_does_not_move_the_mark() -> None:
 
 def test_no_more_is_read_than_is_needed() -> None:
     given = pieces()
-    rows = Rows(given, Mark())
+    rows = EpochRows(given, Mark())
     rows.fill(4)
     assert next(given)[1] == 2

@@ -17,14 +17,14 @@ from satrap import optim
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.dense import (
     ConnectedWorkers,
-    DataParallel,
+    DataParallelBackend,
     DenseBackend,
     DenseState,
     Mesh,
     RemoteStep,
     Workers,
 )
-from satrap.dense.divided import Divided
+from satrap.dense.divided import ShardedBackend
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
@@ -95,8 +95,8 @@ class Party:
     ) -> None:
         self.workers, make = workers, OPTIMIZERS[optimizer]
         self.model = network(seed + workers.rank)
-        whole = RemoteStep if kind == "remote" else DataParallel
-        backend = whole if workers.mesh.whole else Divided
+        whole = RemoteStep if kind == "remote" else DataParallelBackend
+        backend = whole if workers.mesh.whole else ShardedBackend
         self.dense: DenseBackend = backend(self.model, make, clip_norm, workers)
         ids = Table("ids", dim=4, optimizer=optim.SGD(lr=1.0))
         self.use(LocalExchange(Shard([ids, *self.dense.tables({4})], seed=0)))

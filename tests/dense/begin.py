@@ -15,7 +15,7 @@ from torch import nn
 
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.dense.deferred import deferred
-from satrap.dense.divided import Divided
+from satrap.dense.divided import ShardedBackend
 
 
 def network(width: int) -> nn.Module:
@@ -35,13 +35,13 @@ def main() -> None:
     mesh = Mesh(**json.loads(shape))
     workers = ConnectedWorkers(store, int(rank), mesh.size, mesh=mesh, deadline=200)
     # What the first network of a process takes for itself.
-    Divided(deferred(lambda: network(300)), lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
+    ShardedBackend(deferred(lambda: network(300)), lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
     Path("/proc/self/clear_refs").write_text("5")
     if group:  # what was loaded before counts for nothing there
         Path(group[0]).write_text("0")
     before = peak()
     model = network(int(width)) if how == "whole" else deferred(lambda: network(int(width)))
-    dense = Divided(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
+    dense = ShardedBackend(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
     took = peak() - before
     print(json.dumps([took, sum(p.numel() * 4 for p in dense._locals)]), flush=True)
     workers.close()

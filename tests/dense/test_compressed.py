@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel, Workers
+from satrap.dense import DataParallelBackend, Workers
 from satrap.dense.compressed import (
     LARGEST,
     Compressed,
@@ -261,7 +261,7 @@ def test_what_is_kept_is_errors_and_factors() -> None:
 def test_gradients_whose_products_might_overflow_are_refused(kind: str) -> None:
     def work(workers: Workers) -> list[bool]:
         model = nn.Linear(40, 24)
-        dense = DataParallel(model, lambda p: torch.optim.SGD(p, lr=1e-30), None, workers)
+        dense = DataParallelBackend(model, lambda p: torch.optim.SGD(p, lr=1e-30), None, workers)
         dense.begin()
         said = []
         for factor in (0.4, 0.6):

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from satrap.dense import ConnectedWorkers, Mesh, Workers, connected
-from satrap.dense.connected import ConnectedGroup
+from satrap.dense.connected import ConnectedWorkerGroup
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Wire
 from tests.dense.peers import terms
@@ -329,7 +329,7 @@ def test_signs_of_life_end_when_they_are_told_to(monkeypatch: pytest.MonkeyPatch
 
 def test_stages_talk_over_the_backend_of_their_device() -> None:
     workers = Lone()
-    group = ConnectedGroup.__new__(ConnectedGroup)
+    group = ConnectedWorkerGroup.__new__(ConnectedWorkerGroup)
     group._main, group._cuda = "gloo", "nccl"
     workers._axes["pipeline"] = group
     assert [workers.pipeline_group(device) for device in ("cpu", "cuda")] == ["gloo", "nccl"]

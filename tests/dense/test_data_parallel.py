@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel, DenseState, Stepped, Workers
+from satrap.dense import DataParallelBackend, DenseState, StepResult, Workers
 from satrap.errors import ConfigError
 from tests.dense.threads import together
 
@@ -32,11 +32,11 @@ SIZES = (4, 2, 0)
 FORMATS = ("float32", "bfloat16", "float16", "int8")
 
 
-def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[Stepped, Tensor, Any]:
+def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[StepResult, Tensor, Any]:
     """A step of a worker with SIZES[rank] samples; return it, the weights and the rows' gradient."""
     model, size = network(), SIZES[workers.rank]
     factor = arguments.pop("factor", 1.0)
-    step = DataParallel(model, sgd, arguments.pop("clip_norm", None), workers)
+    step = DataParallelBackend(model, sgd, arguments.pop("clip_norm", None), workers)
     x, y = data(workers.rank, size)
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
     loss = ((model(x + leaf) - y) ** 2).mean() * factor if size else None
@@ -45,12 +45,12 @@ def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[Stepped
     return done, model.weight.detach().clone(), leaf.grad
 
 
-def joined(clip_norm: float | None = None) -> tuple[Stepped, Tensor, Tensor]:
+def joined(clip_norm: float | None = None) -> tuple[StepResult, Tensor, Tensor]:
     model = network()
     parts = [data(rank, size) for rank, size in enumerate(SIZES)]
     x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
-    step = DataParallel(model, sgd, clip_norm)
+    step = DataParallelBackend(model, sgd, clip_norm)
     done = step.step(((model(x + leaf) - y) ** 2).mean(), [leaf], 1.0)
     assert leaf.grad is not None
     return done, model.weight.detach().clone(), leaf.grad
@@ -59,7 +59,7 @@ def joined(clip_norm: float | None = None) -> tuple[Stepped, Tensor, Tensor]:
 def test_no_gradient_outlives_the_step() -> None:
     """The next forward pass needs the memory."""
     model = network()
-    step = DataParallel(model, sgd, None)
+    step = DataParallelBackend(model, sgd, None)
     assert step.step(model(torch.ones(2, 3)).mean(), [], 1.0).accepted
     assert model.weight.grad is None
 
@@ -109,7 +109,7 @@ def test_finite_gradients_whose_sum_may_not_be_are_refused_by_all(
     def step(workers: Workers) -> tuple[list[bool], list[float]]:
         model, said = nn.Linear(2, 1, bias=False), list[bool]()
         nn.init.zeros_(model.weight)
-        dense = DataParallel(model, lambda p: torch.optim.SGD(p, lr=1e-38), None, workers)
+        dense = DataParallelBackend(model, lambda p: torch.optim.SGD(p, lr=1e-38), None, workers)
         signs = torch.tensor([1.0, -1.0])  # in float32 the gradients' sum is 0
         done = dense.step((model.weight * gradient * signs).sum(), [], 1.0, ready=said.append)
         return [*said, done.accepted], model.weight.flatten().tolist()
@@ -147,7 +147,7 @@ def test_clipping_is_that_of_pytorch(norm: float) -> None:
         nn.init.zeros_(model.weight)
         loss = (model.weight * norm * torch.tensor([0.6, 0.0, 0.8])).sum()
         if own:
-            assert DataParallel(model, sgd, 1e-6).step(loss, [], 1.0).accepted
+            assert DataParallelBackend(model, sgd, 1e-6).step(loss, [], 1.0).accepted
         else:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
@@ -160,13 +160,13 @@ def test_the_mean_is_over_copies_of_the_network_not_over_processes() -> None:
     def work(workers: Workers) -> Tensor:
         model = network()
         x, y = data(workers.data.rank, 4)  # two processes hold each copy, and read the same samples
-        step = DataParallel(model, sgd, None, workers)
+        step = DataParallelBackend(model, sgd, None, workers)
         assert step.step(((model(x) - y) ** 2).mean(), [], 1.0).accepted
         return model.weight.detach()
 
     reference = network()
     x, y = (torch.cat(columns) for columns in zip(data(0, 4), data(1, 4), strict=True))
-    DataParallel(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
+    DataParallelBackend(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
     for weight in together(4, work, copies=2):
         torch.testing.assert_close(weight, reference.weight.detach())
 
@@ -179,7 +179,9 @@ def test_a_parameter_that_no_worker_used_does_not_move() -> None:
 
     def work(workers: Workers) -> list[Any]:
         model = Two()
-        step = DataParallel(model, lambda p: torch.optim.SGD(p, lr=1.0, weight_decay=0.25), None, workers)
+        step = DataParallelBackend(
+            model, lambda p: torch.optim.SGD(p, lr=1.0, weight_decay=0.25), None, workers
+        )
         step.step((model.used if workers.rank == 0 else model.other).sum(), [], 1.0)
         return [p.tolist() for p in model.parameters()]
 
@@ -190,10 +192,10 @@ def test_a_parameter_that_no_worker_used_does_not_move() -> None:
 def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
     """70,000 gradients of 1 add up to more than float16 can hold, and each of them is finite."""
 
-    def step(workers: Workers, factor: float) -> tuple[Stepped, Tensor]:
+    def step(workers: Workers, factor: float) -> tuple[StepResult, Tensor]:
         model = nn.Linear(70_000, 1, bias=False).to(dtype)
         nn.init.zeros_(model.weight)
-        dense = DataParallel(model, sgd, None, workers)
+        dense = DataParallelBackend(model, sgd, None, workers)
         loss = (model.weight.float() * factor).sum()
         return dense.step(loss, [], 1.0), model.weight.detach().double()
 
@@ -208,7 +210,7 @@ def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
 
 
 def test_a_network_of_another_shape_is_not_restored() -> None:
-    narrow, wide = (DataParallel(nn.Linear(3, width), None, None) for width in (1, 2))
+    narrow, wide = (DataParallelBackend(nn.Linear(3, width), None, None) for width in (1, 2))
     with pytest.raises(ConfigError, match="differs from the saved one") as caught:
         wide.restore(DenseState(narrow.part().weights))
     assert "bias: saved (1,), model (2,)" in str(caught.value.where)

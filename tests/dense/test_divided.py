@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from satrap.dense import Mesh
-from satrap.dense.divided import Divided, check_separable
+from satrap.dense.divided import ShardedBackend, check_separable
 from satrap.dense.mesh import Sharded
 from satrap.errors import ConfigError
 from tests.plan.dense.measured import Pretended, adam
@@ -57,7 +57,7 @@ def test_how_often_three_parts_of_a_batch_gather_weights_and_reduce_gradients(
 ) -> None:
     """There are two processes, but only this one exists; its network is gathered at once."""
     try:
-        dense = Divided(nn.Linear(3, 2), adam, None, Pretended(Mesh(2, sharded=sharded), 0))
+        dense = ShardedBackend(nn.Linear(3, 2), adam, None, Pretended(Mesh(2, sharded=sharded), 0))
         x = torch.ones(4, 3)
         for _ in range(2):
             with Calls() as calls:
@@ -71,7 +71,7 @@ def test_how_often_three_parts_of_a_batch_gather_weights_and_reduce_gradients(
 
 def test_gradients_of_parts_whose_step_never_comes_are_forgotten() -> None:
     try:
-        dense = Divided(nn.Linear(3, 2), adam, None, Pretended(Mesh(2, sharded="optimizer"), 0))
+        dense = ShardedBackend(nn.Linear(3, 2), adam, None, Pretended(Mesh(2, sharded="optimizer"), 0))
         dense.accumulate(dense.model(torch.ones(4, 3)).sum(), 1.0)
         assert all(p.grad is not None for p in dense.model.parameters())
         dense.forget()
@@ -83,7 +83,7 @@ def test_gradients_of_parts_whose_step_never_comes_are_forgotten() -> None:
 def test_a_part_without_an_optimizer_says_where_it_belongs() -> None:
     try:
         model = nn.Linear(3, 2)
-        part = Divided(model, None, None, Pretended(Mesh(2, sharded=True), 1)).part()
+        part = ShardedBackend(model, None, None, Pretended(Mesh(2, sharded=True), 1)).part()
         assert part.optimizer == {}
         assert part.regions == {"weight": ([2, 3], [1, 0]), "bias": ([2], [1])}
         assert {name: tensor.shape for name, tensor in part.weights.items()} == {

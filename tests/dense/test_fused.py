@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel, DenseState
-from satrap.dense.fused import WAYS, can_leave_out, fuse, kept_ways, left_open
+from satrap.dense import DataParallelBackend, DenseState
+from satrap.dense.fused import WAYS, can_leave_out, fuse, keep_impl_flags, uses_default_impl
 
 Make = Callable[..., torch.optim.Optimizer]
 
@@ -33,7 +33,7 @@ class Run:
 
     def __init__(self, make: Make, clip_norm: float | None, precision: str, **arguments: Any) -> None:
         self.model = network()
-        self.dense = DataParallel(
+        self.dense = DataParallelBackend(
             self.model,
             lambda parameters: make(parameters, lr=0.05, **arguments),
             clip_norm,
@@ -97,9 +97,9 @@ def test_an_optimizer_whose_maker_has_chosen_is_left_alone() -> None:
     parameters = [nn.Parameter(torch.ones(2))]
     for chosen in ({}, {"fused": True}, {"fused": False}, {"foreach": True}, {"capturable": True}):
         [group] = torch.optim.Adam(parameters, **chosen).param_groups
-        assert left_open(group) == (not chosen)
-    assert not left_open(torch.optim.Adam(parameters, lr=torch.tensor(0.1)).param_groups[0])
-    assert not left_open(torch.optim.RMSprop(parameters).param_groups[0])
+        assert uses_default_impl(group) == (not chosen)
+    assert not uses_default_impl(torch.optim.Adam(parameters, lr=torch.tensor(0.1)).param_groups[0])
+    assert not uses_default_impl(torch.optim.RMSprop(parameters).param_groups[0])
 
 
 def test_parameters_on_several_devices_are_looked_at_by_the_host() -> None:
@@ -132,7 +132,7 @@ def test_a_saved_optimizer_computes_as_that_which_takes_it_over() -> None:
 def test_other_settings_are_those_saved() -> None:
     saved = [{"lr": 0.1, "betas": (0.8, 0.9), "fused": True, "params": [0]}]
     own: list[dict[str, Any]] = [{"lr": 0.5, "betas": (0.9, 0.99), "fused": None, "foreach": None}]
-    [found] = kept_ways(saved, own)
+    [found] = keep_impl_flags(saved, own)
     assert found == {"lr": 0.1, "betas": (0.8, 0.9), "fused": None, "foreach": None, "params": [0]}
     assert set(found) & set(WAYS) == {"fused", "foreach"}
-    assert kept_ways(saved, own * 2) == saved
+    assert keep_impl_flags(saved, own * 2) == saved

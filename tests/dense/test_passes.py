@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
-from satrap.dense.passes import Boundary, Passes, Stage, _Received, _Sent
+from satrap.dense.passes import Boundary, PipelineRunner, Stage, _Received, _Sent
 from satrap.dense.precision import autocast, computed
 from satrap.dense.stages import stages_of
 from satrap.errors import ConfigError
@@ -101,7 +101,7 @@ def test_stages_of_one_process_have_the_gradients_of_the_whole_network(
     how: dict[str, Any] = {"precision": precision, "recomputes": recomputes}
     calls = list[int]()
     model.head.register_forward_pre_hook(lambda *_: calls.append(1))
-    passes = Passes(
+    passes = PipelineRunner(
         {
             0: Stage(cutting.stages[0], first=True, last=False, **how),
             1: Stage(cutting.stages[1], first=False, last=True, **how),

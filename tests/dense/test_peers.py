@@ -12,9 +12,9 @@ from satrap import optim
 from satrap.dense import Workers
 from satrap.dense.peers import PeerExchange, for_group
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange import LocalExchange, Lookup, Request
+from satrap.exchange import LocalExchange, Lookup, LookupRequest
 from satrap.exchange.protocol import Exchange
-from satrap.exchange.traffic import Answers, Traffic
+from satrap.exchange.traffic import RequestTotals, Traffic
 from satrap.schema import Table
 from satrap.store import Shard
 from tests.contract.parties import threads
@@ -27,9 +27,9 @@ TABLES = [
 ]
 
 
-def ask(exchange: Exchange, *ids: int) -> list[Request]:
+def ask(exchange: Exchange, *ids: int) -> list[LookupRequest]:
     array = np.array(ids, np.uint64)
-    return [Request(group.index, array, np.array([0, len(ids)], np.int64)) for group in exchange.groups]
+    return [LookupRequest(group.index, array, np.array([0, len(ids)], np.int64)) for group in exchange.groups]
 
 
 def work(exchange: Exchange) -> Any:
@@ -74,7 +74,7 @@ class Told(LocalExchange):
         super().__init__(Shard([*TABLES, Table("kept", dim=4, frozen=True)], seed=0))
         self.told: list[Any] = []
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         self.told.append([request.group for request in requests])
 
     def flush(self) -> None:
@@ -134,7 +134,7 @@ def test_a_peer_that_asks_nobody_has_nothing_to_save_or_count() -> None:
         snapshot = exchange.durability.snapshot()
         assert (list(snapshot), snapshot.write(None, "")) == ([], {})  # type: ignore[arg-type]
         assert exchange.durability.assist()
-        assert exchange.telemetry.traffic() == Traffic({}, {}, Answers(), Answers())
+        assert exchange.telemetry.traffic() == Traffic({}, {}, RequestTotals(), RequestTotals())
 
     together(2, peer)
 

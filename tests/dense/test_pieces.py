@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 
 from satrap.dense import Mesh
-from satrap.dense.pieces import UNIT, Piece, spread
+from satrap.dense.pieces import UNIT, ParamShard, shard_model
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.models.experts import Experts
 from tests.dense.fake_group import playing
@@ -35,11 +35,11 @@ def of_experts() -> nn.Module:
 
 def pieces_of(
     rank: int, mesh: Mesh, make: Callable[[], nn.Module] = Network
-) -> tuple[nn.Module, list[Piece]]:
+) -> tuple[nn.Module, list[ParamShard]]:
     shape = (mesh.data // mesh.shards, mesh.shards, mesh.tensor)
     model = make()
     device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tensor"))
-    return model, spread(model, mesh, device_mesh, tensor_plan(model, mesh.tensor))
+    return model, shard_model(model, mesh, device_mesh, tensor_plan(model, mesh.tensor))
 
 
 MESHES = [Mesh(4, sharded=True), Mesh(4, 1, "gradients", 2), Mesh(1, 4), Mesh(2, 2), Mesh(2, 2, True)]

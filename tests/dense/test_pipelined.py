@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh
-from satrap.dense.pipelined import Pipelined
+from satrap.dense import ConnectedWorkers, DataParallelBackend, DenseState, Mesh, WorkerGroup
+from satrap.dense.pipelined import PipelinedBackend
 from satrap.errors import ConfigError
 from tests.dense.fake_group import playing
 
@@ -51,25 +51,25 @@ class OneStage(ConnectedWorkers):
         return init_device_mesh(device, (1, 1, 1), mesh_dim_names=("replicate", "shard", "tensor"))
 
     @property
-    def data(self) -> Group:
-        return Group()
+    def data(self) -> WorkerGroup:
+        return WorkerGroup()
 
     @property
-    def pipeline(self) -> Group:
-        group = Group()
+    def pipeline(self) -> WorkerGroup:
+        group = WorkerGroup()
         group.rank, group.size = self._stage, 3
         return group
 
     @property
-    def tensor(self) -> Group:
-        return Group()
+    def tensor(self) -> WorkerGroup:
+        return WorkerGroup()
 
     def watched(self, stage: str) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-def stage_of(number: int, make: Callable[..., torch.optim.Optimizer], seed: int = 0) -> Pipelined:
-    stage = Pipelined(network(seed), make, None, OneStage(number))
+def stage_of(number: int, make: Callable[..., torch.optim.Optimizer], seed: int = 0) -> PipelinedBackend:
+    stage = PipelinedBackend(network(seed), make, None, OneStage(number))
     stage.try_out(blank())
     return stage
 
@@ -110,20 +110,20 @@ MAKERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
-def take(dense: DataParallel, steps: range) -> None:
+def take(dense: DataParallelBackend, steps: range) -> None:
     """Take steps with gradients that depend on the weight's name and the step only."""
     named = [(n, p) for n, p in dense.model.named_parameters() if any(p is one for one in dense.parameters)]
     for step in steps:
         for name, p in named:
             torch.manual_seed(step * 1000 + sum(name.encode()))
             p.grad = torch.randn(p.shape)
-        if isinstance(dense, Pipelined):
+        if isinstance(dense, PipelinedBackend):
             dense.step(torch.tensor(1.0), [], 1.0)
         else:
             dense._take(1.0)
 
 
-def together(stages: list[Pipelined]) -> DenseState:
+def together(stages: list[PipelinedBackend]) -> DenseState:
     parts = [stage.part() for stage in stages]
     whole = DenseState()
     for part in parts:
@@ -148,7 +148,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str) -> None:
     make = MAKERS[name]
-    plain = DataParallel(network(), make, None)
+    plain = DataParallelBackend(network(), make, None)
     stages = [stage_of(number, make) for number in range(3)]
     for dense in (plain, *stages):
         take(dense, range(2))
@@ -192,7 +192,7 @@ class Other(nn.Module):
 
 @pytest.mark.pytorch("2.13")
 def test_a_chain_that_is_not_the_network_is_refused() -> None:
-    stage = Pipelined(Other(), None, None, OneStage(0))
+    stage = PipelinedBackend(Other(), None, None, OneStage(0))
     with pytest.raises(ConfigError, match="the chain of Other does not compute the same as its forward"):
         stage.try_out(blank())
 

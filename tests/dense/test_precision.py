@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel, Workers, precision
+from satrap.dense import DataParallelBackend, Workers, precision
 from satrap.dense.precision import LossScale, check_precision, computed
 from satrap.errors import ConfigError
 from tests.dense.threads import together
@@ -125,7 +125,7 @@ def test_steps_in_float16_are_those_of_torch_with_its_scaler_to_the_bit() -> Non
     """Rows and weights; the first steps overflow, and nothing changes."""
     (mine, plain), leaves = (network().eval() for _ in range(2)), torch.full((2, 50, 7), 0.25).unbind()
     row, leaf = (one.clone().requires_grad_() for one in leaves)
-    dense = DataParallel(mine, lambda p: torch.optim.SGD(p, lr=1e-5), None, precision="float16")
+    dense = DataParallelBackend(mine, lambda p: torch.optim.SGD(p, lr=1e-5), None, precision="float16")
     optimizer = torch.optim.SGD([*plain.parameters(), leaf], lr=1e-5)
     scaler, said = torch.amp.GradScaler("cpu"), []
     for step in range(12):
@@ -156,7 +156,7 @@ def test_workers_lower_the_scale_together() -> None:
     def work(workers: Workers) -> list[Any]:
         model = nn.Linear(3, 1)
         nn.init.ones_(model.weight)
-        dense = DataParallel(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers, "float16")
+        dense = DataParallelBackend(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers, "float16")
         x, said = torch.ones(4, 3), []
         for step in range(3):  # the gradients of one overflow in the second step
             size = 2.0**12 if (step, workers.rank) == (1, 1) else 2.0**-10

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
-from satrap.dense.stages import compute, described, links_of, stage_cuts, stages_of, tensors
+from satrap.dense.stages import chain_steps, compute, described, stage_cuts, stages_of, tensors
 from satrap.errors import ConfigError
 from tests.dense.networks import schema
 
@@ -199,7 +199,7 @@ def test_layers_are_cut_in_pairs_of_one_stage(second: str, cuts: dict[str, str])
 def test_an_old_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
     with pytest.raises(ConfigError, match=r"mesh.pipeline needs PyTorch 2.13 or newer, but 2.12.1"):
-        links_of(Odd(), Mesh(pipeline=2))
+        chain_steps(Odd(), Mesh(pipeline=2))
 
 
 def test_only_tensors_pass_from_stage_to_stage() -> None:

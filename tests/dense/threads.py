@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from satrap.dense import Group, Workers
+from satrap.dense import WorkerGroup, Workers
 from satrap.dense.compressed import KINDS
 from satrap.dense.short_sum import Bytes, ShortSum
 from satrap.dense.workers import Compression
@@ -67,7 +67,7 @@ class Board:
             barrier.abort()
 
 
-class ThreadGroup(Group):
+class ThreadGroup(WorkerGroup):
     """Threads that compute together; sums are taken in order of rank."""
 
     def __init__(self, board: Board, rank: int) -> None:
@@ -131,7 +131,7 @@ class ThreadWorkers(ThreadGroup, Workers):
         self._met: dict[str, int] = {}
 
     @property
-    def data(self) -> Group:
+    def data(self) -> WorkerGroup:
         return self._data
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:

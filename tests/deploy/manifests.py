@@ -8,7 +8,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from satrap.config import load
-from satrap.deploy import Request, kubernetes
+from satrap.deploy import DeployRequest, kubernetes
 
 ROOT = Path(__file__).parents[2]
 RECIPES = [
@@ -21,6 +21,6 @@ Object = dict[str, Any]
 
 def objects(recipe: Path, *settings: str, **asked: Any) -> dict[str, Object]:
     """The objects by kind, as a reader of the YAML sees them."""
-    request = Request(**({"name": "run", "image": "satrap:1", "data_claim": "data"} | asked))
+    request = DeployRequest(**({"name": "run", "image": "satrap:1", "data_claim": "data"} | asked))
     text = kubernetes(load(recipe, settings), request)
     return {one["kind"]: one for one in YAML(typ="safe", pure=True).load_all(text)}

@@ -10,13 +10,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from satrap.config import load
-from satrap.deploy import Request, helm, kubernetes
+from satrap.deploy import DeployRequest, helm, kubernetes
 from tests.launch.runs import RECIPE, make_recipe
 
 NEEDED = ["embedding.memory=1GiB", "checkpoint.every_steps=1000", "checkpoint.url=s3://b/run"]
 SERVERS = [*NEEDED, "cluster.exchange=servers", "cluster.shards=3", "checkpoint.durability=journal"]
 RAY = [*NEEDED, "cluster.launcher=ray", "cluster.exchange=servers", "cluster.embedding_workers=1"]
-REQUEST = Request(name="run", image="satrap:1", data_claim="data")
+REQUEST = DeployRequest(name="run", image="satrap:1", data_claim="data")
 
 
 def load_all(text: str) -> list[Any]:
@@ -136,5 +136,5 @@ def yaml_numbers(value: Any) -> Any:
 
 def test_the_namespace_is_left_to_helm(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path), NEEDED)
-    files = helm(recipe, Request(name="run", image="i", data_claim="d", namespace="ml"))
+    files = helm(recipe, DeployRequest(name="run", image="i", data_claim="d", namespace="ml"))
     assert "namespace" not in "".join(files.values())

@@ -212,9 +212,9 @@ def test_what_pods_cannot_do_is_one_error(recipe: Path) -> None:
 
 
 def test_the_text_is_yaml_that_says_how_to_use_it(recipe: Path) -> None:
-    from satrap.deploy import Request, kubernetes
+    from satrap.deploy import DeployRequest, kubernetes
 
-    text = kubernetes(load(recipe, SERVERS), Request(name="run", image="i", data_claim="d"))
+    text = kubernetes(load(recipe, SERVERS), DeployRequest(name="run", image="i", data_claim="d"))
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "#   kubectl create secret generic run-key --from-file=cluster.key" in head
     assert not any("statefulset" in line for line in head)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from satrap.config import load
-from satrap.deploy import Request
+from satrap.deploy import DeployRequest
 from satrap.deploy.recipe import PodRecipe, for_pods
 from satrap.errors import ConfigError
 from tests.launch.runs import RECIPE, make_recipe
@@ -19,7 +19,7 @@ SERVERS = [*NEEDED, "cluster.exchange=servers", "cluster.shards=2"]
 
 def made(recipe: Path, *settings: str, **asked: Any) -> PodRecipe:
     given = {"name": "run", "image": "satrap:1", "data_claim": "data", "shared": True} | asked
-    return for_pods(load(recipe, settings), Request(**given))
+    return for_pods(load(recipe, settings), DeployRequest(**given))
 
 
 def test_paths_and_addresses_are_those_of_pods(tmp_path: Path) -> None:

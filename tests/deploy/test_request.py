@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from satrap.deploy.request import Request, name_of
+from satrap.deploy.request import DeployRequest, name_of
 from satrap.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["", "A", "1st", "a_b", "a-", "a.b", "a" * 41])
 def test_names_that_kubernetes_refuses(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid name in Kubernetes"):
-        Request(name=name, image="satrap:1")
+        DeployRequest(name=name, image="satrap:1")
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_names_that_kubernetes_refuses(name: str) -> None:
     ],
 )
 def test_any_recipe_has_a_name(recipe: str, name: str) -> None:
-    assert Request(name=name_of(recipe), image="satrap:1").name == name
+    assert DeployRequest(name=name_of(recipe), image="satrap:1").name == name

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from satrap.cli.serve import serve
 from satrap.config import load
-from satrap.deploy import Request, kserve, kubernetes
+from satrap.deploy import DeployRequest, kserve, kubernetes
 from satrap.deploy.manifests import USER
 from satrap.deploy.sizes import PROCESS, server_bytes
 from satrap.errors import ConfigError
@@ -32,13 +32,13 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def servers(recipe: Path, *settings: str, **asked: object) -> dict[str, Object]:
     """The objects of servers by kind, of all that are printed."""
-    text = kubernetes(load(recipe, [*NEEDED, *settings]), Request(**(ASKED | asked)))  # type: ignore[arg-type]
+    text = kubernetes(load(recipe, [*NEEDED, *settings]), DeployRequest(**(ASKED | asked)))  # type: ignore[arg-type]
     every = list(YAML(typ="safe", pure=True).load_all(text))
     return {one["kind"]: one for one in every if one["metadata"]["name"] == "run-serve"}
 
 
 def service(recipe: Path, *settings: str, **asked: object) -> Object:
-    text = kserve(load(recipe, [*NEEDED[:1], *settings]), Request(**(ASKED | asked)))  # type: ignore[arg-type]
+    text = kserve(load(recipe, [*NEEDED[:1], *settings]), DeployRequest(**(ASKED | asked)))  # type: ignore[arg-type]
     found: Object = YAML(typ="safe", pure=True).load(text)
     return found
 
@@ -60,7 +60,7 @@ RAY = ("cluster.launcher=ray", "cluster.exchange=servers")
 def test_servers_stand_beside_any_run(recipe: Path, settings: tuple[str, ...]) -> None:
     found = servers(recipe, *settings)
     assert len(found) == 3
-    without = kubernetes(load(recipe, [*NEEDED, *settings]), Request(**(ASKED | {"servers": 0})))  # type: ignore[arg-type]
+    without = kubernetes(load(recipe, [*NEEDED, *settings]), DeployRequest(**(ASKED | {"servers": 0})))  # type: ignore[arg-type]
     assert "run-serve" not in without
 
 
@@ -136,12 +136,12 @@ def test_memory_has_room_for_what_changes(recipe: Path) -> None:
 
 
 def test_the_head_says_how_to_make_the_key(recipe: Path) -> None:
-    text = kubernetes(load(recipe, NEEDED), Request(**(ASKED | {"namespace": "ml"})))  # type: ignore[arg-type]
+    text = kubernetes(load(recipe, NEEDED), DeployRequest(**(ASKED | {"namespace": "ml"})))  # type: ignore[arg-type]
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "#   satrap key serve.key" in head
     assert "#   kubectl -n ml create secret generic run-serve --from-file=serve.key" in head
     assert "# scores: http://run-serve:8000/v1/score, after the run has published its first version" in head
-    head = kserve(load(recipe, NEEDED), Request(**ASKED)).splitlines()  # type: ignore[arg-type]
+    head = kserve(load(recipe, NEEDED), DeployRequest(**ASKED)).splitlines()  # type: ignore[arg-type]
     assert "#   kubectl create secret generic run-serve --from-file=serve.key" in head
     assert "# serves folder run in the volume of claim run-run" in head
 
@@ -153,8 +153,8 @@ def test_servers_that_would_see_no_run_are_refused(recipe: Path) -> None:
 
 def test_kserve_needs_the_memory_and_a_server(recipe: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedding.memory is not set\n.*\n.*\n.*--server-memory"):
-        kserve(load(recipe), Request(**ASKED))  # type: ignore[arg-type]
-    kserve(load(recipe), Request(**(ASKED | {"server_memory": 1 << 30})))  # type: ignore[arg-type]
+        kserve(load(recipe), DeployRequest(**ASKED))  # type: ignore[arg-type]
+    kserve(load(recipe), DeployRequest(**(ASKED | {"server_memory": 1 << 30})))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs at least one server"):
         service(recipe, servers=0)
 

@@ -12,7 +12,7 @@ import satrap
 from satrap.batch import Batch, Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
-from satrap.exchange.collective.asks import Ask, pack
+from satrap.exchange.collective.asks import RowRequest, pack
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers import Wire
@@ -93,8 +93,8 @@ def test_less_is_sent(ids: int, dim: int, weighted: bool, wire: Wire) -> None:
     [group], asked = [TableGroup(0, ("a",), dim)], (np.arange(ids, dtype=np.uint64), np.array([0, ids]))
     one = np.ones((1, dim), np.float32)
     each = sum(to_wire(one, CODES[code]).nbytes for code in (wire.forward, wire.backward))
-    rows = len(pack([group], [Ask(*asked)])) + each * ids
-    vectors = len(pack([group], [Ask(*asked, [bag])])) + each * 40
+    rows = len(pack([group], [RowRequest(*asked)])) + each * ids
+    vectors = len(pack([group], [RowRequest(*asked, [bag])])) + each * 40
     beside = bag_bytes(len(inverse), len(offsets), len(inverse) if weighted else 0)
     assert sends_less(ids, 40, wire.row_bytes(dim), beside) == (
         vectors - 48 < rows

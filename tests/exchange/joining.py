@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.joined import JoinedExchange
+from satrap.exchange.joined import RoutedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.store import StoreConfig
 from tests.contract.parties import EXACT, PATIENT, threads
@@ -51,7 +51,7 @@ def connecting(
         if not replicated:
             return servers
         hot = [table for table in tables if table.name in replicated]
-        return JoinedExchange(servers, held(rank, hot, Placement("replicated")), fresh=fresh)
+        return RoutedExchange(servers, held(rank, hot, Placement("replicated")), fresh=fresh)
 
     return connect
 

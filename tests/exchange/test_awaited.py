@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.awaited import Awaited
+from satrap.exchange.awaited import PendingRows
 from satrap.store import Shard
 from tests.contract.parties import SEED, TABLES
 
@@ -17,7 +17,7 @@ LOOKUPS = st.lists(st.tuples(st.lists(st.integers(0, 30), unique=True), st.boole
 @given(LOOKUPS)
 def test_rows_are_awaited_by_the_lookups_that_wait_for_them(lookups: list[tuple[list[int], bool]]) -> None:
     shard = Shard(TABLES, seed=SEED)
-    awaited, waiting, counts = Awaited(shard), deque[tuple[list[int], object]](), Counter[int]()
+    awaited, waiting, counts = PendingRows(shard), deque[tuple[list[int], object]](), Counter[int]()
     for ids, update in lookups:
         if update and waiting:
             first, slots = waiting.popleft()

@@ -15,15 +15,15 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.errors import ConfigError
-from satrap.exchange import ExchangeStatistics, Lookup, Request
+from satrap.exchange import ExchangeStatistics, Lookup, LookupRequest
 from satrap.exchange.collective import Placement
-from satrap.exchange.joined import JoinedExchange, JoinedTelemetry
-from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.exchange.joined import RoutedExchange, RoutedTelemetry
+from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, merge
 from satrap.exchange.states import COUNTS
-from satrap.exchange.traffic import Answers, Traffic
+from satrap.exchange.traffic import RequestTotals, Traffic
 from satrap.optim import Adagrad
 from satrap.schema import Table
-from satrap.store import Chunk, Eviction, StoreConfig
+from satrap.store import Eviction, RowChunk, StoreConfig
 from satrap.store.statistics import TableStatistics
 from tests.contract.parties import (
     SEED,
@@ -55,13 +55,13 @@ def exchanges(ranks: int, **arguments: Any) -> Iterator[list[Any]]:
         together([one.close for one in made])
 
 
-def batches(seed: int) -> list[tuple[list[Request], list[np.ndarray]]]:
+def batches(seed: int) -> list[tuple[list[LookupRequest], list[np.ndarray]]]:
     rng = np.random.default_rng(seed)
     wanted = [random_requests(rng, ids=80) for _ in range(STEPS)]
     return [(one, gradients_for(rng, one)) for one in wanted]
 
 
-def run(exchange: JoinedExchange, work: Sequence[Any], ahead: int) -> list[list[np.ndarray]]:
+def run(exchange: RoutedExchange, work: Sequence[Any], ahead: int) -> list[list[np.ndarray]]:
     """Train with lookups so many steps ahead; return the rows of each step."""
     lookups, seen = [], []
     for step in range(STEPS + ahead):
@@ -81,7 +81,7 @@ def in_turn(works: Sequence[Any]) -> list[list[list[np.ndarray]]]:
         for own, work in zip(rows, works, strict=True):
             own.append(reference.lookup(work[step][0], create=True).result())
         shares = [
-            Share(
+            WorkerGradients(
                 [
                     GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / len(works)))
                     for q, g in zip(*work[step], strict=True)
@@ -91,7 +91,7 @@ def in_turn(works: Sequence[Any]) -> list[list[list[np.ndarray]]]:
             for work in works
         ]
         for u in merge(shares):
-            reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+            reference.update(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
     reference.close()
     return rows
 
@@ -157,7 +157,7 @@ def test_rows_of_replicas_are_not_sent() -> None:
     wanted = [request(1, list(range(1000)))]
     with exchanges(2) as made:
 
-        def look(exchange: JoinedExchange) -> int:
+        def look(exchange: RoutedExchange) -> int:
             exchange.lookup(wanted, create=True).result()
             exchange.update(None, [], lr_scale=1.0)
             exchange.flush()
@@ -257,7 +257,7 @@ def test_shards_that_hold_other_tables_than_before_go_on_with_those_that_stay(
 ) -> None:
     """Which rows there are, which of them are evicted next, and the rows of every other table."""
     with placed(*before) as first, placed(*after) as second:
-        names = Chunk(
+        names = RowChunk(
             "names", np.arange(50, dtype=np.uint64), np.ones((50, 5), np.float32), np.empty((50, 0))
         )
         first.load("names", replace(names, state=names.state.astype(np.float32)))
@@ -281,7 +281,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
             shards = connect(address, tables=tables, world=world)
             [replicas] = members(1, TABLES[2:], STORE, placement)
             with pytest.raises(ConfigError, match="replicated tables on exactly the workers"):
-                JoinedExchange(shards, replicas)
+                RoutedExchange(shards, replicas)
             shards.close()
             replicas.close()
 
@@ -299,11 +299,11 @@ class Counted:
 
     def traffic(self) -> Traffic:
         n = self.number
-        return Traffic({n: 1}, {}, Answers(n), Answers(), sent=n, received=10 * n, resent=n)
+        return Traffic({n: 1}, {}, RequestTotals(n), RequestTotals(), sent=n, received=10 * n, resent=n)
 
 
 def test_counters_are_those_of_both_parts() -> None:
-    telemetry = JoinedTelemetry(Counted(1, "a"), Counted(3, "b"))  # type: ignore[arg-type]
+    telemetry = RoutedTelemetry(Counted(1, "a"), Counted(3, "b"))  # type: ignore[arg-type]
     assert telemetry.statistics() == ExchangeStatistics(
         rows=4,
         bytes=40,
@@ -311,4 +311,6 @@ def test_counters_are_those_of_both_parts() -> None:
         load_factor=(0.125, 0.375),
         tables={"a": TableStatistics(rows=1), "b": TableStatistics(rows=3)},
     )
-    assert telemetry.traffic() == Traffic({1: 1}, {}, Answers(1), Answers(), sent=4, received=40, resent=1)
+    assert telemetry.traffic() == Traffic(
+        {1: 1}, {}, RequestTotals(1), RequestTotals(), sent=4, received=40, resent=1
+    )

@@ -7,8 +7,8 @@ import pytest
 
 from satrap.checkpoint.storage import Storage
 from satrap.errors import StoreError
-from satrap.exchange import LocalExchange, Request
-from satrap.exchange.protocol import Cut
+from satrap.exchange import LocalExchange, LookupRequest
+from satrap.exchange.protocol import SnapshotCut
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Shard
@@ -22,9 +22,9 @@ def exchange() -> LocalExchange:
     made.close()
 
 
-def request(group: int, *ids: list[int]) -> Request:
+def request(group: int, *ids: list[int]) -> LookupRequest:
     flat = np.array([i for part in ids for i in part], dtype=np.uint64)
-    return Request(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
+    return LookupRequest(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
 
 
 def test_lookup_sees_exactly_the_updates_issued_before_it(exchange: LocalExchange) -> None:
@@ -95,7 +95,7 @@ def test_requests_are_counted(exchange: LocalExchange) -> None:
     gradients = [np.ones_like(rows) for rows in lookup.result()]
     exchange.lookup([request(0, [1, 7], [8]), request(1, [9])], create=False).result()
     exchange.update(lookup, gradients, lr_scale=1.0)
-    wrong = exchange.lookup([Request(0, np.array([1], np.uint64), np.array([0, 2, 1]))], create=True)
+    wrong = exchange.lookup([LookupRequest(0, np.array([1], np.uint64), np.array([0, 2, 1]))], create=True)
     with pytest.raises(StoreError):
         wrong.result()
     exchange.flush()
@@ -113,7 +113,7 @@ def test_a_delta_that_could_not_be_kept_is_in_the_next_one(exchange: LocalExchan
         lookup = exchange.lookup([request(0, list(ids), [])], create=True)
         exchange.update(lookup, [np.ones_like(rows) for rows in lookup.result()], lr_scale=1.0)
 
-    def rows_of(cut: Cut, folder: str) -> int:
+    def rows_of(cut: SnapshotCut, folder: str) -> int:
         return sum(entry.rows for entry in cut.write(storage, folder).values())
 
     train(1, 2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
-from satrap.exchange import Exchange, LocalExchange, Lookup, Request
+from satrap.exchange import Exchange, LocalExchange, Lookup, LookupRequest
 from satrap.exchange.lookup import answered
 from satrap.store import Shard
 from tests.contract.parties import SEED, TABLES, connect, local, random_requests, request, threads
@@ -65,7 +65,7 @@ def test_known_rows_are_answered_in_place_of_those_in_the_store(kind: str) -> No
 
 
 def test_any_exchange_takes_the_update_of_a_lookup_that_nobody_issued() -> None:
-    ids = Request(1, np.array([4], np.uint64), np.array([0, 1]))
+    ids = LookupRequest(1, np.array([4], np.uint64), np.array([0, 1]))
     with closing(local()) as exchange:
         [rows] = exchange.lookup([ids], create=True).result()
         for lookup in (Lookup([ids]), answered([ids], [rows])):

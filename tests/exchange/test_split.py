@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
-from satrap.exchange import Request, TableGroup
+from satrap.exchange import LookupRequest, TableGroup
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import EVERYWHERE, Splitter
 from satrap.store import BUCKETS, bucket_of
 
 GROUPS = [TableGroup(0, ("a",), 4), TableGroup(1, ("b", "c"), 4)]
 IDS = np.random.default_rng(0).integers(0, 2**64, 300, np.uint64)
-WANTED = Request(1, IDS, np.array([0, 100, 300]))
+WANTED = LookupRequest(1, IDS, np.array([0, 100, 300]))
 
 
 def test_one_shard_gets_the_whole_request() -> None:
@@ -50,14 +50,14 @@ def test_ids_that_are_everywhere_come_once_for_each_shard() -> None:
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (Request(2, IDS, np.array([0, 300])), "there is no group 2: there are 2"),
-        (Request(-1, IDS, np.array([0, 300])), "there is no group -1: there are 2"),
-        (Request(0, IDS.astype(np.int64), np.array([0, 300])), "ids"),
-        (Request(1, IDS, np.array([0, 300])), "splits"),
-        (Request(1, IDS, np.array([0, 200, 299])), "splits"),
+        (LookupRequest(2, IDS, np.array([0, 300])), "there is no group 2: there are 2"),
+        (LookupRequest(-1, IDS, np.array([0, 300])), "there is no group -1: there are 2"),
+        (LookupRequest(0, IDS.astype(np.int64), np.array([0, 300])), "ids"),
+        (LookupRequest(1, IDS, np.array([0, 300])), "splits"),
+        (LookupRequest(1, IDS, np.array([0, 200, 299])), "splits"),
     ],
 )
-def test_wrong_requests_are_refused(request_: Request, said: str) -> None:
+def test_wrong_requests_are_refused(request_: LookupRequest, said: str) -> None:
     for shards in (1, 2):
         with pytest.raises(StoreError, match=said):
             Splitter(GROUPS, ShardMap(shards)).split(request_)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from satrap.exchange import Lookup, Request, kernels
+from satrap.exchange import Lookup, LookupRequest, kernels
 from satrap.exchange.kernels import FLOAT32, FORMATS, INT8
 from satrap.exchange.servers.wire import gather_gradients
-from satrap.exchange.traffic import Answers, Meter, Rounding, Traffic
+from satrap.exchange.traffic import Meter, RequestTotals, Rounding, Traffic
 from satrap.store.types import address
 
 
 def lookup() -> Lookup[np.ndarray]:
-    return Lookup([Request(0, np.array([1], np.uint64), np.array([0, 1]))])
+    return Lookup([LookupRequest(0, np.array([1], np.uint64), np.array([0, 1]))])
 
 
 def step(meter: Meter, looked_up: dict[int, tuple[int, int]], applied: dict[int, tuple[int, int]]) -> None:
@@ -59,11 +59,11 @@ def test_a_shard_that_started_anew_counts_nothing() -> None:
 def test_requests_without_an_answer_are_in_flight() -> None:
     meter = Meter()
     answered, _, pushed = meter.issue("lookup"), meter.issue("lookup"), meter.issue("push", lookup())
-    assert meter.report().lookups == Answers(0, 0.0, 2)
+    assert meter.report().lookups == RequestTotals(0, 0.0, 2)
     answered()
     found = meter.report()
     assert (found.lookups.count, found.lookups.in_flight) == (1, 1)
-    assert found.pushes == Answers(0, 0.0, 1)
+    assert found.pushes == RequestTotals(0, 0.0, 1)
     assert found.lookups.seconds == found.lookups.mean_seconds > 0 == found.pushes.mean_seconds
     pushed()
     found = meter.report()
@@ -93,12 +93,14 @@ def test_who_has_asked_for_nothing_has_met_nothing() -> None:
     found = Meter().report()
     assert (found.sent, found.received, found.resent, found.waiting) == (0, 0, 0, 0)
     assert (found.rounding_forward, found.rounding_backward) == (None, None)
-    for one in (found.lookups, found.pushes, Answers()):
+    for one in (found.lookups, found.pushes, RequestTotals()):
         assert (one.count, one.seconds, one.in_flight, one.mean_seconds) == (0, 0.0, 0, 0.0)
 
 
 def test_what_others_count_is_reported_along() -> None:
-    assert Meter().report(sent=3, resent=1) == Traffic({}, {}, Answers(), Answers(), sent=3, resent=1)
+    assert Meter().report(sent=3, resent=1) == Traffic(
+        {}, {}, RequestTotals(), RequestTotals(), sent=3, resent=1
+    )
 
 
 @pytest.mark.parametrize("code", FORMATS)

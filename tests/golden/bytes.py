@@ -11,7 +11,7 @@ from satrap.batch import Batch, Jagged
 from satrap.exchange.servers.wire import CODES, gather_gradients, scale_of, to_wire
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.rpc.wire.batches import pack_batch
-from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from satrap.schema import DTYPES, Table
 from satrap.store import Admission, Eviction, Shard
 from tests.golden.record import Record
@@ -75,7 +75,9 @@ def wire() -> Record:
         position={"cursor": [1, 2]},
     )
     parts = pack_batch(batch, {"about": "a batch"})
-    header = Header(int(Kind.LOOKUP), epoch=1, client=2, sequence=3, acknowledged=4, step=5, lr_scale=0.5)
+    header = Header(
+        int(MessageKind.LOOKUP), epoch=1, client=2, sequence=3, acknowledged=4, step=5, lr_scale=0.5
+    )
     found.exact("message", encode(header, digest(parts)) + b"".join(map(bytes, parts)))
     rows = np.ldexp(random.random((50, 12), np.float32) - np.float32(0.5), random.integers(-20, 20, (50, 1)))
     for name, code in CODES.items():

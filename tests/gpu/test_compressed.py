@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense.compressed import compressed
-from satrap.dense.workers import Compression, Group
+from satrap.dense.workers import Compression, WorkerGroup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-class Twice(Group):
+class Twice(WorkerGroup):
     """A process whose partner has the same gradients."""
 
     size = 2

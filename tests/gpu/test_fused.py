@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DataParallel
+from satrap.dense import DataParallelBackend
 from satrap.dense.fused import can_leave_out
 
 pytestmark = [
@@ -23,7 +23,7 @@ def trained(device: str, clip_norm: float | None, precision: str) -> tuple[list[
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1)).to(device)
     adam = partial(torch.optim.Adam, lr=0.05)
-    dense = DataParallel(model, adam, clip_norm, precision=precision)
+    dense = DataParallelBackend(model, adam, clip_norm, precision=precision)
     said, found = [], list[Tensor]()
     for number, factor in enumerate([1.0, 1.0, float("nan"), 1.0, float("inf"), 1.0]):
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(number)).to(device)

@@ -8,13 +8,13 @@ import pytest
 
 from satrap.data.dataset import open_source
 from satrap.errors import ConfigError, DataError
-from satrap.init.label import Target, choose_label
+from satrap.init.label import LabelChoice, choose_label
 from satrap.init.profile import profile
 
 RANDOM = np.random.default_rng(3)
 
 
-def chosen(values: Any, name: str = "y", **asked: Any) -> Target:
+def chosen(values: Any, name: str = "y", **asked: Any) -> LabelChoice:
     return choose_label(profile(open_source({name: values}), name), name, **asked)
 
 

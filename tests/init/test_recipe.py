@@ -14,7 +14,7 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
-from satrap.init import Request, make_recipe
+from satrap.init import InitRequest, make_recipe
 from satrap.launch import train
 from tests.init.frames import clicks, impressions, shop
 
@@ -23,7 +23,7 @@ def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
     path = folder / "data.csv"
     frame.to_csv(path, index=False)
     found = make_recipe(
-        Request(data=[str(path)], output=str(folder / "recipe.yaml"), **{"label": "y", **asked})
+        InitRequest(data=[str(path)], output=str(folder / "recipe.yaml"), **{"label": "y", **asked})
     )
     (folder / "recipe.yaml").write_text(found.text)
     return found.text
@@ -65,7 +65,7 @@ def test_few_rows_of_a_number_start_at_its_mean(tmp_path: Path) -> None:
     for count, start in ((2400, True), (2600, None)):
         part = pd.concat([rows] * 2).head(count)
         part.to_parquet(tmp_path / "data.parquet")
-        asked = Request(
+        asked = InitRequest(
             data=[str(tmp_path / "data.parquet")], label="price", output=str(tmp_path / "recipe.yaml")
         )
         (tmp_path / "recipe.yaml").write_text(make_recipe(asked).text)
@@ -78,7 +78,7 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a").mkdir()
     clicks(200).to_csv("a/data.csv", index=False)
     found = make_recipe(
-        Request(data=["a/data.csv"], test=["a/data.csv"], label="y", output="b/c/recipe.yaml")
+        InitRequest(data=["a/data.csv"], test=["a/data.csv"], label="y", output="b/c/recipe.yaml")
     )
     (tmp_path / "b" / "c").mkdir(parents=True)
     Path("b/c/recipe.yaml").write_text(found.text)
@@ -183,7 +183,7 @@ def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> N
 def test_how_csv_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n1; red; 1.5\n" * 20)
-    found = make_recipe(Request(data=[str(path)], label="y", output=str(tmp_path / "recipe.yaml")))
+    found = make_recipe(InitRequest(data=[str(path)], label="y", output=str(tmp_path / "recipe.yaml")))
     (tmp_path / "recipe.yaml").write_text(found.text)
     data = load(tmp_path / "recipe.yaml").sections.data
     assert (data.separator, data.strip) == (";", True)
@@ -199,7 +199,7 @@ def test_a_spreadsheet_of_another_country(tmp_path: Path) -> None:
     )
     german["größe"] = frame["same"]
     german.to_csv(tmp_path / "german.csv", index=False, sep=";", encoding="cp1252")
-    asked = Request(
+    asked = InitRequest(
         data=[str(tmp_path / "german.csv")],
         label="y",
         output=str(tmp_path / "recipe.yaml"),
@@ -242,7 +242,7 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
     tags = [["a", "b"], ["c"], []] * 100
     pq.write_table(pa.table({"y": [0, 1, 1, 0] * 75, "tags": tags}), tmp_path / "data.parquet")
     found = make_recipe(
-        Request(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
+        InitRequest(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
     )
     assert "tags: {dim: 4, multi: true, pooling: mean}" in found.text
 
@@ -267,7 +267,7 @@ def of_parts(folder: Path, parts: list[dict[str, Any]], label: str = "y", **aske
         }
         pq.write_table(pa.table({**some, **columns}), folder / f"{i}.parquet", store_schema=True)
     files = [str(folder / f"{i}.parquet") for i in range(len(parts))]
-    found = make_recipe(Request(data=files, label=label, output=str(folder / "recipe.yaml"), **asked))
+    found = make_recipe(InitRequest(data=files, label=label, output=str(folder / "recipe.yaml"), **asked))
     (folder / "recipe.yaml").write_text(found.text)
     return found.text
 
@@ -324,7 +324,7 @@ def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ex
     random = np.random.default_rng(3)
     columns = [random.integers(0, 2, 200), random.integers(0, 5, 200), random.integers(0, 7, 200)]
 
-    def asked(names: list[str], **more: Any) -> Request:
+    def asked(names: list[str], **more: Any) -> InitRequest:
         path = str(tmp_path / f"data.{ext}")
         table = pa.Table.from_arrays([*map(pa.array, columns), pa.array(["u", "v"] * 100)], names)
         with pa.ipc.new_file(path, table.schema) as writer:
@@ -333,7 +333,7 @@ def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ex
             pq.write_table(table, path)
         if ext == "csv":
             pyarrow.csv.write_csv(table, path)
-        return Request(data=[path], output=str(tmp_path / "recipe.yaml"), **{"label": "y", **more})
+        return InitRequest(data=[path], output=str(tmp_path / "recipe.yaml"), **{"label": "y", **more})
 
     with pytest.raises(DataError, match="2 columns have the name 'x'") as caught:
         make_recipe(asked(["y", "x", "x", "z"]))
@@ -350,7 +350,7 @@ def test_two_columns_of_one_name_are_refused_if_they_are_used(tmp_path: Path, ex
 def test_a_dropped_column_is_not_read(tmp_path: Path) -> None:
     rows = [f"{i % 2},c{i * i % 7},\xe4\n" for i in range(60)]
     (tmp_path / "data.csv").write_bytes(b"y,color,latin\n" + "".join(rows).encode("latin-1"))
-    asked = Request(data=[str(tmp_path / "data.csv")], label="y", output=str(tmp_path / "recipe.yaml"))
+    asked = InitRequest(data=[str(tmp_path / "data.csv")], label="y", output=str(tmp_path / "recipe.yaml"))
     with pytest.raises(DataError, match="not UTF-8"):
         make_recipe(asked)
     assert make_recipe(replace(asked, drop=["latin"])).used == 1
@@ -365,7 +365,7 @@ def test_files_without_names(tmp_path: Path) -> None:
     written(tmp_path, frame)
     named = load(tmp_path / "recipe.yaml")
     frame.to_csv(tmp_path / "rows.csv", index=False, header=False)
-    asked = Request(
+    asked = InitRequest(
         data=[str(tmp_path / "rows.csv")],
         label="y",
         output=str(tmp_path / "r.yaml"),
@@ -389,7 +389,7 @@ def test_vectors_need_no_table_beside_them(tmp_path: Path, count: int) -> None:
     table = {"y": random.integers(0, 2, count), "v": random.normal(size=(count, 2)).tolist()}
     pq.write_table(pa.table(table), tmp_path / "v.parquet")
     found = make_recipe(
-        Request(data=[str(tmp_path / "v.parquet")], label="y", output=str(tmp_path / "r.yaml"))
+        InitRequest(data=[str(tmp_path / "v.parquet")], label="y", output=str(tmp_path / "r.yaml"))
     )
     (tmp_path / "r.yaml").write_text(found.text)
     recipe = load(tmp_path / "r.yaml", ["training.epochs=1"])

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.data.hashing import hash_ids
-from satrap.init.sketch import Distinct, RowSample
+from satrap.init.sketch import RowSample, UniqueCounter
 from tests.support.examples import examples
 
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=6))
 def test_up_to_the_bound_the_count_is_that_of_a_set(parts: list[list[int]]) -> None:
-    distinct = Distinct(bound=64)
+    distinct = UniqueCounter(bound=64)
     for part in parts:
         distinct.add(hash_ids(np.array(part, np.int64)))
     assert distinct.exact
@@ -22,7 +22,7 @@ def test_up_to_the_bound_the_count_is_that_of_a_set(parts: list[list[int]]) -> N
 
 
 def test_as_many_values_as_the_bound_are_counted_and_one_more_is_estimated() -> None:
-    distinct, hashes = Distinct(bound=64), hash_ids(np.arange(65))
+    distinct, hashes = UniqueCounter(bound=64), hash_ids(np.arange(65))
     distinct.add(hashes[:64])
     assert (distinct.exact, distinct.count) == (True, 64)
     distinct.add(hashes)
@@ -33,7 +33,7 @@ def test_as_many_values_as_the_bound_are_counted_and_one_more_is_estimated() -> 
 
 @pytest.mark.parametrize("real", [2_000, 50_000])
 def test_beyond_the_bound_the_estimate_is_within_four_deviations(real: int) -> None:
-    distinct = Distinct(bound=1024)
+    distinct = UniqueCounter(bound=1024)
     values = np.random.default_rng(real).integers(0, real, 2 * real)
     for part in np.array_split(values, 7):
         distinct.add(hash_ids(part))
@@ -45,7 +45,7 @@ def test_beyond_the_bound_the_estimate_is_within_four_deviations(real: int) -> N
 @given(st.randoms(use_true_random=False), st.integers(1, 9))
 def test_neither_order_nor_repetition_matters(random: object, pieces: int) -> None:
     hashes = hash_ids(np.arange(300))
-    straight, mixed = Distinct(bound=100), Distinct(bound=100)
+    straight, mixed = UniqueCounter(bound=100), UniqueCounter(bound=100)
     straight.add(hashes)
     order = np.random.default_rng(pieces).permutation(np.concatenate([hashes, hashes]))
     for part in np.array_split(order, pieces):

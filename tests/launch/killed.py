@@ -34,7 +34,7 @@ def restored(folder: Path, at: int | None = 25) -> Path:
     return place / "clicks.yaml"
 
 
-def undisturbed(folder: Path) -> launch.Outcome:
+def undisturbed(folder: Path) -> launch.RunOutcome:
     """Return what the run of `restored` that has ended achieved; its folder is made what it was."""
     restored(folder, None)
     outcome = _trained(folder.parent, None)[2]
@@ -43,7 +43,7 @@ def undisturbed(folder: Path) -> launch.Outcome:
 
 
 @cache
-def _trained(parent: Path, at: int | None) -> tuple[Path, Path, launch.Outcome | None]:
+def _trained(parent: Path, at: int | None) -> tuple[Path, Path, launch.RunOutcome | None]:
     place, kept = (parent / f"{name}-{at}" for name in ("run", "kept"))
     outcome = None
     if at is None:

@@ -19,7 +19,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError, ExchangeError
 from satrap.exchange.shard_map import ShardMap
-from satrap.launch.cluster import _Cluster
+from satrap.launch.cluster import _ClusterActions
 from satrap.launch.mailbox import MapLog
 from satrap.launch.worker import Assignment
 from satrap.rpc import create_key
@@ -360,7 +360,7 @@ def test_one_worker_alone_meets_nobody() -> None:
     nothing: Any = None
     alone = Assignment("run", {}, 0, 1, "", ())
     maps = MapLog(Path(), 1, ShardMap(1), [])
-    cluster = _Cluster(
+    cluster = _ClusterActions(
         nothing, nothing, nothing, alone, nothing, nothing, (), nothing, nothing, maps, nothing
     )
     assert cluster._meeting_point() == ""

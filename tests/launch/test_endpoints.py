@@ -11,13 +11,13 @@ import pytest
 import satrap
 from satrap import models
 from satrap.config import load
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.dense import Workers
 from satrap.errors import ConfigError
 from satrap.launch.endpoints import metrics_address, worker_endpoint
 from satrap.openmetrics import Endpoint
 from satrap.optim import SGD
-from satrap.train import Place
+from satrap.train import WorkerContext
 from tests.launch.runs import make_recipe
 from tests.support.scraping import scrape
 
@@ -32,7 +32,7 @@ from tests.support.scraping import scrape
     ],
 )
 def test_the_address_of_a_process(keys: dict[str, Any], expected: str | None) -> None:
-    assert metrics_address(Cluster(**keys), 3) == expected
+    assert metrics_address(ClusterKeys(**keys), 3) == expected
 
 
 def trainer(rank: int) -> satrap.Trainer:
@@ -40,7 +40,10 @@ def trainer(rank: int) -> satrap.Trainer:
     workers = Workers()
     workers.rank = rank
     made = satrap.Trainer(
-        models.create("lr", schema), schema, embedding_optimizer=SGD(lr=0.1), place=Place(workers=workers)
+        models.create("lr", schema),
+        schema,
+        embedding_optimizer=SGD(lr=0.1),
+        place=WorkerContext(workers=workers),
     )
     made.run.progress.step = 12
     return made

@@ -76,4 +76,4 @@ def test_the_first_step_of_each_epoch_is_told_and_then_one_every_fifth_of_a_seco
     steps = [(0.0, 0), (0.1, 0), (0.2, 0), (0.3, 0), (0.35, 1), (0.5, 1), (0.55, 1), (0.55, 2)]
     for number, (now, epoch) in enumerate(steps):  # noqa: B007 - the clock reads `now`
         forward.step(Progress(step=number, epoch=epoch, loss=0.5))
-    assert [event.progress.step for event in told if isinstance(event, events.Stepped)] == [0, 2, 4, 6, 7]
+    assert [event.progress.step for event in told if isinstance(event, events.StepTaken)] == [0, 2, 4, 6, 7]

@@ -58,7 +58,7 @@ def test_it_is_learnt_as_in_one_process_wherever_the_rows_are(tmp_path: Path, wa
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, launch.Outcome]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, launch.RunOutcome]:
     folder = tmp_path_factory.mktemp("alone")
     path = make_recipe(folder, frame(400))
     return path, launch.train(load(path, SAME), str(folder / "one"))
@@ -66,7 +66,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, launch.Outcom
 
 @pytest.mark.parametrize("way", ONE)
 def test_it_is_learnt_the_same_however_a_step_is_computed(
-    alone: tuple[Path, launch.Outcome], tmp_path: Path, way: str
+    alone: tuple[Path, launch.RunOutcome], tmp_path: Path, way: str
 ) -> None:
     path, one = alone
     other = launch.train(load(path, [*SAME, *ONE[way]]), str(tmp_path / "other"))

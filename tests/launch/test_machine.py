@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from satrap.launch import machine
-from satrap.launch.machine import Session, machine_facts, processor
+from satrap.launch.machine import MachineLog, machine_facts, processor
 from satrap.train import Progress
 
 
@@ -28,12 +28,12 @@ def test_the_processor_is_the_first_named(tmp_path: Path) -> None:
 def test_each_session_is_a_line_and_a_folder_that_cannot_be_written_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl"
     for step in (0, 30):
-        Session(path).started(Progress(step=step))
+        MachineLog(path).started(Progress(step=step))
     first, second = map(json.loads, path.read_text().splitlines())
     assert (first["step"], second["step"]) == (0, 30)
     assert abs((datetime.now(UTC) - datetime.fromisoformat(first["time"])).total_seconds()) < 60
     said: list[str] = []
-    Session(tmp_path / "none" / "sessions.jsonl", notice=said.append).started(Progress())
+    MachineLog(tmp_path / "none" / "sessions.jsonl", notice=said.append).started(Progress())
     assert "sessions.jsonl cannot be written" in said[0]
 
 

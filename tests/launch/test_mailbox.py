@@ -18,8 +18,8 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.launch import mailbox
 from satrap.launch.events import RowsMoved
 from satrap.launch.folder import LOCK
-from satrap.launch.mailbox import FolderDesk, Mailbox, MapLog, Request
-from satrap.train.desk import Moved, Order
+from satrap.launch.mailbox import ControlRequest, FolderDesk, Mailbox, MapLog
+from satrap.train.desk import ReshardRequest, ReshardResult
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_request_is_taken_once_and_answered_once(tmp_path: Path) -> None:
     user, run = Mailbox(tmp_path / "requests"), Mailbox(tmp_path / "requests")
     with run.open():
         asked = user.ask("drain", 3)
-        assert list(run.requests()) == [Request(asked, "drain", 3)]
+        assert list(run.requests()) == [ControlRequest(asked, "drain", 3)]
         assert list(run.requests()) == []
         assert user.answer(asked) is None
         run.reply(asked, {"said": "done"})
@@ -90,7 +90,7 @@ def test_a_request_of_another_version_is_refused_and_one_that_asks_for_less_is_t
         old = {"id": "old", "command": "balance", "number": -1}
         (tmp_path / "old.ask.json").write_text(json.dumps(old))
         (tmp_path / "new.ask.json").write_text(json.dumps({**old, "id": "new", "pace": "slow"}))
-        assert list(run.requests()) == [Request("old", "balance")]
+        assert list(run.requests()) == [ControlRequest("old", "balance")]
         with pytest.raises(ConfigError, match="different versions of satrap"):
             user.answer("new")
         assert user.answer("old") is None
@@ -102,10 +102,10 @@ def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> No
     box, reports = Mailbox(tmp_path), list[Event]()
     desk = FolderDesk(box, reports.append)
     assert desk.order() is None
-    order = Order("a", (1,), {2: "h:5"}, 7, by="traffic")
+    order = ReshardRequest("a", (1,), {2: "h:5"}, 7, by="traffic")
     box.give(order)
     assert desk.order() == desk.order() == order
-    desk.answer(Moved("a", ShardMap(2)))
+    desk.answer(ReshardResult("a", ShardMap(2)))
     assert desk.order() is None
     assert [event.moved.id for event in reports if isinstance(event, RowsMoved)] == ["a"]
     box.withdraw()
@@ -116,7 +116,9 @@ def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [None, StoreError("no room", fix="more")])
 def test_what_has_become_of_an_order_survives_the_way_to_the_launcher(error: StoreError | None) -> None:
     map = ShardMap(2).after(np.arange(4096) // 100 % 3, [0, 1, 2])
-    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, 3, 1.5, error, {0: 0.25}))
+    told = RowsMoved(
+        ReshardResult("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, 3, 1.5, error, {0: 0.25})
+    )
     found: Any = decode(encode(told))
     assert isinstance(found, RowsMoved)
     assert (found.moved.map, found.moved.rows, found.moved.bytes) == (map, {0: 5, 2: 6}, {0: 50, 2: 60})
@@ -148,7 +150,7 @@ def test_files_are_looked_for_every_fifth_of_a_second(
     box = Mailbox(tmp_path)
     desk = FolderDesk(box, print)
     with box.open():
-        order = Order("a")
+        order = ReshardRequest("a")
         box.give(order)
         found = []
         for now in (10.0, 10.125, 10.25, 10.375, 10.5):  # noqa: B007 - the clock reads `now`

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from satrap.launch.outcome import Outcome
+from satrap.launch.outcome import RunOutcome
 from satrap.train import Result
 
 VALIDATION = {"auc": 0.7, "logloss": 0.5, "samples": 10.0}
 TEST = {"auc": 0.6, "samples": 20.0}
 
 
-def outcome(**parts: Any) -> Outcome:
+def outcome(**parts: Any) -> RunOutcome:
     result = Result(VALIDATION, (VALIDATION,), 5, 100, 2.0, 50.0, 1, "patience", {0: 5}, {"sent": 3})
-    return Outcome(Path("run"), result, **parts)  # type: ignore[arg-type]
+    return RunOutcome(Path("run"), result, **parts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

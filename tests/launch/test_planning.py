@@ -16,7 +16,7 @@ from satrap.launch.build import make_model
 from satrap.launch.calibration import calibrate
 from satrap.launch.folder import RunFolder
 from satrap.launch.planning import Facts, placement_of, plan, plan_size
-from satrap.plan import Rates, measure
+from satrap.plan import WorkerRates, measure
 from satrap.store.limits import machine_bytes
 from tests.launch.runs import RECIPE, UNBOUNDED, bounded, frame, make_recipe
 
@@ -92,12 +92,12 @@ def test_speeds_are_given_measured_or_assumed(tmp_path: Path, monkeypatch: pytes
     assert plan(recipe, Facts(workers=2)).topology.speeds_from == "assumed"
     facts = Facts(workers=2, bandwidth=1.0, latency=2.0, lookups=3.0, updates=4.0)
     given = plan(recipe, facts).topology
-    assert (given.bandwidth, given.latency, given.rates) == (1, 2, {4: Rates(3, 4)})
+    assert (given.bandwidth, given.latency, given.rates) == (1, 2, {4: WorkerRates(3, 4)})
     assert given.speeds_from == "as given"
     monkeypatch.setattr(measure, "network", lambda workers: (10.0 * workers, 7.0))
-    monkeypatch.setattr(measure, "rates", lambda tables: {4: Rates(5, 6)})
+    monkeypatch.setattr(measure, "rates", lambda tables: {4: WorkerRates(5, 6)})
     measured = plan(recipe, Facts(workers=2, latency=2.0, measure=True)).topology
-    assert (measured.bandwidth, measured.latency, measured.rates) == (20, 2, {4: Rates(5, 6)})
+    assert (measured.bandwidth, measured.latency, measured.rates) == (20, 2, {4: WorkerRates(5, 6)})
     assert measured.speeds_from == "partly as given, else measured on this machine"
 
 

@@ -17,16 +17,16 @@ from satrap.launch.actions import (
     GiveOrder,
     KeepMap,
     MakeShardRoom,
-    Reply,
+    ReplyToRequest,
     RoleState,
     Say,
     StartServer,
     StopRole,
 )
-from satrap.launch.mailbox import Request
+from satrap.launch.mailbox import ControlRequest
 from satrap.launch.shard_requests import READY_SECONDS, ShardRequests, obstacles
 from satrap.launchers.launcher import Ended, Stop
-from satrap.train.desk import Moved, Order
+from satrap.train.desk import ReshardRequest, ReshardResult
 from tests.launch.runs import make_recipe
 
 
@@ -39,7 +39,7 @@ class Play:
         self.now = 0.0
 
     def ask(self, command: str, shard: int = -1, by: str = "rows") -> list[Action]:
-        refused = self.requests.ask(Request(command, command, shard, by))
+        refused = self.requests.ask(ControlRequest(command, command, shard, by))
         return refused or self.decide()
 
     def decide(self, seconds: float = 0.1) -> list[Action]:
@@ -54,16 +54,16 @@ class Play:
         if error is None:
             map = map.after(np.array(members, np.uint16)[np.arange(4096) % len(members)], members)
         return self.requests.answered(
-            Moved(id, map, {0: 5}, {0: 50}, 3, 30, 2, 0.1, 1, 0.1, error), self.roles
+            ReshardResult(id, map, {0: 5}, {0: 50}, 3, 30, 2, 0.1, 1, 0.1, error), self.roles
         )
 
 
 def replies(actions: list[Action]) -> list[Any]:
-    return [action.answer for action in actions if isinstance(action, Reply)]
+    return [action.answer for action in actions if isinstance(action, ReplyToRequest)]
 
 
 def without_words(actions: list[Action]) -> list[Action]:
-    return [action for action in actions if not isinstance(action, Say | Reply | KeepMap)]
+    return [action for action in actions if not isinstance(action, Say | ReplyToRequest | KeepMap)]
 
 
 def test_a_shard_joins_once_it_is_ready_and_the_map_is_kept() -> None:
@@ -72,7 +72,7 @@ def test_a_shard_joins_once_it_is_ready_and_the_map_is_kept() -> None:
     assert play.roles["shard 2"].aside
     assert play.decide() == []
     play.roles["shard 2"].heard(Ready("h:9"))
-    assert play.decide() == [GiveOrder(Order("add", (), {2: "h:9"}, 2))]
+    assert play.decide() == [GiveOrder(ReshardRequest("add", (), {2: "h:9"}, 2))]
     assert not play.roles["shard 2"].aside
     done = play.moved("add", [0, 1, 2])
     assert without_words(done) == [GiveOrder(None)]
@@ -84,7 +84,7 @@ def test_a_shard_joins_once_it_is_ready_and_the_map_is_kept() -> None:
 
 def test_a_drained_shard_is_released_once_its_rows_have_gone() -> None:
     play = Play()
-    assert play.ask("drain", 0) == [GiveOrder(Order("drain", (0,), {}, 2))]
+    assert play.ask("drain", 0) == [GiveOrder(ReshardRequest("drain", (0,), {}, 2))]
     done = play.moved("drain", [1])
     assert without_words(done) == [GiveOrder(None), StopRole("shard 0", Stop.RELEASE)]
     assert play.roles["shard 0"].aside
@@ -116,7 +116,7 @@ def test_a_shard_that_does_not_come_up_is_given_up(late: bool) -> None:
     [error] = replies(done)
     assert ("was not ready after 120 s" if late else "ended with exit code 1") in str(error)
     assert play.requests.map == ShardMap(2)
-    assert play.ask("list") == [GiveOrder(Order("list", survey=True, epoch=2))]
+    assert play.ask("list") == [GiveOrder(ReshardRequest("list", survey=True, epoch=2))]
 
 
 def test_a_move_that_failed_is_told_and_the_new_shard_ended() -> None:
@@ -132,11 +132,11 @@ def test_a_move_that_failed_is_told_and_the_new_shard_ended() -> None:
 
 def test_requests_are_carried_out_one_after_another_and_epochs_only_grow() -> None:
     play = Play()
-    assert play.ask("balance") == [GiveOrder(Order("balance", epoch=2))]
+    assert play.ask("balance") == [GiveOrder(ReshardRequest("balance", epoch=2))]
     assert play.ask("list") == []
     assert play.moved("other", [0, 1]) == []
     play.moved("balance", [0, 1], StoreError("no room"))
-    assert play.decide() == [GiveOrder(Order("list", survey=True, epoch=3))]
+    assert play.decide() == [GiveOrder(ReshardRequest("list", survey=True, epoch=3))]
 
 
 def test_what_is_under_way_is_given_up_with_the_workers_and_the_rest_with_the_run() -> None:
@@ -176,9 +176,9 @@ def test_the_measure_comes_with_the_order_and_a_balance_without_gain_says_so_and
     by: str,
 ) -> None:
     play = Play()
-    assert play.ask("balance", by=by) == [GiveOrder(Order("balance", epoch=2, by=by))]
+    assert play.ask("balance", by=by) == [GiveOrder(ReshardRequest("balance", epoch=2, by=by))]
     traffic = {0: 0.75, 1: 0.25}
-    done = play.requests.answered(Moved("balance", play.requests.map, traffic=traffic), play.roles)
+    done = play.requests.answered(ReshardResult("balance", play.requests.map, traffic=traffic), play.roles)
     assert not [action for action in done if isinstance(action, KeepMap)]
     [answer] = replies(done)
     assert (
@@ -187,7 +187,7 @@ def test_the_measure_comes_with_the_order_and_a_balance_without_gain_says_so_and
     )
     assert [one["traffic"] for one in answer["shards"]] == [0.75, 0.25]
     assert (answer["rows"], answer["buckets"]) == (0, 0)
-    assert play.ask("list") == [GiveOrder(Order("list", survey=True, epoch=3))]
+    assert play.ask("list") == [GiveOrder(ReshardRequest("list", survey=True, epoch=3))]
 
 
 def test_a_run_that_cannot_says_why() -> None:
@@ -221,9 +221,11 @@ def test_a_move_that_stops_halfway_keeps_its_map_and_the_shard_that_has_rows_by_
     play.roles["shard 2"].heard(Ready("h:9"))
     play.decide()
     part = ShardMap(2).after(np.where(np.arange(4096) < 9, 2, 0).astype(np.uint16), [0, 1, 2], epoch=5)
-    done = play.requests.answered(Moved("add", part, carried=3, error=StoreError("no room")), play.roles)
+    done = play.requests.answered(
+        ReshardResult("add", part, carried=3, error=StoreError("no room")), play.roles
+    )
     assert without_words(done) == [GiveOrder(None)]
     assert [kept.map for kept in done if isinstance(kept, KeepMap)] == [part]
     assert str(replies(done)[0]) == "no room"
     assert play.requests.map == part
-    assert play.ask("balance") == [GiveOrder(Order("balance", epoch=6))]
+    assert play.ask("balance") == [GiveOrder(ReshardRequest("balance", epoch=6))]

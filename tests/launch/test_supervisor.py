@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import CheckpointError, ConfigError, DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.exchange.shard_map import ShardMap
-from satrap.launch.actions import ChangeWorkers, MakeRoom, MakeShardRoom, Reply
-from satrap.launch.events import Finished, RowsMoved, Stepped, Trained
-from satrap.launch.mailbox import Request
+from satrap.launch.actions import ChangeWorkers, MakeRoom, MakeShardRoom, ReplyToRequest
+from satrap.launch.events import Finished, RowsMoved, StepTaken, Trained
+from satrap.launch.mailbox import ControlRequest
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.supervisor import (
     LOADER_RESTARTS,
@@ -38,7 +38,7 @@ from satrap.launch.supervisor import (
 from satrap.launch.worker import FAILED, INTERRUPTED, PEER_LOST
 from satrap.launchers.launcher import Ended, Launched, Logged, Stop
 from satrap.train import Progress, Result
-from satrap.train.desk import Moved
+from satrap.train.desk import ReshardResult
 
 KILLED = -signal.SIGKILL
 
@@ -75,7 +75,7 @@ class Play:
         self.rules, self.newest, self.prompt = rules, newest, prompt
         values = asdict(rules)
         journal, snapshots = values.pop("journal"), values.pop("snapshots")
-        keys = Cluster(exchange="servers", **values)
+        keys = ClusterKeys(exchange="servers", **values)
         self.supervisor = Supervisor(keys, journal=journal, snapshots=snapshots)
         self.now, self.interrupts = 0.0, 0
         self.live: dict[str, int] = {}
@@ -102,7 +102,7 @@ class Play:
                     self.servers.append(action)
                     kept = "" if name in self.moves else address
                     self.begin(name, Ready(kept or f"127.0.0.1:{self.pids}"))
-                case MakeRoom() | MakeShardRoom() | ChangeWorkers() | Reply():
+                case MakeRoom() | MakeShardRoom() | ChangeWorkers() | ReplyToRequest():
                     self.about_workers(action)
                 case StartWorkers():
                     self.groups.append(action)
@@ -125,7 +125,7 @@ class Play:
         else:
             self.told.append(action.event)
 
-    def about_workers(self, action: MakeRoom | MakeShardRoom | ChangeWorkers | Reply) -> None:
+    def about_workers(self, action: MakeRoom | MakeShardRoom | ChangeWorkers | ReplyToRequest) -> None:
         match action:
             case MakeRoom():
                 self.do(self.supervisor.has_room(self.full))
@@ -133,7 +133,7 @@ class Play:
                 self.do(self.supervisor.shard_has_room(self.full))
             case ChangeWorkers(workers):
                 self.workers = workers
-            case Reply(_, answer):
+            case ReplyToRequest(_, answer):
                 self.answers.append(answer)
 
     def finish(self, action: Finish) -> None:
@@ -173,7 +173,7 @@ class Play:
         self.wait(SETTLE_SECONDS + 0.2)
 
     def step(self, number: int) -> None:
-        self.hear("worker 0", Stepped(Progress(step=number)))
+        self.hear("worker 0", StepTaken(Progress(step=number)))
 
     @property
     def error(self) -> BaseException:
@@ -229,7 +229,7 @@ def test_what_roles_report_reaches_user_and_observers() -> None:
     assert play.said == ["[shard 1] hello", "[shard 1] lost; restarting from snapshot 3", "note"]
     play.step(3)
     play.hear("worker 0", Finished(RESULT))
-    assert play.told == [Stepped(Progress(step=3)), Finished(RESULT)]
+    assert play.told == [StepTaken(Progress(step=3)), Finished(RESULT)]
 
 
 @pytest.mark.parametrize(
@@ -821,7 +821,7 @@ def joining(rules: Rules) -> Play:
     """A run that trains while a third shard is to join; the workers have their order."""
     play = Play(rules, newest=40)
     play.step(50)
-    play.do(play.supervisor.asked(Request("r", "add")))
+    play.do(play.supervisor.asked(ControlRequest("r", "add")))
     play.wait()
     assert list(play.live)[-1] == "shard 2"
     play.wait()
@@ -832,19 +832,19 @@ def test_a_shard_that_has_no_room_does_not_join() -> None:
     play = Play(RULES)
     play.step(50)
     play.full = ConfigError("the Ray cluster has no room")
-    play.do(play.supervisor.asked(Request("r", "add")))
+    play.do(play.supervisor.asked(ControlRequest("r", "add")))
     play.wait()
     assert play.answers == [play.full]
     assert "shard 2" not in play.live
     play.full = None
-    play.do(play.supervisor.asked(Request("s", "add")))
+    play.do(play.supervisor.asked(ControlRequest("s", "add")))
     play.wait()
     assert "shard 2" in play.live
 
 
 def moved() -> RowsMoved:
     map = ShardMap(2).after(np.arange(4096, dtype=np.uint16) % 3, [0, 1, 2])
-    return RowsMoved(Moved("r", map, {0: 1, 1: 1, 2: 1}))
+    return RowsMoved(ReshardResult("r", map, {0: 1, 1: 1, 2: 1}))
 
 
 def test_a_shard_that_joins_is_one_of_the_run_once_its_rows_are_there() -> None:
@@ -891,10 +891,10 @@ def test_a_shard_with_a_journal_comes_back_into_the_move() -> None:
 
 def test_a_drained_shard_may_end() -> None:
     play = Play(RULES)
-    play.do(play.supervisor.asked(Request("r", "drain", 0)))
+    play.do(play.supervisor.asked(ControlRequest("r", "drain", 0)))
     play.wait()
     map = ShardMap(2).after(np.ones(4096, np.uint16), [1])
-    play.hear("worker 0", RowsMoved(Moved("r", map)))
+    play.hear("worker 0", RowsMoved(ReshardResult("r", map)))
     assert play.asked == {"shard 0": Stop.RELEASE}
     assert play.supervisor.gone == []
     play.end("shard 0", 0)
@@ -911,7 +911,7 @@ SAVED = Trained(replace(RESULT, stopped="stopped"), {})
 def resizing(number: int, rules: Rules = RULES) -> Play:
     """A run after step 30 whose workers have been asked to save, since another number is to go on."""
     play = Play(rules, newest=30)
-    play.do(play.supervisor.asked(Request("a", "workers", number)))
+    play.do(play.supervisor.asked(ControlRequest("a", "workers", number)))
     play.wait()
     assert play.stops == []
     play.step(30)
@@ -986,6 +986,6 @@ def test_without_room_for_more_workers_all_go_on() -> None:
     play = Play(RULES)
     play.full = SatrapError("no room")
     play.step(3)
-    play.do(play.supervisor.asked(Request("a", "workers", 3)))
+    play.do(play.supervisor.asked(ControlRequest("a", "workers", 3)))
     play.wait()
     assert (play.stops, [str(answer) for answer in play.answers]) == ([], ["no room"])

@@ -9,9 +9,9 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import ConfigError, ExchangeError
-from satrap.launch.actions import Action, ChangeWorkers, MakeRoom, Reply, RoleState, Say, StopRole
+from satrap.launch.actions import Action, ChangeWorkers, MakeRoom, ReplyToRequest, RoleState, Say, StopRole
 from satrap.launch.folder import RunFolder
-from satrap.launch.mailbox import Request
+from satrap.launch.mailbox import ControlRequest
 from satrap.launch.worker_requests import WorkerRequests, as_asked, begun_with, keep_workers, with_workers
 from satrap.launchers.launcher import Stop
 from tests.launch.runs import make_recipe
@@ -27,16 +27,16 @@ def training() -> WorkerRequests:
 
 
 def ask(requests: WorkerRequests, number: int) -> list[Action]:
-    return requests.ask(Request(f"to {number}", "workers", number)) or requests.decide(7.0)
+    return requests.ask(ControlRequest(f"to {number}", "workers", number)) or requests.decide(7.0)
 
 
 def answer(actions: list[Action]) -> Any:
-    [found] = [action.answer for action in actions if isinstance(action, Reply)]
+    [found] = [action.answer for action in actions if isinstance(action, ReplyToRequest)]
     return found
 
 
 def quiet(actions: list[Action]) -> list[Action]:
-    return [action for action in actions if not isinstance(action, Say | Reply)]
+    return [action for action in actions if not isinstance(action, Say | ReplyToRequest)]
 
 
 def test_workers_save_and_end_and_others_go_on_and_step_before_the_answer() -> None:
@@ -89,7 +89,7 @@ def test_what_is_under_way_is_given_up_when_all_start_again_and_what_waits_when_
     error = answer(requests.give_up("restart"))
     assert isinstance(error, ExchangeError)
     assert "continues with 2 workers: restart" in str(error)
-    requests.ask(Request("again", "workers", 3))
+    requests.ask(ControlRequest("again", "workers", 3))
     assert "the run has ended" in str(answer(requests.give_up("the run has ended", final=True)))
     assert requests.give_up("twice", final=True) == []
 

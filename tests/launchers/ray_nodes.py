@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.launchers.ray_launcher import RayLauncher
 from tests.cluster.runs import ROLES
 
@@ -129,5 +129,5 @@ def _words(pid: int) -> list[str]:
     return [""]
 
 
-def launcher(keys: Cluster, said: list[str]) -> RayLauncher:
+def launcher(keys: ClusterKeys, said: list[str]) -> RayLauncher:
     return RayLauncher(keys, run="a", folder="/", needs=(), notice=said.append)

@@ -9,7 +9,7 @@ from secrets import token_hex
 
 import pytest
 
-from satrap.config.cluster import Cluster, Resources, RoleResources
+from satrap.config.cluster import ClusterKeys, ResourcesKeys, RoleResourcesKeys
 from satrap.events import Event, Notice, Ready
 from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Launcher, Logged, Role, Stop
@@ -17,7 +17,7 @@ from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
 from tests.support.roles import SERVER, hear
 
-LITTLE = RoleResources(shard=Resources(cpu=0.1), worker=Resources(cpu=0.1))
+LITTLE = RoleResourcesKeys(shard=ResourcesKeys(cpu=0.1), worker=ResourcesKeys(cpu=0.1))
 
 ECHO = """
 import sys
@@ -37,7 +37,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
         made: Launcher = LocalLauncher()
     else:
         request.getfixturevalue("nodes")
-        keys = Cluster(exchange="servers", launcher="ray", shards=2, workers=8, resources=LITTLE)
+        keys = ClusterKeys(exchange="servers", launcher="ray", shards=2, workers=8, resources=LITTLE)
         made = RayLauncher(keys, run=token_hex(8), folder="/", needs=(), notice=print)
     with closing(made):
         yield made

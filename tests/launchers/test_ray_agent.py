@@ -19,7 +19,7 @@ import satrap
 from satrap.errors import ConfigError
 from satrap.events import Event, Failed, Notice, Ready, decode
 from satrap.launchers.launcher import Ended, Launched, Logged, Role
-from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority, yielding
+from satrap.launchers.ray_agent import Agent, OutputLine, Terms, Warned, priority, yielding
 from tests.cluster.runs import alive, eventually
 from tests.support.roles import MEASURED, SERVER
 
@@ -84,12 +84,12 @@ def test_a_role_reports_through_its_agent_until_its_end() -> None:
     heard = hear(one, lambda heard: len(heard) >= 3)
     assert isinstance(heard[0], Launched)
     assert heard[0].place.endswith(" on node 10.0.0.7")
-    lines = [event.line for event in heard if isinstance(event, Output)]
+    lines = [event.line for event in heard if isinstance(event, OutputLine)]
     assert lines[0] == "no event"
     assert decode(lines[1]) == Ready("--listen 127.0.0.1:0")
     one.stop("SAVE")
     saves = hear(one, bool, len(heard))[0]
-    assert isinstance(saves, Output)
+    assert isinstance(saves, OutputLine)
     assert decode(saves.line) == Notice("saves")
     one.stop("RELEASE")
     assert hear(one, ended, len(heard) + 1)[-1] == Ended(0)
@@ -113,7 +113,7 @@ def test_a_server_that_comes_back_elsewhere_listens_there() -> None:
         ("127.0.0.1:5000", TERMS, "127.0.0.1:5000"),
     ):
         one = agent(Role("shard 0", ["-c", "import sys; print(sys.argv[2])"], listen=listen), terms)
-        assert Output(expected) in hear(one, ended)
+        assert OutputLine(expected) in hear(one, ended)
 
 
 def test_a_node_without_the_files_or_the_version_says_so(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_role_never_runs_twice_on_a_node() -> None:
     )
     assert first.stdout is not None
     said = decode(first.stdout.readline())
-    assert isinstance(said, Output)
+    assert isinstance(said, OutputLine)
     pid = int(said.line)
     first.kill()
     first.communicate()
@@ -175,7 +175,7 @@ def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         one = agent(Role("worker 0", ["-c", SLEEPER]), TERMS)
-        heard = hear(one, lambda heard: Output("1") in heard)
+        heard = hear(one, lambda heard: OutputLine("1") in heard)
         one.stop("SAVE")
         last = hear(one, ended, len(heard))
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from satrap import launch
 from satrap.config import load
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import ConfigError, ExchangeError
 from satrap.launchers import ray_controller
 from satrap.launchers.ray_controller import Controller
@@ -243,7 +243,7 @@ class RayHere:
         self.pauses += 1
 
 
-ON_RAY = Cluster(exchange="servers", launcher="ray", address="h:1")
+ON_RAY = ClusterKeys(exchange="servers", launcher="ray", address="h:1")
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, ray: RayHere, *, stop: bool = False) -> tuple[list[str], int]:
@@ -296,8 +296,8 @@ def test_a_controller_that_is_away_for_more_than_a_minute_is_given_up(
     assert (ray.now, ray.pauses, ray.killed) == (120.0, 6, None)
 
 
-@pytest.mark.parametrize("keys", [Cluster(), Cluster(exchange="servers", launcher="ray")])
-def test_nobody_follows_a_run_without_a_cluster(keys: Cluster) -> None:
+@pytest.mark.parametrize("keys", [ClusterKeys(), ClusterKeys(exchange="servers", launcher="ray")])
+def test_nobody_follows_a_run_without_a_cluster(keys: ClusterKeys) -> None:
     with pytest.raises(ConfigError, match="a run can only be detached on a Ray cluster"):
         ray_controller.attach(keys, Path("run"), print)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.events import Event, Failed, encode
 from satrap.launchers import ray_launcher
 from satrap.launchers.launcher import Ended, Launched, Logged, Stop
-from satrap.launchers.ray_agent import Output, Warned
+from satrap.launchers.ray_agent import OutputLine, Warned
 from satrap.launchers.ray_launcher import RayLauncher, _Placed
 
 
@@ -97,7 +97,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> RayHere:
 def launcher(ray: RayHere, *agents: AgentHere) -> RayLauncher:
     """A launcher of shards that have been placed."""
     made = RayLauncher.__new__(RayLauncher)
-    made._ray, made._keys = ray, Cluster(exchange="servers", launcher="ray", deadline=30.0, wait=7.0)
+    made._ray, made._keys = ray, ClusterKeys(exchange="servers", launcher="ray", deadline=30.0, wait=7.0)
     made._notes = []  # type: ignore[attr-defined]
     made._notice, made._warned, made._roles = made._notes.append, set(), {}  # type: ignore[attr-defined]
     made._asked = {f"shard {number}": {"CPU": 2.0} for number in range(len(agents))}
@@ -112,8 +112,8 @@ def line(event: Event) -> str:
 
 
 def test_events_are_told_in_order_until_the_end(ray: RayHere) -> None:
-    first = AgentHere([line(Launched("process 1")), line(Output("text"))], [line(Ended(3))])
-    second = AgentHere([line(Output(line(Logged("an event")))), line(Warned("slow nodes"))])
+    first = AgentHere([line(Launched("process 1")), line(OutputLine("text"))], [line(Ended(3))])
+    second = AgentHere([line(OutputLine(line(Logged("an event")))), line(Warned("slow nodes"))])
     made = launcher(ray, first, second)
     assert made.events(0.5) == [
         ("shard 0", Launched("process 1")),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.launchers.launcher import Role, Stop
 from satrap.launchers.ray_launcher import RayLauncher
 from tests.cluster.runs import eventually
@@ -36,7 +36,7 @@ def published(nodes: Nodes, run: str) -> dict[tuple[str, str, str, str], float]:
 
 
 def test_the_metrics_of_roles_are_among_those_of_ray(nodes: Nodes, tmp_path: Path) -> None:
-    keys = Cluster(exchange="servers", launcher="ray", shards=2)
+    keys = ClusterKeys(exchange="servers", launcher="ray", shards=2)
     launcher = RayLauncher(keys, run="gauges", folder="/", needs=(), notice=print, label="of-gauges")
     try:
         for name in ("shard 0", "shard 1"):

@@ -17,7 +17,7 @@ import pytest
 from satrap import launch
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import ConfigError
 from tests.cli.command import SATRAP, process
 from tests.cluster.runs import alive, eventually
@@ -54,7 +54,7 @@ def test_a_cluster_that_is_too_small_is_told_role_by_role(nodes: Nodes) -> None:
     keys = {"exchange": "servers", "launcher": "ray", "shards": 5, "workers": 2, "resources": resources}
     began = time.monotonic()
     with pytest.raises(ConfigError) as caught:
-        launcher(Cluster.model_validate(keys), [])
+        launcher(ClusterKeys.model_validate(keys), [])
     assert time.monotonic() - began < 3
     assert str(caught.value).splitlines() == [
         "the Ray cluster is too small for the processes of the run",
@@ -65,7 +65,7 @@ def test_a_cluster_that_is_too_small_is_told_role_by_role(nodes: Nodes) -> None:
 
 
 def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
-    most = Cluster(exchange="collective", launcher="ray", workers=6)
+    most = ClusterKeys(exchange="collective", launcher="ray", workers=6)
     with closing(launcher(most, [])):
         with pytest.raises(ConfigError) as caught:
             launcher(most, [])
@@ -84,8 +84,8 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
 
 
 def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None:
-    def workers(count: int) -> Cluster:
-        return Cluster(exchange="collective", launcher="ray", workers=count)
+    def workers(count: int) -> ClusterKeys:
+        return ClusterKeys(exchange="collective", launcher="ray", workers=count)
 
     def free() -> float:
         return float(nodes.ray.available_resources().get("CPU", 0.0))

@@ -11,7 +11,7 @@ import pytest
 
 from satrap import launch
 from satrap.config import load
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from tests.cli.command import satrap
 from tests.cluster.runs import eventually
 from tests.launch.runs import frame, make_recipe
@@ -73,7 +73,7 @@ def test_two_three_and_two_shards_under_training_give_the_model_of_two(nodes: No
         folder.mkdir()
     with Run(folders[0], *on(nodes), "cluster.metrics_port=0") as moved:
         assert moved.training()
-        with closing(launcher(Cluster(exchange="collective", launcher="ray", workers=4), [])):
+        with closing(launcher(ClusterKeys(exchange="collective", launcher="ray", workers=4), [])):
             answer = satrap("shards", "add", moved.folder)
             assert "the Ray cluster has too few free resources for the processes of the run" in answer.err
             assert "where: shard: 0 of 1 fit, each needs 1 CPU" in answer.err

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.launchers.room import asked, by_kind, fitting, relevant, total, words
 
 GIB = 1024**3
-KEYS = Cluster.model_validate(
+KEYS = ClusterKeys.model_validate(
     {
         "exchange": "servers",
         "shards": 3,
@@ -29,9 +29,9 @@ def test_each_role_asks_for_what_its_kind_does() -> None:
     assert found["shard 2"] == {"CPU": 1, "memory": 4 * GIB, "disk": 1}
     assert found["loader 0"] == {"CPU": 1}
     assert found["worker 1"] == {"CPU": 2, "GPU": 1}
-    assert asked(Cluster(exchange="collective", workers=2)).keys() == {"worker 0", "worker 1"}
+    assert asked(ClusterKeys(exchange="collective", workers=2)).keys() == {"worker 0", "worker 1"}
     assert list(asked(KEYS, [4, 1]))[:3] == ["shard 1", "shard 4", "loader 0"]
-    assert asked(Cluster(exchange="collective"), [0]).keys() == {"worker 0"}
+    assert asked(ClusterKeys(exchange="collective"), [0]).keys() == {"worker 0"}
     assert total(found.values()) == {"CPU": 8, "memory": 12 * GIB, "disk": 3, "GPU": 2}
 
 

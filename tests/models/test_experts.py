@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from satrap.models.experts import Experts, Gate, Level, Towers
+from satrap.models.experts import Experts, Level, MixtureGate, Towers
 from satrap.models.layers import mlp
 from satrap.schema import Label
 
@@ -50,7 +50,7 @@ def test_dropout_draws_for_each_expert() -> None:
 
 def test_a_gate_mixes_by_softmax():
     torch.manual_seed(0)
-    gate, x, outputs = Gate(4, 3), torch.randn(5, 4), torch.randn(5, 3, 2)
+    gate, x, outputs = MixtureGate(4, 3), torch.randn(5, 4), torch.randn(5, 3, 2)
     for sample in range(5):
         scores = torch.exp(gate.scores.weight @ x[sample])
         expected = sum(scores[i] / scores.sum() * outputs[sample, i] for i in range(3))
@@ -58,7 +58,7 @@ def test_a_gate_mixes_by_softmax():
 
 
 def test_one_expert_needs_no_gate():
-    gate, outputs = Gate(4, 1), torch.randn(5, 1, 2)
+    gate, outputs = MixtureGate(4, 1), torch.randn(5, 1, 2)
     assert not list(gate.parameters())
     assert torch.equal(gate(torch.randn(5, 4), outputs), outputs[:, 0])
 

@@ -14,7 +14,7 @@ from satrap import models
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.dense.mesh import Mesh
 from satrap.dense.recompute import checkpoint_activations
-from satrap.dense.stages import links_of
+from satrap.dense.stages import chain_steps
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models import HSTU
@@ -196,7 +196,7 @@ def test_its_blocks_may_forget_what_they_compute() -> None:
 def test_a_tensor_group_divides_its_mlp_and_stages_are_refused() -> None:
     assert tensor_plan(HSTU(SCHEMA, hidden=[8, 4]), 2) == {"deep.0": "column", "deep.2": "row"}
     with pytest.raises(ConfigError, match="HSTU cannot be split into stages"):
-        links_of(HSTU(SCHEMA), Mesh(pipeline=2))
+        chain_steps(HSTU(SCHEMA), Mesh(pipeline=2))
 
 
 def test_a_label_that_the_history_decides_is_learnt() -> None:

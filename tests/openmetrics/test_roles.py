@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from satrap.data.loader import LoaderService
-from satrap.embedding.workers import EmbeddingService, Lanes
+from satrap.embedding.workers import ClientThreads, EmbeddingService
 from satrap.errors import ConfigError
 from satrap.events import Event, MetricsServed
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
@@ -142,7 +142,7 @@ def test_every_metric_has_a_source() -> None:
         client.close()
     with Server("127.0.0.1:0", reader := LoaderService(lambda *_: None)):
         loader = loader_values(reader.statistics())
-    with Server("127.0.0.1:0", pooler := EmbeddingService([]), dispatcher=Lanes):
+    with Server("127.0.0.1:0", pooler := EmbeddingService([]), dispatcher=ClientThreads):
         middle = embedding_worker_values(pooler.statistics())
     others = {metric.name for metric in METRICS if not metric.name.startswith("satrap_serve_")}
     assert {*shard, *worker, *middle, *loader} == others  # `tests/serve/test_metrics.py` has the server's

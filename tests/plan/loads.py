@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from satrap.plan import Rates, TableLoad, Topology, Workload
+from satrap.plan import TableLoad, Topology, WorkerRates, Workload
 
 
 def load(name: str = "t", **changes: Any) -> TableLoad:
@@ -52,7 +52,7 @@ def workloads(draw: st.DrawFn, most: int = 9) -> Workload:
 
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
-    rates = Rates(draw(st.sampled_from([1e5, 1e7])), draw(st.sampled_from([1e5, 1e7])))
+    rates = WorkerRates(draw(st.sampled_from([1e5, 1e7])), draw(st.sampled_from([1e5, 1e7])))
     return topology(
         draw(st.integers(2, 5)),
         bandwidth=draw(st.sampled_from([1e6, 1e8, 1e10])),

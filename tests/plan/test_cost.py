@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.kernels import FLOAT32, INT8
 from satrap.exchange.shard_map import ShardMap
-from satrap.plan import Costs, Rates, TableLoad, Workload
+from satrap.plan import PlacementCosts, TableLoad, WorkerRates, Workload
 from satrap.store import bucket_of
 from tests.plan.loads import load, topologies, topology, workloads
 from tests.support.examples import examples
 
-RATES = Rates(lookups=1e6, updates=4e5)
+RATES = WorkerRates(lookups=1e6, updates=4e5)
 BATCH = 50
 
 
@@ -84,7 +84,7 @@ def test_costs_are_those_of_a_simulation(data: st.DataObject, workers: int, pool
     placements = {t.load.name: data.draw(st.sampled_from(PLACEMENTS)) for t in tables}
     place = topology(workers, rates={t.dim: RATES for t in tables}, bandwidth=1e6, latency=1e-3)
     workload = Workload(tuple(t.load for t in tables), BATCH, 1, INT8, FLOAT32)
-    cost = Costs(workload, place, pooled=pooled).of(placements)
+    cost = PlacementCosts(workload, place, pooled=pooled).of(placements)
     sent, held, memory = np.zeros((3, workers, workers)), np.zeros(workers), np.zeros(workers)
     compute = np.zeros(workers)
     for table in tables:
@@ -105,14 +105,14 @@ def test_real_buckets_spread_ids_as_the_averages_say() -> None:
     owners = ShardMap(workers).owners[bucket_of("t", ids)]
     away = float(np.mean([(owners != rank).sum() for rank in range(workers)]))
     table = load(dim=8, ids=len(ids), distinct=len(ids), distinct_all=3 * len(ids))
-    cost = Costs(Workload((table,), 1, 1), topology(workers)).uniform("row_wise")
+    cost = PlacementCosts(Workload((table,), 1, 1), topology(workers)).uniform("row_wise")
     assert cost.sent == pytest.approx(away * (8 + 8 * 2 + 8 * 2), rel=0.02)
 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(workloads(), topologies())
 def test_replicas_hold_all_and_rows_spread_need_least(workload: Workload, place: object) -> None:
-    costs = Costs(workload, place)  # type: ignore[arg-type]
+    costs = PlacementCosts(workload, place)  # type: ignore[arg-type]
     spread, copied = costs.uniform("row_wise"), costs.uniform("replicated")
     total = sum(table.rows * table.row_bytes for table in workload.tables)
     assert copied.memory.tolist() == [total] * len(copied.memory)
@@ -123,6 +123,8 @@ def test_replicas_hold_all_and_rows_spread_need_least(workload: Workload, place:
 def test_a_worker_alone_sends_nothing_and_waits_for_nobody() -> None:
     one: TableLoad = load(distinct_all=10)
     for placement in PLACEMENTS:
-        cost = Costs(Workload((one,), 1, 1), topology(1, rates={4: Rates(100, 50)})).uniform(placement)
+        cost = PlacementCosts(Workload((one,), 1, 1), topology(1, rates={4: WorkerRates(100, 50)})).uniform(
+            placement
+        )
         assert cost.sent.tolist() == cost.received.tolist() == [0]
         assert cost.seconds == pytest.approx(10 / 100 + 10 / 50)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from satrap.errors import ConfigError
 from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.kernels import FLOAT32
-from satrap.plan import Costs, Rates, Topology, Workload, place
+from satrap.plan import PlacementCosts, Topology, WorkerRates, Workload, place
 from tests.plan.loads import load, topologies, topology, workloads
 from tests.support.examples import examples
 
-FAST = dict.fromkeys([4, 64], Rates(1e9, 1e9))
+FAST = dict.fromkeys([4, 64], WorkerRates(1e9, 1e9))
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -22,12 +22,12 @@ FAST = dict.fromkeys([4, 64], Rates(1e9, 1e9))
 def test_a_plan_fits_and_is_never_slower_than_one_placement_for_all(
     workload: Workload, workers: Topology, room: float
 ) -> None:
-    spread = Costs(workload, workers).uniform("row_wise")
+    spread = PlacementCosts(workload, workers).uniform("row_wise")
     workers = replace(workers, memory=spread.most_memory * room)
     plan = place(workload, workers)
     assert plan.cost.most_memory <= workers.memory
     for placement in PLACEMENTS:
-        cost = Costs(workload, workers).uniform(placement)
+        cost = PlacementCosts(workload, workers).uniform(placement)
         if cost.most_memory <= workers.memory:
             assert plan.cost.seconds <= cost.seconds
     again = place(workload, workers)
@@ -37,7 +37,7 @@ def test_a_plan_fits_and_is_never_slower_than_one_placement_for_all(
 @settings(max_examples=examples(20), deadline=None)
 @given(workloads(3), topologies(), st.booleans())
 def test_with_few_tables_nothing_is_faster(workload: Workload, workers: Topology, pooled: bool) -> None:
-    costs, names = Costs(workload, workers, pooled=pooled), [table.name for table in workload.tables]
+    costs, names = PlacementCosts(workload, workers, pooled=pooled), [table.name for table in workload.tables]
     every = (dict(zip(names, one, strict=True)) for one in product(PLACEMENTS, repeat=len(names)))
     assert place(workload, workers, pooled=pooled).cost.seconds == min(costs.of(p).seconds for p in every)
 
@@ -54,12 +54,12 @@ def test_fixed_tables_stay_where_they_are_and_the_others_are_placed_for_them(
         assert {name: plan.placements[name] for name in names if name in fixed}.items() <= fixed.items()
     for placement in PLACEMENTS:
         other = dict.fromkeys(names, placement) | {n: p for n, p in fixed.items() if n in names}
-        assert plan.cost.seconds <= Costs(workload, workers).of(other).seconds
+        assert plan.cost.seconds <= PlacementCosts(workload, workers).of(other).seconds
 
 
 def test_fixed_tables_that_do_not_fit_are_an_error() -> None:
     workload = Workload((load("a", rows=1000), load("b", rows=1000)), 1, 1)
-    room = Costs(workload, topology(2)).uniform("row_wise").most_memory
+    room = PlacementCosts(workload, topology(2)).uniform("row_wise").most_memory
     assert place(workload, topology(2, room), fixed={"a": "row_wise"}).placements["b"] == "row_wise"
     with pytest.raises(ConfigError) as caught:
         place(workload, topology(2, room), fixed={"b": "replicated"})

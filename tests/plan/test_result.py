@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from satrap.exchange.kernels import FLOAT32
-from satrap.plan import Plan, Rates, Workload, place
+from satrap.plan import Plan, WorkerRates, Workload, place
 from satrap.plan.result import columns
 from tests.plan.loads import load, topology
 
@@ -34,7 +34,7 @@ b        8     >= 100        10  3.8 KiB"""
 def plan(workers: int = 2, **changes: object) -> Plan:
     """Table b is in every batch and cheap to keep; of a there are too many rows for replicas."""
     tables = (load("a", dim=8, rows=10**6, rows_from="run"), load("b", dim=8, distinct_all=10))
-    rates = {8: Rates(1e6, 1e6)}
+    rates = {8: WorkerRates(1e6, 1e6)}
     return place(
         Workload(tables, 30, 7, forward=FLOAT32),
         topology(workers, 60_000_000 / workers, rates=rates, bandwidth=1e6, **changes),  # type: ignore[arg-type]

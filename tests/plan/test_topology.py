@@ -1,13 +1,13 @@
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.plan import Rates
+from satrap.plan import WorkerRates
 from satrap.plan.topology import assumed
 from tests.plan.loads import topology
 
 
 def test_known_rates_beat_assumed_ones() -> None:
-    workers = topology(2, rates={8: Rates(100, 50)})
+    workers = topology(2, rates={8: WorkerRates(100, 50)})
     assert workers.rates_of(8).seconds(10, 20) == pytest.approx(0.1 + 0.4)
     assert workers.rates_of(16) == assumed(16)
     assert (1e9 / assumed(16).lookups, 1e9 / assumed(16).updates) == pytest.approx((14.8, 7.4))
@@ -26,4 +26,4 @@ def test_numbers_are_above_0(name: str) -> None:
     with pytest.raises(ConfigError, match="workers must be above 0"):
         topology(0)
     with pytest.raises(ConfigError, match="updates of dim 8 must be above 0"):
-        topology(1, rates={8: Rates(1, 0)})
+        topology(1, rates={8: WorkerRates(1, 0)})

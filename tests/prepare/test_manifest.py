@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 
 from satrap.errors import ConfigError, DataError
-from satrap.prepare.manifest import MANIFEST, Manifest
-from satrap.prepare.parts import Part
+from satrap.prepare.manifest import MANIFEST, PrepareManifest
+from satrap.prepare.parts import OutputPart
 
 INPUTS = {"/a.csv": {"size": 10, "version": "1", "rows": True}}
-PART = Part("train", 0, 3, [0, 5, 1, 0, 1], None, 7, 100, 9)
+PART = OutputPart("train", 0, 3, [0, 5, 1, 0, 1], None, 7, 100, 9)
 
 
 def opened(folder, settings=None, inputs=None):
-    manifest = Manifest(folder, settings or {"version": 1}, inputs or INPUTS)
+    manifest = PrepareManifest(folder, settings or {"version": 1}, inputs or INPUTS)
     manifest.open()
     return manifest
 

@@ -5,7 +5,7 @@ import pytest
 from satrap.data import CsvOptions
 from satrap.data.csv import BLOCK_BYTES
 from satrap.data.dataset import open_source
-from satrap.prepare.parts import Part, Run, after, runs
+from satrap.prepare.parts import OutputPart, PartRun, after, runs
 
 LIMIT = 2 * BLOCK_BYTES
 LINE = b"word," * 20 + b"\n"
@@ -20,7 +20,7 @@ def source(tmp_path_factory):
 
 
 def part(run, stop):
-    return Part("train", 0, run.number, run.start, stop, 1, 1, 1)
+    return OutputPart("train", 0, run.number, run.start, stop, 1, 1, 1)
 
 
 def all_runs(source, done, *, split):
@@ -48,11 +48,11 @@ def test_what_is_done_is_left_out_wherever_it_is(source):
 
 def test_without_a_split_a_run_reaches_to_the_next_part_that_is_done(source):
     found = all_runs(source, {}, split=True)
-    assert all_runs(source, {}, split=False) == [Run("train", 0, 0, None, None)]
+    assert all_runs(source, {}, split=False) == [PartRun("train", 0, 0, None, None)]
     done = {1: part(found[1], found[1].stop)}
     assert all_runs(source, done, split=False) == [
-        Run("train", 0, 0, None, found[1].start),
-        Run("train", 0, 2, found[2].start, None),
+        PartRun("train", 0, 0, None, found[1].start),
+        PartRun("train", 0, 2, found[2].start, None),
     ]
     done[len(found) - 1] = part(found[-1], None)
     assert all_runs(source, done, split=False)[-1].stop == found[-1].start
@@ -64,15 +64,15 @@ def test_compressed_text_is_one_run(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(LINE * ROWS))
     gz = open_source(str(path), csv=CsvOptions(columns=[str(i) for i in range(21)]))
-    assert all_runs(gz, {}, split=True) == [Run("train", 0, 0, None, None)]
+    assert all_runs(gz, {}, split=True) == [PartRun("train", 0, 0, None, None)]
 
 
 def test_what_is_left_of_a_run_is_the_run_without_its_first_part(source):
     found = all_runs(source, {}, split=True)
     assert len(found) >= 3
-    left = Run("train", 0, 0, None, None)
+    left = PartRun("train", 0, 0, None, None)
     for run in found[:-1]:
         left = after(left, part(run, run.stop))
-        assert left == Run("train", 0, run.number + 1, run.stop, None)
+        assert left == PartRun("train", 0, run.number + 1, run.stop, None)
     assert after(left, part(found[-1], None)) is None
     assert after(found[1], part(found[1], found[1].stop)) is None

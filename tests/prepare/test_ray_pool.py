@@ -15,7 +15,7 @@ from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.prepare import prepare
 from satrap.prepare.manifest import View
-from satrap.prepare.parts import Run
+from satrap.prepare.parts import PartRun
 from satrap.prepare.prepare import node_worker
 from satrap.prepare.ray_pool import DEATHS, results
 from tests.cli.command import SATRAP
@@ -113,7 +113,7 @@ def test_a_node_that_sees_other_files_is_named_with_the_file(
         (tmp_path / "rows.csv").unlink()
     (tmp_path / "mark").touch()
     view = View((tmp_path / folder).absolute(), "mark", {}, {str(tmp_path / "rows.csv"): facts})
-    tasks = iter([Run("train", 0, 0, None, None)])
+    tasks = iter([PartRun("train", 0, 0, None, None)])
     with pytest.raises((ConfigError, DataError)) as caught:
         list(
             results(node_worker, (raw.source, 1, view), tasks, left, address="auto", workers=1, notice=print)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.serve.overlay import Overlay
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
 TABLES = ["a", "b"]
 IDS = np.arange(12, dtype=np.uint64)
@@ -27,16 +27,16 @@ CHANGES = st.lists(
 """(table, remove, ids, value) each: rows that get a value or are removed."""
 
 
-def chunk(table: str, ids: list[int], value: float, width: int = 0) -> Chunk:
+def chunk(table: str, ids: list[int], value: float, width: int = 0) -> RowChunk:
     own = np.array(ids, np.uint64)
     weights = np.repeat((own + np.float32(value)).astype(np.float32)[:, None], 2, axis=1)
-    return Chunk(table, own, weights, np.zeros((len(own), width), np.float32))
+    return RowChunk(table, own, weights, np.zeros((len(own), width), np.float32))
 
 
 def read(exchange: LocalExchange, over: Overlay | None) -> dict[str, Any]:
     """Return the rows of all ids by table."""
     splits = np.array([0, len(IDS), 2 * len(IDS)], np.int64)
-    requests = [Request(0, np.concatenate([IDS, IDS]), splits)]
+    requests = [LookupRequest(0, np.concatenate([IDS, IDS]), splits)]
     rows = exchange.peek(requests)
     if over is not None:
         over.cover(requests, rows)

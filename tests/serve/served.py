@@ -16,13 +16,13 @@ import pandas as pd
 
 from satrap import launch
 from satrap.config import load
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
 from satrap.serve.app import Application
 from satrap.serve.model import ServedModel
 from satrap.serve.scorer import Scorer
-from satrap.serve.server import Server, listening
+from satrap.serve.server import ScoringServer, listening
 
 RECIPE = """\
 data: {train: rows.parquet, split: {modulo: 10, validation: [8], test: [9]}, batch_size: 100}
@@ -112,12 +112,14 @@ class Served:
 
 
 @contextmanager
-def served(model: ServedModel, limits: Serving = Serving(), secret: bytes | None = None) -> Iterator[Served]:  # noqa: B008
+def served(
+    model: ServedModel, limits: ServingKeys = ServingKeys(), secret: bytes | None = None
+) -> Iterator[Served]:
     listener = listening("127.0.0.1", 0, secret=secret)
     address = listener.getsockname()[:2]
     with Scorer(model, max_queue=limits.max_queue) as scorer:
         application = Application(scorer, limits, secret=secret)
-        server = Server(application, listener)
+        server = ScoringServer(application, listener)
         ready = threading.Event()
         thread = threading.Thread(target=server.run, args=(ready.set,))
         thread.start()

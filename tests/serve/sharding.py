@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.launch.folder import RunFolder
 from satrap.serve.run import Loaded, Options
 from satrap.serve.serve_shard import RowsServer, ShardOptions
@@ -43,7 +43,7 @@ def asking(
     overrides = [f"serving.shards=[{','.join(addresses)}]", "serving.deadline=60"]
     loaded = Loaded(RunFolder.open(run), options, overrides, lambda _: None)
     with (
-        served(loaded.model(), Serving(deadline=60.0)) as server,
+        served(loaded.model(), ServingKeys(deadline=60.0)) as server,
         loaded.attended(server.scorer, server.application),
     ):
         yield server, server.application.versions.follower  # type: ignore[misc]

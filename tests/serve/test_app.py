@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.launch.folder import RunFolder
 from satrap.serve.loadtest.generator import stages_of
 from tests.serve.requests import assert_scores, plain
@@ -128,7 +128,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], int, str, str]] = {
 
 @pytest.fixture(scope="module")
 def limited(run: RunFolder) -> Any:
-    with served(model_of(run), Serving(max_items=50, max_bytes=20_000), b"secret") as found:
+    with served(model_of(run), ServingKeys(max_items=50, max_bytes=20_000), b"secret") as found:
         yield found
 
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from satrap.serve.call import Call, ClientGoneError, Reply, header
+from satrap.serve.call import AsgiCall, ClientGoneError, Reply, header
 from satrap.serve.errors import RequestError
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 
-def call(messages: Sequence[Any] = (), headers: Sequence[tuple[bytes, bytes]] = ()) -> Call:
+def call(messages: Sequence[Any] = (), headers: Sequence[tuple[bytes, bytes]] = ()) -> AsgiCall:
     """Return a request whose messages come one after another; after them, none comes."""
     left = list(messages)
 
     async def receive() -> Any:
         return left.pop(0) if left else await asyncio.Event().wait()
 
-    return Call({"type": "http", "headers": list(headers)}, receive)
+    return AsgiCall({"type": "http", "headers": list(headers)}, receive)
 
 
 def part(body: bytes, more: bool = False) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def test_a_client_may_leave_before_its_body_is_complete_and_before_its_answer() 
     with pytest.raises(ClientGoneError):
         asyncio.run(call([part(b"a", True), {"type": "http.disconnect"}]).body(9))
 
-    async def leave() -> asyncio.Future[Answer]:
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def leave() -> asyncio.Future[ScoredRequest]:
+        answer: asyncio.Future[ScoredRequest] = asyncio.get_running_loop().create_future()
         with pytest.raises(ClientGoneError):
             await call([{"type": "http.disconnect"}]).unless_gone(answer)
         return answer

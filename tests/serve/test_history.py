@@ -14,9 +14,9 @@ from satrap.exchange.local import LocalExchange
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.serve import overlay as module
-from satrap.serve.history import History
+from satrap.serve.history import VersionHistory
 from satrap.serve.overlay import Overlay
-from satrap.store import Chunk, Eviction, Shard, Tier
+from satrap.store import Eviction, RowChunk, Shard, Tier
 from tests.serve.changes import CHANGES, TABLES, changed, chunk, read
 
 STEPS = st.lists(st.tuples(CHANGES, st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=5)
@@ -43,7 +43,7 @@ def test_going_back_gives_the_rows_of_the_earlier_version(before: Any, steps: An
     exchange = store()
     for table, _, ids, value in before:
         exchange.shard.load(table, chunk(table, ids, value))
-    history = History(exchange.shard, keep=9, most_bytes=1 << 20)
+    history = VersionHistory(exchange.shard, keep=9, most_bytes=1 << 20)
     versions = [(0, read(exchange, None))]
     for number, (changes, slices, back) in enumerate(steps, 1):
         over, wanted = changed(exchange, changes)
@@ -72,7 +72,7 @@ def test_going_back_gives_the_rows_of_the_earlier_version(before: Any, steps: An
 def test_the_oldest_versions_go_beyond_the_limits() -> None:
     exchange = store()
     networks = [nn.Linear(1, 1) for _ in range(4)]
-    history = History(exchange.shard, keep=2, most_bytes=8_510)
+    history = VersionHistory(exchange.shard, keep=2, most_bytes=8_510)
     found = [history.add(step, "", 0.0, network) for step, network in enumerate(networks)]
     assert (found[:2], history.steps) == ([None, None], [2, 3])
     assert (found[2], found[3]) == (networks[0], networks[1]), "they serve again for later weights"
@@ -96,8 +96,8 @@ def test_nothing_is_kept_of_a_store_with_a_tier_or_if_none_is_asked_for(tmp_path
     tables = [Table(name, dim=2, optimizer=SGD(lr=1.0)) for name in TABLES]
     shard = Shard(tables, seed=3, memory=4_000_000, eviction=Eviction("lru"), tier=tier)
     for history in (
-        History(shard, keep=3, most_bytes=1 << 20),
-        History(store().shard, keep=0, most_bytes=1 << 20),
+        VersionHistory(shard, keep=3, most_bytes=1 << 20),
+        VersionHistory(store().shard, keep=0, most_bytes=1 << 20),
     ):
         network = nn.Identity()
         assert history.add(1, "", 0.0, network) is network
@@ -109,10 +109,12 @@ def test_nothing_is_kept_of_a_store_with_a_tier_or_if_none_is_asked_for(tmp_path
 def test_values_are_those_before_the_change() -> None:
     exchange = store()
     exchange.shard.load("a", chunk("a", [1, 2], 5))
-    history = History(exchange.shard, keep=1, most_bytes=1 << 20)
+    history = VersionHistory(exchange.shard, keep=1, most_bytes=1 << 20)
     over = Overlay(exchange.shard)
     over.load(
-        Chunk("a", np.array([2, 3], np.uint64), np.full((2, 2), 9, np.float32), np.empty((2, 0), np.float32))
+        RowChunk(
+            "a", np.array([2, 3], np.uint64), np.full((2, 2), 9, np.float32), np.empty((2, 0), np.float32)
+        )
     )
     over.seal()
     history.add(7, "seven", 1.5, network := nn.Identity())

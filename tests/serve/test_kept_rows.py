@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from satrap import Table
 from satrap.errors import StoreError
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.optim import SGD
 from satrap.serve import kept_rows, overlay
 from satrap.serve.kept_rows import HOLD_SECONDS, KeptRows, RowVersions, Version
@@ -31,7 +31,7 @@ def version(step: int) -> Version:
 
 def peeked(rows: KeptRows, one: Version) -> dict[str, Any]:
     splits = np.array([0, len(IDS), 2 * len(IDS)], np.int64)
-    [(found, _)] = rows.peek(one, [Request(0, np.concatenate([IDS, IDS]), splits)])
+    [(found, _)] = rows.peek(one, [LookupRequest(0, np.concatenate([IDS, IDS]), splits)])
     return {"a": found[: len(IDS)], "b": found[len(IDS) :]}
 
 
@@ -148,7 +148,7 @@ def test_a_version_that_was_loaded_as_a_whole_comes_beside_the_others_until_nobo
     shards.rows.hold(7, "id-5")
     shards.rows.tidy()
     assert shards.steps() == [5]
-    request = Request(0, IDS, np.array([0, len(IDS), len(IDS)], np.int64))
+    request = LookupRequest(0, IDS, np.array([0, len(IDS), len(IDS)], np.int64))
     with pytest.raises(StoreError, match="is gone"):
         shards.rows.peek("id-1", [request])
     assert len(shards.rows.peek("id-5", [request])[0][0]) == len(IDS)

@@ -15,11 +15,11 @@ from satrap.optim import SGD
 from satrap.rpc.client.call import told
 from satrap.rpc.client.client import Client
 from satrap.rpc.server.server import Server
-from satrap.rpc.wire.frames import Buffer, Kind, as_bytes
+from satrap.rpc.wire.frames import Buffer, MessageKind, as_bytes
 from satrap.rpc.wire.text import pack_text
 from satrap.serve.kept_rows import KeptRows, RowVersions, Version
 from satrap.serve.rows_service import RowsService
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 
 MAP = ShardMap(2)
 IDS = np.array([1, 2, 3], np.uint64)
@@ -28,7 +28,7 @@ IDS = np.array([1, 2, 3], np.uint64)
 @pytest.fixture
 def service() -> Iterator[tuple[RowsService, str]]:
     store = Shard([Table(name, dim=2, optimizer=SGD(lr=0.1)) for name in "ab"])
-    store.load("b", Chunk("b", IDS[:2], np.ones((2, 2), np.float32), np.empty((2, 0), np.float32)))
+    store.load("b", RowChunk("b", IDS[:2], np.ones((2, 2), np.float32), np.empty((2, 0), np.float32)))
     rows = RowVersions(KeptRows(store, Version(5, "five", 1.0)), keep=1, most_bytes=1 << 20)
     found = RowsService(rows, MAP, 1, max_bytes=100)
     with Server("127.0.0.1:0", found) as server:
@@ -46,13 +46,13 @@ def lookup(ids: np.ndarray[tuple[int], np.dtype[np.uint64]] = IDS) -> list[Buffe
 
 def test_rows_of_a_version_and_how_many_ids_have_none(service: tuple[RowsService, str]) -> None:
     asker = client(service[1])
-    parts = asker.ask(Kind.PEEK, [b"five", *lookup()]).result()
+    parts = asker.ask(MessageKind.PEEK, [b"five", *lookup()]).result()
     assert as_bytes(parts[0]).view(np.int64).tolist() == [1, 1]  # id 1 of a, id 3 of b
     [section] = unpack(parts[1:])
     rows = as_bytes(section.rows).view(np.float32).reshape(3, 2)
     assert rows[1].tolist() == [1, 1]
     assert 0 < abs(rows[0]).max() < 0.01  # as it would start
-    status = told(asker.ask(Kind.STATISTICS, [pack_text({"holds": "five"})]).result())
+    status = told(asker.ask(MessageKind.STATISTICS, [pack_text({"holds": "five"})]).result())
     assert status["versions"] == [[5, "five", 1.0]]
     assert status["groups"] == [[["a", "b"], 2]]
     assert status["rows"] == {"a": 0, "b": 2}
@@ -72,13 +72,19 @@ def test_what_cannot_be_answered_is_refused_and_the_next_request_answered(
         [b"five", *lookup(np.arange(50, dtype=np.uint64))],  # the answer would be too large
     ):
         with pytest.raises(StoreError):
-            asker.ask(Kind.PEEK, parts).result()
+            asker.ask(MessageKind.PEEK, parts).result()
     with pytest.raises(StoreError, match="holds"):
-        asker.ask(Kind.STATISTICS, [pack_text({})]).result()
-    for kind in (Kind.LOOKUP, Kind.UPDATE, Kind.CLEAR, Kind.LOAD, Kind.EXPORT):
+        asker.ask(MessageKind.STATISTICS, [pack_text({})]).result()
+    for kind in (
+        MessageKind.LOOKUP,
+        MessageKind.UPDATE,
+        MessageKind.CLEAR,
+        MessageKind.LOAD,
+        MessageKind.EXPORT,
+    ):
         with pytest.raises(StoreError, match="unknown kind"):
             asker.ask(kind, [b"five", *lookup()]).result()
-    assert asker.ask(Kind.PEEK, [b"five", *lookup()]).result()
+    assert asker.ask(MessageKind.PEEK, [b"five", *lookup()]).result()
     asker.close()
 
 

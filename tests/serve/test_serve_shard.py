@@ -9,7 +9,7 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.errors import ConfigError
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.shard_map import ShardMap
 from satrap.launch.folder import RunFolder
 from satrap.serve.kept_rows import Version
@@ -80,7 +80,7 @@ def test_a_version_that_follows_no_known_one_is_loaded_beside(snapshots: RunFold
         assert one.follower.statistics.reloads == 1
         assert rows.versions[0].id == "of another life"
         splits = np.array([0, *[1] * len(rows.store.groups[0].tables)], np.int64)
-        request = Request(0, np.array([1], np.uint64), splits)
+        request = LookupRequest(0, np.array([1], np.uint64), splits)
         for version in rows.versions:
             assert rows.peek(version.id, [request])
 

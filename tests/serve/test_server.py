@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.errors import ConfigError
 from satrap.launch.folder import RunFolder
 from satrap.serve.app import Application
 from satrap.serve.scorer import Scorer
-from satrap.serve.server import Corked, Server, listening
+from satrap.serve.server import Corked, ScoringServer, listening
 from tests.serve.served import Served, model_of, served
 
 
@@ -77,8 +77,8 @@ def test_head_and_body_of_an_answer_are_written_once(run: RunFolder, monkeypatch
 def test_it_answers_until_it_has_drained(run: RunFolder) -> None:
     listener = listening("127.0.0.1", 0, secret=None)
     with Scorer(model_of(run)) as scorer:
-        application = Application(scorer, Serving())
-        server = Server(application, listener, drain_seconds=60)
+        application = Application(scorer, ServingKeys())
+        server = ScoringServer(application, listener, drain_seconds=60)
         ask = Served(listener.getsockname()[:2], scorer, application).ask
         ready = threading.Event()
         thread = threading.Thread(target=server.run, args=(ready.set,))

@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.launch.folder import RunFolder
 from satrap.serve import shadow as shadow_module
-from satrap.serve.loadtest.connection import Target
+from satrap.serve.loadtest.connection import TargetServer
 from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 from satrap.serve.shadow import UNDER_WAY, WINDOW, Compared, Shadow
 from tests.serve.bodies import ARROW, INFER, binary_request, stream
 from tests.serve.followed import eventually, snapshot, steps
@@ -34,13 +34,13 @@ def both(snapshots: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     """A server, another one with a later step, and the shadow by which the first asks the second."""
     monkeypatch.setattr(shadow_module, "ANSWER_SECONDS", 120.0)  # kernels may have to be compiled
     first, *_, last = steps(snapshots)
-    patient = Serving(deadline=60.0)  # a request that waited too long would be dropped
+    patient = ServingKeys(deadline=60.0)  # a request that waited too long would be dropped
     with (
         served(snapshot(snapshots, first), patient) as one,
         served(snapshot(snapshots, last), patient) as other,
     ):
         shadow = Shadow([])
-        shadow.target = Target(*other.address)
+        shadow.target = TargetServer(*other.address)
         one.application.shadow = shadow
         yield one, other, shadow
 
@@ -82,7 +82,7 @@ class Model:
 
 
 def offered(shadow: Shadow, count: int) -> None:
-    answer = Answer(Model(), 1, np.full((2, 1), 0.5, np.float32))  # type: ignore[arg-type]
+    answer = ScoredRequest(Model(), 1, np.full((2, 1), 0.5, np.float32))  # type: ignore[arg-type]
 
     async def offer() -> None:
         for _ in range(count):
@@ -105,7 +105,7 @@ def test_a_shadow_that_is_behind_is_left_out_and_counted() -> None:
     offered(shadow, 3)
     assert shadow.statistics.dropped == 3, "it is not ready"
     with stranger(answer) as url:
-        shadow.target = Target.of(url)
+        shadow.target = TargetServer.of(url)
         timer = threading.Timer(0.1, release.set)
         timer.start()
         offered(shadow, UNDER_WAY + 5)
@@ -127,7 +127,7 @@ def test_a_shadow_that_is_behind_is_left_out_and_counted() -> None:
 def test_what_cannot_be_compared_has_failed(said: Said) -> None:
     shadow = Shadow([])
     with stranger(lambda *_: said) as url:
-        shadow.target = Target.of(url)
+        shadow.target = TargetServer.of(url)
         offered(shadow, 1)
     assert (shadow.statistics.failed, shadow.statistics.answers) == (1, 0)
     nobody = Shadow([])
@@ -177,7 +177,7 @@ def test_the_process_has_the_lowest_priority_and_ends_with_the_shadow(
         shadow = Shadow(["serve"], {"Authorization": "Bearer x"}, say=lines.append)
         with shadow:
             eventually(lambda: shadow.target is not None)
-            assert shadow.target == Target("127.0.0.1", 81, headers={"Authorization": "Bearer x"})
+            assert shadow.target == TargetServer("127.0.0.1", 81, headers={"Authorization": "Bearer x"})
     assert shadow.target is None
     assert lines == ["shadow: scores    http://127.0.0.1:81/v1/score", "shadow: ended"]
     assert shadow._process.returncode == 0

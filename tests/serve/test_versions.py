@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.launch.folder import RunFolder
 from satrap.rpc import create_key
 from satrap.serve import overlay
@@ -188,7 +188,7 @@ def test_a_server_whose_run_publishes_no_more_is_stale_but_ready_unless_fresh_on
 ) -> None:
     series = Appearing(str(snapshots.checkpoints))
     load = lambda step: snapshot(snapshots, step, known=True)  # noqa: E731
-    with served(load(series.newest), Serving(max_staleness=0.5)) as server:
+    with served(load(series.newest), ServingKeys(max_staleness=0.5)) as server:
         server.scorer.model.published -= 60
         assert server.ask("/ready")[::2] == (200, b"ready"), "it does not follow"
         with Follower(series, load, server.scorer, notice=pytest.fail) as follower:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange import Lookup as Issued
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
@@ -367,7 +367,7 @@ class Worker:
             ids = [self._some() for _ in TABLES]
             cluster.history.batches[self.rank, self.issued] = ids
             splits = np.cumsum([0, *map(len, ids)]).astype(np.int64)
-            requests = [Request(0, np.concatenate(ids), splits)]
+            requests = [LookupRequest(0, np.concatenate(ids), splits)]
             self._waiting[self.issued] = self.exchange.lookup(requests, create=True)
             self.issued += 1
         issued = self._waiting[self.done]

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from satrap.exchange.balance import towards
-from satrap.store import BUCKETS, Chunk
+from satrap.store import BUCKETS, RowChunk
 from tests.sim.cluster import DIM, TABLES, Died, SimCluster, Worker
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class MovingCluster(SimCluster):
                 rows[:, worker] = [model[t][id] for id in ids]
             none = np.empty((len(ids), 0), np.float32)
             self.exchanges[0].durability.load(
-                table.name, Chunk(table.name, np.array(ids, np.uint64), rows, none)
+                table.name, RowChunk(table.name, np.array(ids, np.uint64), rows, none)
             )
         self.trainers = [Worker(self, rank, exchange) for rank, exchange in enumerate(self.exchanges)]
 

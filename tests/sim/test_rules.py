@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from satrap.exchange.servers.client import ServersExchange
-from satrap.exchange.servers.members import Members
+from satrap.exchange.servers.members import WorkerRegistry
 from satrap.exchange.servers.moves import Carried, Moves
 from satrap.exchange.servers.recovery import STATE, Recovery
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.shards import Shards
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.turns import execute
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.store import Shard
 from tests.sim.invariants import INVARIANTS
 from tests.sim.stories import Story
@@ -69,7 +69,7 @@ def an_update_is_of_the_lookup_with_its_ids_in_its_tables(patch: Patch) -> None:
 
 def answers_are_awaited_before_a_move(patch: Patch) -> None:
     def flush(self: Shards) -> None:
-        self.ask_all(Kind.FLUSH)
+        self.ask_all(MessageKind.FLUSH)
         self.raise_error()
 
     patch.setattr(Shards, "flush", flush)
@@ -98,7 +98,7 @@ def maps_are_in_the_journal(patch: Patch) -> None:
 
     def prepared(self: Service, session: Any, header: Any, parts: Any) -> Any:
         work = prepare(self, session, header, parts)
-        return type(work)(list) if header.kind == Kind.MAP and self.repeating else work
+        return type(work)(list) if header.kind == MessageKind.MAP and self.repeating else work
 
     patch.setattr(Service, "prepare", prepared)
 
@@ -115,21 +115,21 @@ def a_new_shard_goes_on_at_the_step_of_the_others(patch: Patch) -> None:
 
 
 def workers_of_older_generations_are_refused(patch: Patch) -> None:
-    def check(self: Members, session: Any) -> None:
+    def check(self: WorkerRegistry, session: Any) -> None:
         self.formats.setdefault(session.client, 0)
 
-    patch.setattr(Members, "check", check)
+    patch.setattr(WorkerRegistry, "check", check)
 
 
 def a_new_generation_finds_shards_empty(patch: Patch) -> None:
-    renewed_by = Members.renewed_by
+    renewed_by = WorkerRegistry.renewed_by
 
-    def renewed(self: Members, worker: Any, *, repeating: bool) -> bool:
+    def renewed(self: WorkerRegistry, worker: Any, *, repeating: bool) -> bool:
         found = renewed_by(self, worker, repeating=repeating)
         self.generation = worker.id.generation
         return found and worker.id.generation == 0
 
-    patch.setattr(Members, "renewed_by", renewed)
+    patch.setattr(WorkerRegistry, "renewed_by", renewed)
 
 
 def a_goodbye_of_the_generation_before_is_not_repeated(patch: Patch) -> None:

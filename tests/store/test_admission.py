@@ -7,7 +7,7 @@ from satrap.errors import ConfigError
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Admission, Shard
-from satrap.store.admission import LINES, Gate
+from satrap.store.admission import LINES, AdmissionGate
 
 U = np.uint64
 
@@ -118,7 +118,7 @@ def test_counts_are_never_too_low_and_seldom_too_high():
     rng = np.random.default_rng(0)
     others = rng.integers(0, 2**63, admission.memory // LINES - 4000).astype(U)
     probe = rng.integers(0, 2**63, 1000).astype(U)
-    gate = Gate(admission, 0, ("a",))
+    gate = AdmissionGate(admission, 0, ("a",))
     assert not uses(gate, others).any()
     early = [uses(gate, probe).mean() for _ in range(3)]
     assert early[0] <= 3**-4.0 / 10
@@ -129,7 +129,7 @@ def test_counts_are_never_too_low_and_seldom_too_high():
 
 def test_rare_ids_are_forgotten_and_memory_stays():
     admission = Admission(min_count=3, memory=1 << 12)
-    gate = Gate(admission, 0, ("a",))
+    gate = AdmissionGate(admission, 0, ("a",))
     rare = np.arange(10, dtype=U)
     uses(gate, rare)
     uses(gate, rare)

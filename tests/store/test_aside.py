@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.store import aside
-from satrap.store.aside import Aside
+from satrap.store.aside import CopyOnWrite
 from satrap.store.hashes import BUCKETS, bucket_of
 from tests.support.examples import examples
 
@@ -25,7 +25,7 @@ STEPS = st.lists(
 @settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_copies_equal_those_of_a_dict(steps):
-    copies, known, done, limit = Aside(TABLES, 3, 2, 400), {}, [0, 0], 400
+    copies, known, done, limit = CopyOnWrite(TABLES, 3, 2, 400), {}, [0, 0], 400
     for step, (kind, number, count) in enumerate(steps):
         if kind == "let go":
             done[number] = min(BUCKETS, done[number] + count)
@@ -67,7 +67,7 @@ def test_copies_equal_those_of_a_dict(steps):
 
 def test_places_are_used_again(monkeypatch):
     monkeypatch.setattr(aside, "SMALLEST", 1)
-    copies, ids = Aside(("a",), 4, 0, 4000), np.arange(1000, dtype=U)
+    copies, ids = CopyOnWrite(("a",), 4, 0, 4000), np.arange(1000, dtype=U)
     assert copies.limit == 1000
     nothing, rows = np.zeros((1000, 0), np.float32), np.ones((1000, 4), np.float32)
     tables = np.zeros(1000, np.int32)
@@ -93,8 +93,8 @@ def test_places_are_used_again(monkeypatch):
 def test_a_quarter_may_be_copied_or_more_of_few(monkeypatch, rows, limit):
     """A copy takes 16 bytes beside its four numbers."""
     monkeypatch.setattr(aside, "SMALLEST", 300 * 32 + 31)
-    assert Aside(("a",), 3, 1, rows).limit == limit
+    assert CopyOnWrite(("a",), 3, 1, rows).limit == limit
 
 
 def test_256_mib_of_copies_are_always_allowed():
-    assert Aside(("a",), 3, 1, 16_000_000).limit == (256 << 20) // 32
+    assert CopyOnWrite(("a",), 3, 1, 16_000_000).limit == (256 << 20) // 32

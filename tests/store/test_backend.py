@@ -19,9 +19,9 @@ from satrap.store.backend import FAST, RowEvents
 from satrap.store.directory import budget
 from satrap.store.image import save
 from satrap.store.ram import Ram
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.tier import Tiered
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 from tests.store.model import GOLDEN, MASK, Model, rounded, start
 from tests.store.requests import stacked
 from tests.support.covering import covering
@@ -32,13 +32,13 @@ COUNT, MOST = st.integers(0, 120), st.sampled_from([20, 80, 1000])
 
 
 def ram(kind, folder):
-    return Ram(kind, budget(None, kind.plan.row_bytes, kind.plan.stride, 2, None), None, Workers(1))
+    return Ram(kind, budget(None, kind.plan.row_bytes, kind.plan.stride, 2, None), None, ThreadPool(1))
 
 
 def evicting(kind, folder, eviction=Eviction(), rows=70):  # noqa: B008
     memory = 102_400 + rows * (kind.plan.row_bytes + 28)
     room = budget(memory, kind.plan.row_bytes, kind.plan.stride, 2, eviction)
-    return Ram(kind, room, eviction, Workers(1))
+    return Ram(kind, room, eviction, ThreadPool(1))
 
 
 def ageing(kind, folder):
@@ -47,7 +47,7 @@ def ageing(kind, folder):
 
 def tiered(kind, folder, records=5000):
     tier = Tier(folder, records * kind.plan.row_bytes)
-    return Tiered(evicting(kind, folder), tier, records, Workers(1))
+    return Tiered(evicting(kind, folder), tier, records, ThreadPool(1))
 
 
 def scarce(kind, folder):
@@ -120,7 +120,7 @@ class Calls(RuleBasedStateMachine):
         super().__init__()
         self.name, self.dtype, self.optimizer = name, dtype, optimizer
         tables = [Table(n, dim=DIM, dtype=dtype, initial_scale=0.05) for n in TABLES]
-        self.kind, self.folder = RowKind(tables, optimizer, seed=3), tempfile.TemporaryDirectory()
+        self.kind, self.folder = RowSpec(tables, optimizer, seed=3), tempfile.TemporaryDirectory()
         self.model = Model(tables, optimizer, seed=3, admission=Admission())
         self.known, self.forgotten = None, np.zeros(2, np.int64)
         self.open()
@@ -346,7 +346,7 @@ def test_nothing_is_told_where_nobody_observes(name, tmp_path, monkeypatch):
     told = []
     for event in ("made", "used", "changing", "moved", "gone"):
         monkeypatch.setattr(RowEvents, event, lambda *_, event=event: told.append(event))
-    backend = BACKENDS[name](RowKind([Table("a", dim=DIM), Table("b", dim=DIM)], Adam(lr=1), 3), tmp_path)
+    backend = BACKENDS[name](RowSpec([Table("a", dim=DIM), Table("b", dim=DIM)], Adam(lr=1), 3), tmp_path)
 
     def requests(start):
         for first in (start, start + 200, start):

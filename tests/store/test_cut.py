@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from satrap.errors import StoreError
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import BUCKETS, Chunk, Eviction, Shard, Tier, bucket_of
+from satrap.store import BUCKETS, Eviction, RowChunk, Shard, Tier, bucket_of
 from tests.store.shards import U, assert_same, change, content, shard
 from tests.support.examples import examples
 
@@ -159,7 +159,7 @@ def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, ch
             elif step == "load":
                 ids = draw.choice(2200, 100, replace=False).astype(U)
                 weights, state = draw.random((100, 3), np.float32), np.ones((100, 7), np.float32)
-                store.load("a", Chunk("a", ids, weights, state))
+                store.load("a", RowChunk("a", ids, weights, state))
             else:
                 store.peek("b", draw.integers(0, 2200, 100).astype(U))
         seen += list(chunks)

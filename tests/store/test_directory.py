@@ -8,11 +8,11 @@ from satrap.retention import Eviction
 from satrap.store.directory import OVERHEAD, Budget, Directory, budget, plain_budget
 from satrap.store.hashes import bucket_of
 from satrap.store.kernels.layout import PAGE_BYTES
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 from tests.support.examples import examples
 
 U = np.uint64
-WORKERS = Workers(1)
+WORKERS = ThreadPool(1)
 
 
 def directory(tables=("a", "b"), rows=1_000_000, eviction=None):

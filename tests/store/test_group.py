@@ -14,14 +14,14 @@ from satrap.optim import SGD
 from satrap.retention import Admission
 from satrap.schema import Table
 from satrap.store import Eviction, Shard, Tier
-from satrap.store.admission import Gate
+from satrap.store.admission import AdmissionGate
 from satrap.store.group import _left_for_rows, check_room
 
 U = np.uint64
 
 
 def test_counts_of_admission_take_half_of_a_budget_at_most() -> None:
-    gate = Gate(Admission(min_count=2, memory=1024), 1, ("a",))
+    gate = AdmissionGate(Admission(min_count=2, memory=1024), 1, ("a",))
     assert [_left_for_rows(None, gate), _left_for_rows(5, None), _left_for_rows(2048, gate)] == [
         None,
         5,
@@ -29,7 +29,7 @@ def test_counts_of_admission_take_half_of_a_budget_at_most() -> None:
     ]
     with pytest.raises(ConfigError, match="take 1024 bytes of a table group's memory budget of 2047"):
         _left_for_rows(2047, gate)
-    assert _left_for_rows(2047, Gate(Admission(), 1, ("a",))) == 2047  # nothing is counted
+    assert _left_for_rows(2047, AdmissionGate(Admission(), 1, ("a",))) == 2047  # nothing is counted
 
 
 def test_there_is_room_for_as_many_rows_as_the_budget_holds() -> None:

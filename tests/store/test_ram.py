@@ -9,16 +9,16 @@ from satrap.store import Eviction
 from satrap.store.backend import RowEvents
 from satrap.store.directory import budget
 from satrap.store.ram import Ram
-from satrap.store.steps import RowKind
-from satrap.store.workers import Workers
+from satrap.store.steps import RowSpec
+from satrap.store.workers import ThreadPool
 
-KIND = RowKind([Table("a", dim=4), Table("b", dim=4)], SGD(lr=1), 3)
+KIND = RowSpec([Table("a", dim=4), Table("b", dim=4)], SGD(lr=1), 3)
 
 
 def ram(rows):
     plan = KIND.plan
     room = budget(102_400 + rows * (plan.row_bytes + 28), plan.row_bytes, plan.stride, 2, Eviction())
-    return Ram(KIND, room, Eviction(), Workers(1))
+    return Ram(KIND, room, Eviction(), ThreadPool(1))
 
 
 class Gone(RowEvents):

@@ -8,7 +8,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.retention import Eviction
 from satrap.schema import Table
-from satrap.store import Chunk, Shard, bucket_of
+from satrap.store import RowChunk, Shard, bucket_of
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import Statistics, TableStatistics
 from tests.store.oracle import DictShard
@@ -308,7 +308,7 @@ def test_a_chunk_with_an_id_twice_or_another_width_is_refused():
 def test_a_table_that_evicts_takes_more_rows_in_a_chunk_than_it_has_room_for():
     count, eviction = 6000, Eviction(policy="lru")
     weights = np.arange(count * 2, dtype=np.float32).reshape(count, 2)
-    chunk = Chunk("a", np.arange(1, count + 1, dtype=np.uint64), weights, np.zeros((count, 0), np.float32))
+    chunk = RowChunk("a", np.arange(1, count + 1, dtype=np.uint64), weights, np.zeros((count, 0), np.float32))
     with closing(Shard([Table("a", dim=2, optimizer=SGD(lr=1))], memory=200_000, eviction=eviction)) as shard:
         shard.load("a", chunk)
         counts = shard.statistics().tables["a"]
@@ -385,7 +385,7 @@ def test_frozen_tables_are_a_dict_that_nobody_writes_to():
     assert [(g.tables, g.frozen) for g in shard.groups] == [(("a",), False), (("f", "g"), True)]
     rng = np.random.default_rng(0)
     keys, weights = rng.permutation(500).astype(U), rng.standard_normal((500, 4)).astype(np.float32)
-    shard.load("f", Chunk("f", keys[:300], weights[:300], np.empty((300, 0), np.float32)))
+    shard.load("f", RowChunk("f", keys[:300], weights[:300], np.empty((300, 0), np.float32)))
     rows = dict(zip(keys[:300].tolist(), weights[:300], strict=True))
     changes = shard.changes
     changes.follow()

@@ -4,15 +4,15 @@ import pytest
 from satrap.optim import SGD, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store.slab import Slab
-from satrap.store.steps import RowKind
-from satrap.store.workers import Workers
+from satrap.store.steps import RowSpec
+from satrap.store.workers import ThreadPool
 
 
 @pytest.mark.parametrize("huge", [None, False, True])
 @pytest.mark.parametrize("optimizer", [SGD(lr=1), RowWiseAdagrad(lr=1), Adam(lr=1)], ids=lambda o: o.name)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_come_back_as_they_were_written_and_as_records(huge, optimizer, dtype):
-    kind, workers = RowKind([Table("a", dim=7, dtype=dtype)], optimizer, 3), Workers(2)
+    kind, workers = RowSpec([Table("a", dim=7, dtype=dtype)], optimizer, 3), ThreadPool(2)
     one, other, n = Slab(kind, 30_000, workers, huge=huge), Slab(kind, 20_000, workers), 20_000
     rng = np.random.default_rng(0)
     weights = rng.integers(-100, 100, (n, 7)).astype(np.float32)
@@ -34,8 +34,8 @@ def test_rows_come_back_as_they_were_written_and_as_records(huge, optimizer, dty
 
 
 def test_new_rows_are_what_is_read_without_a_row():
-    kind = RowKind([Table("a", dim=3), Table("b", dim=3, initial_scale=0.5)], RowWiseAdagrad(lr=1), 3)
-    slab, out = Slab(kind, 4, Workers(1)), np.zeros((4, 3), np.float32)
+    kind = RowSpec([Table("a", dim=3), Table("b", dim=3, initial_scale=0.5)], RowWiseAdagrad(lr=1), 3)
+    slab, out = Slab(kind, 4, ThreadPool(1)), np.zeros((4, 3), np.float32)
     ids, splits = np.array([5, 6, 5, 7], np.uint64), np.array([0, 2, 4])
     slab.initialize(ids, splits, np.arange(4), slab.slots)
     kind.initial_rows(ids, splits, np.array([0, 2, 3]), out)

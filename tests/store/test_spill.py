@@ -15,16 +15,16 @@ from satrap.errors import StoreError
 from satrap.optim import RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import BUCKETS, Eviction, Tier, bucket_of
-from satrap.store.aside import Aside
+from satrap.store.aside import CopyOnWrite
 from satrap.store.hashes import canonical_order
 from satrap.store.spill import Spill
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from tests.store.shards import assert_same, change, content, shard
 from tests.support.examples import examples
 
 U = np.uint64
 IDS = 10_000
-KIND = RowKind([Table("a", dim=2), Table("b", dim=2)], RowWiseAdagrad(lr=1), 3)
+KIND = RowSpec([Table("a", dim=2), Table("b", dim=2)], RowWiseAdagrad(lr=1), 3)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -127,7 +127,7 @@ def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
         change(tiered, rng, 1, ids=IDS)
     expected = content(tiered.snapshot())
     chunks = tiered.changes.take(chunk_rows=150).chunks if delta else tiered.snapshot(chunk_rows=150)
-    put, take, changes, taken = Spill.put, Aside.take, [0], []
+    put, take, changes, taken = Spill.put, CopyOnWrite.take, [0], []
 
     def interrupted(self, *rows):
         if rng.random() < 0.3:
@@ -140,7 +140,7 @@ def test_it_is_the_moment_of_the_cut_whatever_changes_during_the_sweep(
         return taken[-1]
 
     monkeypatch.setattr(Spill, "put", interrupted)
-    monkeypatch.setattr(Aside, "take", counted)
+    monkeypatch.setattr(CopyOnWrite, "take", counted)
     found = content(chunks)
     assert changes[0] > 5
     if not delta:

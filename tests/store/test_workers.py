@@ -6,11 +6,11 @@ import pytest
 from satrap.optim import Adam
 from satrap.schema import Table
 from satrap.store import Eviction, Shard
-from satrap.store.workers import SMALLEST, Workers
+from satrap.store.workers import SMALLEST, ThreadPool
 
 
 def test_ranges_cover_everything_and_small_requests_are_not_split():
-    workers = Workers(3)
+    workers = ThreadPool(3)
     assert workers.ranges(SMALLEST) == [(0, SMALLEST)]
     assert workers.ranges(0) == [(0, 0)]
     assert len(workers.ranges(2 * SMALLEST)) == 2
@@ -21,7 +21,7 @@ def test_ranges_cover_everything_and_small_requests_are_not_split():
 
 
 def test_work_runs_on_all_threads_and_errors_are_raised():
-    workers, seen, barrier = Workers(2), set(), threading.Barrier(2, timeout=10)
+    workers, seen, barrier = ThreadPool(2), set(), threading.Barrier(2, timeout=10)
 
     def work(first, end):
         barrier.wait()  # passes only if both ranges run at the same time

@@ -22,7 +22,7 @@ from typing import Any
 from execnet.gateway_io import popen_bootstrapline
 
 from satrap.launchers import fork_server
-from satrap.launchers.fork_server import ForkServer, Request
+from satrap.launchers.fork_server import ForkRequest, ForkServer
 
 IMPORTS = ["satrap.cli.role_imports", "pandas", "scipy.stats", "sklearn.metrics", "tests.support"]
 _ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ class Popen(_Popen):
         if request is None or not self._fork(request, given):
             super()._execute_child(args, *rest)
 
-    def _fork(self, request: Request, given: dict[str, Any]) -> bool:
+    def _fork(self, request: ForkRequest, given: dict[str, Any]) -> bool:
         ended, theirs = os.pipe()
         files = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
         files = [number if file == -1 else file for number, file in enumerate(files)]
@@ -96,7 +96,7 @@ class Popen(_Popen):
             os.close(self._ended)
 
 
-def _request(args: Any, given: dict[str, Any]) -> Request | None:
+def _request(args: Any, given: dict[str, Any]) -> ForkRequest | None:
     """Return what a copy would be, None if it cannot be one."""
     words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
     namespace = words[3:4] if words[:3] == _IN_NAMESPACE else []
@@ -115,7 +115,7 @@ def _request(args: Any, given: dict[str, Any]) -> Request | None:
         words[2] = "tests.support.launcher"
     if namespace:
         words[2:] = ["tests.support.inside", *namespace, *words[2:]]
-    return Request(
+    return ForkRequest(
         words[2],
         words[3:],
         os.fspath(given["cwd"] or Path.cwd()),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.shard_map import ShardMap
-from satrap.rpc.wire.frames import FAILURE, Header, Kind, decode, digest, encode
+from satrap.rpc.wire.frames import FAILURE, Header, MessageKind, decode, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import StoreConfig
 from tests.contract.parties import SEED, TABLES
@@ -37,7 +37,7 @@ class Stranger:
     def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
         config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN} | changes
-        return self.ask(Header(Kind.HELLO, epoch=1, client=77), [pack_text(config)])
+        return self.ask(Header(MessageKind.HELLO, epoch=1, client=77), [pack_text(config)])
 
     def refusal(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[int, str]:
         answer, text = self.ask(header, parts)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.store import StoreConfig
-from satrap.train import Place, TrainingOptions
+from satrap.train import TrainingOptions, WorkerContext
 
 VOCABULARY = 50
 """Ids of the test data are 0 .. 49, so that a dense table of 50 rows is the whole store."""
@@ -23,7 +23,7 @@ VOCABULARY = 50
 _PARTS: dict[str, tuple[type, dict[str, str]]] = {
     "store": (StoreConfig, {"embedding_dtype": "dtype"}),
     "training": (TrainingOptions, {}),
-    "place": (Place, {}),
+    "place": (WorkerContext, {}),
 }
 
 

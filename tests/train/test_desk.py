@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from satrap.exchange.shard_map import ShardMap
-from satrap.train.desk import MEASURES, Moved, Order
+from satrap.train.desk import MEASURES, ReshardRequest, ReshardResult
 
 
 def test_an_order_of_nothing_moves_nothing_and_an_answer_without_an_error_is_good() -> None:
-    assert asdict(Order("x")) == {
+    assert asdict(ReshardRequest("x")) == {
         "id": "x",
         "leave": (),
         "join": {},
@@ -18,7 +18,9 @@ def test_an_order_of_nothing_moves_nothing_and_an_answer_without_an_error_is_goo
         "by": "rows",
     }
     assert MEASURES == ("rows", "bytes", "traffic")
-    answer = Moved("x", ShardMap(2))
+    answer = ReshardResult("x", ShardMap(2))
     told = {"id": "x", "map": answer.map, "error": None, "rows": {}, "bytes": {}, "traffic": {}}
     counts = ("carried", "carried_bytes", "buckets", "seconds", "pauses", "paused")
-    assert {name: getattr(answer, name) for name in Moved.__slots__} == told | dict.fromkeys(counts, 0)
+    assert {name: getattr(answer, name) for name in ReshardResult.__slots__} == told | dict.fromkeys(
+        counts, 0
+    )

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from satrap.exchange import ShardStatistics, Traffic
-from satrap.exchange.traffic import Answers
+from satrap.exchange.traffic import RequestTotals
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.train import Progress
-from satrap.train.load import Load, summary
+from satrap.train.load import ShardLoad, summary
 
 
 def looked(
@@ -18,8 +18,8 @@ def looked(
     traffic = Traffic(
         own={10: 1, 2: 3},
         others={0: 1, pushes: 3},
-        lookups=Answers(),
-        pushes=Answers(pushes, pushes * 0.5, in_flight=2),
+        lookups=RequestTotals(),
+        pushes=RequestTotals(pushes, pushes * 0.5, in_flight=2),
         sent=100,
         received=50,
         waiting=4,
@@ -28,7 +28,7 @@ def looked(
 
 
 def test_load_is_that_between_two_looks() -> None:
-    load, progress = Load(), Progress()
+    load, progress = ShardLoad(), Progress()
     load.look(*looked(10.0, 1.0, 5, 4), progress, samples=10)
     assert (progress.shard_rows, progress.shard_queued) == ((7,), (3,))
     assert progress.shard_busy == pytest.approx((0.1,))
@@ -46,7 +46,7 @@ def test_load_is_that_between_two_looks() -> None:
 
 
 def test_a_shard_that_starts_anew_counts_from_its_start() -> None:
-    load, progress = Load(), Progress()
+    load, progress = ShardLoad(), Progress()
     load.look(*looked(100.0, 50.0, 500, 4), progress, samples=10)
     load.look(*looked(4.0, 1.0, 8, 4), progress, samples=20)
     assert progress.shard_busy == pytest.approx((0.25,))
@@ -57,7 +57,7 @@ def test_a_shard_that_starts_anew_counts_from_its_start() -> None:
 
 
 def test_a_local_store_has_no_shards() -> None:
-    load, progress = Load(), Progress()
+    load, progress = ShardLoad(), Progress()
     load.look((), looked(0, 0, 0, 0)[1], progress, samples=0)
     assert progress.shard_busy == ()
     assert load.total() == {"shard_rows": [], "shard_busy": [], "shard_requests": []}
@@ -73,8 +73,8 @@ def test_the_traffic_of_a_run_in_figures(samples: int, each: float) -> None:
     traffic = Traffic(
         own={1: 2},
         others={0: 5},
-        lookups=Answers(4, 2.0, in_flight=1),
-        pushes=Answers(2, 0.5, in_flight=2),
+        lookups=RequestTotals(4, 2.0, in_flight=1),
+        pushes=RequestTotals(2, 0.5, in_flight=2),
         sent=100,
         received=200,
         resent=3,
@@ -96,9 +96,9 @@ def test_the_traffic_of_a_run_in_figures(samples: int, each: float) -> None:
 
 
 def test_pushes_and_misses_are_those_since_the_last_look() -> None:
-    load, progress = Load(), Progress()
+    load, progress = ShardLoad(), Progress()
     for pushes, seconds, others in ((4, 2.0, {0: 3, 2: 1}), (6, 5.0, {0: 3, 2: 1, 8: 2})):
-        traffic = Traffic({}, others, Answers(), Answers(pushes, seconds))
+        traffic = Traffic({}, others, RequestTotals(), RequestTotals(pushes, seconds))
         load.look((), traffic, progress, samples=0)
     assert (progress.push_seconds, progress.others_missed) == (1.5, 8.0)
     assert (progress.sent_bytes_per_sample, progress.received_bytes_per_sample) == (0.0, 0.0)
@@ -109,7 +109,7 @@ def test_shards_that_have_come_or_gone_are_counted_anew() -> None:
         server = ServerStatistics(seconds=seconds, busy_seconds=seconds / 4, requests={"lookup": 8})
         return ShardStatistics(rows=7, shard=number, server=server)
 
-    load, progress, traffic = Load(), Progress(), Traffic({}, {}, Answers(), Answers())
+    load, progress, traffic = ShardLoad(), Progress(), Traffic({}, {}, RequestTotals(), RequestTotals())
     for shards in ([shard(0, 4.0)], [shard(0, 6.0), shard(2, 2.0)], [shard(0, 8.0), shard(2, 3.0)]):
         load.look(shards, traffic, progress, samples=0)
     assert progress.shard_busy == (0.25, 0.25)

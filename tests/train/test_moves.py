@@ -17,7 +17,7 @@ from satrap.exchange.servers.moves import Carried
 from satrap.exchange.shard_map import ShardMap
 from satrap.store import BUCKETS, bucket_of
 from satrap.train import moves
-from satrap.train.desk import Desk, Moved, Order
+from satrap.train.desk import RequestSource, ReshardRequest, ReshardResult
 from satrap.train.moves import Course, Mover
 from tests.contract.parties import threads
 from tests.dense.threads import together
@@ -27,18 +27,18 @@ from tests.train.plain import VOCABULARY, Batches, make_batches
 STEPS = 42
 
 
-class Wishes(Desk):
+class Wishes(RequestSource):
     """Asks for one order after the other, each after so many looks."""
 
-    def __init__(self, orders: Sequence[Order], after: int) -> None:
+    def __init__(self, orders: Sequence[ReshardRequest], after: int) -> None:
         self.orders, self.after, self.looks = list(orders), after, 0
-        self.answers: list[Moved] = []
+        self.answers: list[ReshardResult] = []
 
-    def order(self) -> Order | None:
+    def order(self) -> ReshardRequest | None:
         self.looks += 1
         return self.orders[0] if self.orders and self.looks > self.after else None
 
-    def answer(self, moved: Moved) -> None:
+    def answer(self, moved: ReshardResult) -> None:
         assert moved.id == self.orders.pop(0).id
         self.answers.append(moved)
         self.looks = 0
@@ -52,7 +52,9 @@ def run(
         addresses = [server.address for server in servers]
         if wishes is not None:
             join = {2: addresses[2]}
-            wishes.orders = [Order("a", join=join) if order.id == "a" else order for order in wishes.orders]
+            wishes.orders = [
+                ReshardRequest("a", join=join) if order.id == "a" else order for order in wishes.orders
+            ]
 
         def work(workers: Workers) -> Answer:
             mode = "hybrid" if arguments.get("lookahead") else arguments["mode"]
@@ -111,7 +113,12 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
     world: int, arguments: dict[str, Any], small_portions: None
 ) -> None:
-    orders = [Order("a"), Order("look", survey=True), Order("b", leave=(0,)), Order("c")]
+    orders = [
+        ReshardRequest("a"),
+        ReshardRequest("look", survey=True),
+        ReshardRequest("b", leave=(0,)),
+        ReshardRequest("c"),
+    ]
     wishes = Wishes(orders, after=0 if world > 1 else 6)
     moved, _ = run(world, wishes, **arguments)
     plain, _ = run(world, None, **arguments)
@@ -136,8 +143,12 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
 @pytest.mark.cluster
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_portions: None) -> None:
-    orders = [Order("look", survey=True), Order("even", by="traffic"), Order("twice", by="traffic")]
-    wishes = Wishes([*orders, Order("size", by="bytes")], after=0 if world > 1 else 5)
+    orders = [
+        ReshardRequest("look", survey=True),
+        ReshardRequest("even", by="traffic"),
+        ReshardRequest("twice", by="traffic"),
+    ]
+    wishes = Wishes([*orders, ReshardRequest("size", by="bytes")], after=0 if world > 1 else 5)
     moved, _ = run(world, wishes, hot=True, mode="sync")
     plain, _ = run(world, None, hot=True, mode="sync")
     look, even, twice, size = wishes.answers[:4]
@@ -182,7 +193,7 @@ class Shards:
         return Carried(moved, 100 * moved)
 
 
-def course_of(shards: Shards, order: Order, monkeypatch: pytest.MonkeyPatch) -> Course:
+def course_of(shards: Shards, order: ReshardRequest, monkeypatch: pytest.MonkeyPatch) -> Course:
     """Return a course that is prepared; time is that of the shards."""
     monkeypatch.setattr(moves, "time", SimpleNamespace(perf_counter=lambda: shards.now))
     course = Course(order, shards, 0)  # type: ignore[arg-type]
@@ -193,7 +204,7 @@ def course_of(shards: Shards, order: Order, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_portions_are_as_large_as_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = Shards(ShardMap(1), np.full(BUCKETS, 10))
-    course = course_of(shards, Order("x", join={1: "h:1"}, epoch=7), monkeypatch)
+    course = course_of(shards, ReshardRequest("x", join={1: "h:1"}, epoch=7), monkeypatch)
     assert (course.failure, course.idle) == (None, False)
     [(rehearsed, join)] = shards.rehearsed
     assert (rehearsed.members, rehearsed.epoch, join) == ([0, 1], 7, {1: "h:1"})
@@ -234,7 +245,7 @@ def test_portions_are_as_large_as_time_allows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_error_while_rows_are_carried_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = Shards(ShardMap(2), np.full(BUCKETS, 10))
-    course = course_of(shards, Order("x", leave=(1,)), monkeypatch)
+    course = course_of(shards, ReshardRequest("x", leave=(1,)), monkeypatch)
     plan = course.portion(100.0, 0)
     assert ShardMap.from_dict(plan["map"]).members == [0, 1]
     shards.error = ExchangeError("lost")
@@ -253,21 +264,23 @@ def test_traffic_that_is_nearly_even_moves_nothing(
 ) -> None:
     """The busier shard would have less by 1.5 % and 2.4 % of a share; rows move for any difference."""
     weights = np.where(np.arange(BUCKETS) < BUCKETS // 2, factor, 1.0)
-    course = course_of(Shards(ShardMap(2), np.zeros(BUCKETS), weights), Order("x", by="traffic"), monkeypatch)
+    course = course_of(
+        Shards(ShardMap(2), np.zeros(BUCKETS), weights), ReshardRequest("x", by="traffic"), monkeypatch
+    )
     assert course.idle != moves_rows
     rows = (1000 * weights).astype(np.int64)
-    course = course_of(Shards(ShardMap(2), rows), Order("x", by="rows"), monkeypatch)
+    course = course_of(Shards(ShardMap(2), rows), ReshardRequest("x", by="rows"), monkeypatch)
     assert course.idle == (factor == 1.0)
 
 
 def test_why_nothing_can_be_carried(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = Shards(ShardMap(2), np.full(BUCKETS, 10))
-    course = course_of(shards, Order("x", by="traffic"), monkeypatch)
+    course = course_of(shards, ReshardRequest("x", by="traffic"), monkeypatch)
     assert course.failure is not None
     assert course.failure.what == "the shards cannot be balanced by traffic"
     shards.error = ValueError("our own mistake")
     with pytest.raises(ValueError, match="our own mistake"):
-        _ = course_of(shards, Order("x"), monkeypatch).failure
+        _ = course_of(shards, ReshardRequest("x"), monkeypatch).failure
 
 
 class Quiet:
@@ -287,7 +300,7 @@ def test_several_workers_look_at_the_same_steps(size: int, apart: bool, looks: l
     found: list[int] = []
 
     class Asked(Wishes):
-        def order(self) -> Order | None:
+        def order(self) -> ReshardRequest | None:
             found.append(state.run.steps)
             return None
 

@@ -13,7 +13,7 @@ from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
-from satrap.train import Place
+from satrap.train import WorkerContext
 from tests.train.one_trainer import make_trainer
 
 
@@ -34,8 +34,12 @@ def test_rows_are_where_the_exchange_puts_them() -> None:
 
 
 def test_by_default_a_trainer_is_alone() -> None:
-    assert (Place().workers.size, Place().exchange, Place().threads) == (1, None, None)
-    assert Place().workers is not Place().workers
+    assert (WorkerContext().workers.size, WorkerContext().exchange, WorkerContext().threads) == (
+        1,
+        None,
+        None,
+    )
+    assert WorkerContext().workers is not WorkerContext().workers
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +47,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv("WORLD_SIZE", raising=False)
         if size is not None:
             monkeypatch.setenv("WORLD_SIZE", size)
-        place = Place.from_environment(threads=3)
+        place = WorkerContext.from_environment(threads=3)
         assert (place.exchange, place.workers.size, place.threads) == (None, 1, 3)
         assert place.share == {"worker": 0, "workers": 1}
 
@@ -52,12 +56,12 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match="the variables of torchrun"):
-        Place.from_environment()
+        WorkerContext.from_environment()
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(ConfigError, match="the variables of torchrun"):
-        Place.from_environment()
+        WorkerContext.from_environment()
 
 
 def test_a_process_that_does_not_answer_for_30_seconds_is_lost() -> None:
-    for made in (Place.from_environment, ConnectedWorkers):
+    for made in (WorkerContext.from_environment, ConnectedWorkers):
         assert inspect.signature(made).parameters["deadline"].default == 30.0

@@ -12,10 +12,10 @@ import pytest
 import satrap
 from satrap.embedding import EmbeddingPlan, tables_of
 from satrap.errors import CheckpointError
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import LocalExchange, LookupRequest
 from satrap.store import Shard
-from satrap.train.position import Pending, Position
-from satrap.train.turns import Turn
+from satrap.train.position import InFlightLookup, RunCursor
+from satrap.train.turns import StepInput
 from tests.train.plain import Batches, make_batches, make_schema
 
 SCHEMA = make_schema()
@@ -29,20 +29,20 @@ def exchange() -> Iterator[LocalExchange]:
     made.close()
 
 
-def issue(position: Position, plan: EmbeddingPlan, exchange: LocalExchange, count: int) -> None:
+def issue(position: RunCursor, plan: EmbeddingPlan, exchange: LocalExchange, count: int) -> None:
     """Train `count` batches, and leave two lookups in flight."""
-    turns = [Turn(plan.ticket(b), 1.0, b.size) for b in position.reading.batches(Batches(BATCHES), 0)]
+    turns = [StepInput(plan.ticket(b), 1.0, b.size) for b in position.reading.batches(Batches(BATCHES), 0)]
     for turn in turns[:count]:
         position.trained(turn)
     for seen, turn in enumerate(turns[count : count + 2]):
         assert turn.ticket is not None
         lookup = exchange.lookup(turn.ticket.requests, create=True)
-        position.ahead.append((turn, Pending(lookup, seen)))
+        position.ahead.append((turn, InFlightLookup(lookup, seen)))
 
 
 def test_what_was_in_flight_is_answered_with_the_rows_of_then(exchange: LocalExchange) -> None:
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     issue(position, plan, exchange, 3)
     plain, arrays = position.state(plan)
     expected = [[rows.copy() for rows in pending.lookup.result()] for _, pending in position.ahead if pending]
@@ -53,7 +53,7 @@ def test_what_was_in_flight_is_answered_with_the_rows_of_then(exchange: LocalExc
         exchange.update(pending.lookup, ones, lr_scale=1.0)
     exchange.flush()
 
-    again = Position(0, 1)
+    again = RunCursor(0, 1)
     again.restore([json.loads(json.dumps(plain))], arrays)
     assert (again.epoch, again.amid_pass) == (0, True)
     left = list(again.reading.batches(Batches(BATCHES), 0))
@@ -69,10 +69,10 @@ def test_what_was_in_flight_is_answered_with_the_rows_of_then(exchange: LocalExc
 
 def test_other_data_is_refused_with_the_step(exchange: LocalExchange) -> None:
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     issue(position, plan, exchange, 3)
     plain, arrays = position.state(plan)
-    again = Position(0, 1)
+    again = RunCursor(0, 1)
     again.restore([plain], arrays)
     with pytest.raises(CheckpointError, match="the data has changed since the snapshot") as caught:
         again.replayed(plan.ticket(BATCHES[5]).requests, 4)
@@ -81,19 +81,19 @@ def test_other_data_is_refused_with_the_step(exchange: LocalExchange) -> None:
 
 def test_with_other_workers_lookups_are_issued_anew(exchange: LocalExchange) -> None:
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     issue(position, plan, exchange, 2)
     plain, _ = position.state(plan)
-    again = Position(1, 2)
+    again = RunCursor(1, 2)
     again.restore([plain], None)
     assert not again.replays
 
 
 def test_a_pass_that_ended_is_not_amid() -> None:
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     position.epoch_ended()
     plain, arrays = position.state(EmbeddingPlan(SCHEMA, ()))
-    again = Position(0, 1)
+    again = RunCursor(0, 1)
     again.restore([plain], arrays)
     assert (again.epoch, again.amid_pass) == (1, False)
 
@@ -107,13 +107,13 @@ ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 ARRAYS = {"0.0.ids": np.array([0, 5], np.uint64), "0.0.rows": ROWS}
 
 
-def wanted(*ids: int) -> list[Request]:
-    return [Request(0, np.array(ids, np.uint64), np.array([0, len(ids)]))]
+def wanted(*ids: int) -> list[LookupRequest]:
+    return [LookupRequest(0, np.array(ids, np.uint64), np.array([0, len(ids)]))]
 
 
 def test_each_worker_goes_on_from_its_own_place_or_all_from_the_first() -> None:
     states = [place(1, 0, seen=3), place(2, 1, seen=4)]
-    own, anew = Position(1, 2), Position(1, 2)
+    own, anew = RunCursor(1, 2), RunCursor(1, 2)
     own.restore(states, ARRAYS)
     anew.restore(states, None)
     assert (own.epoch, own.amid_pass, own.replays) == (2, False, True)
@@ -128,7 +128,7 @@ def test_each_worker_goes_on_from_its_own_place_or_all_from_the_first() -> None:
     ("ids", "same"), [((9, 5), True), ((0, 5), True), ((9, 6), False), ((9,), False), ((9, 5, 7), False)]
 )
 def test_an_id_that_was_forgotten_may_be_any(ids: tuple[int, ...], same: bool) -> None:
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     position.restore([place(0, 0, workers=1)], ARRAYS | {"0.0.forgotten": np.array([0])})
     if same:
         assert position.replayed(wanted(*ids), 1)[0][0].tolist() == ROWS.tolist()
@@ -138,7 +138,7 @@ def test_an_id_that_was_forgotten_may_be_any(ids: tuple[int, ...], same: bool) -
 
 
 def test_other_requests_than_those_in_flight_are_other_data() -> None:
-    position = Position(0, 1)
+    position = RunCursor(0, 1)
     position.restore([place(0, 0, workers=1)], ARRAYS)
     with pytest.raises(CheckpointError, match="the data has changed since the snapshot"):
         position.replayed(wanted(0, 5) + wanted(1), 1)

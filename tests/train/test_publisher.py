@@ -171,7 +171,7 @@ def test_a_version_can_be_loaded_into_a_store_with_a_tier(tmp_path: Path) -> Non
 
 def test_weights_beyond_the_range_of_float16_are_its_largest() -> None:
     weights = np.array([[1e6, -1e6, 1.0]], np.float32)
-    chunk = satrap.store.Chunk("t", np.array([1], np.uint64), weights, np.zeros((1, 3), np.float32))
+    chunk = satrap.store.RowChunk("t", np.array([1], np.uint64), weights, np.zeros((1, 3), np.float32))
     narrow = chunk.only_weights("float16")
     assert narrow.weights.tolist() == [[65504.0, -65504.0, 1.0]]
     assert narrow.state.shape == (1, 0)

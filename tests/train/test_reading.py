@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from satrap.batch import Batch
-from satrap.train.reading import Reading, Stream, shared_out
+from satrap.train.reading import EpochCursor, ShareCursor, shared_out
 
 
 class Numbers:
@@ -30,7 +30,7 @@ class Numbers:
                 yield Batch(size=1, ids={}, numeric=np.array([[number]], np.float32), position=where)
 
 
-def train(reading: Reading, data: Numbers, most: int | None = None) -> list[int]:
+def train(reading: EpochCursor, data: Numbers, most: int | None = None) -> list[int]:
     """Train some batches, with more of them read ahead; return their numbers."""
     done: list[int] = []
     batches, ahead = reading.batches(data, 0), []
@@ -54,7 +54,7 @@ def test_each_batch_once(worlds: list[int], positions: bool) -> None:
     states: list[Any] = []
     for turn, world in enumerate(worlds):
         last = turn == len(worlds) - 1
-        readings = [Reading(rank, world) for rank in range(world)]
+        readings = [EpochCursor(rank, world) for rank in range(world)]
         for rank, reading in enumerate(readings):
             if states:
                 reading.restore(states)
@@ -65,7 +65,7 @@ def test_each_batch_once(worlds: list[int], positions: bool) -> None:
 
 
 def test_the_next_pass_is_shared_out_anew() -> None:
-    reading = Reading(0, 2)
+    reading = EpochCursor(0, 2)
     reading.restore([[{"worker": 0, "workers": 1, "position": 4, "done": 5}]])
     assert train(reading, Numbers(20, 0, 2)) == [5, 7, 9, 11, 13, 15, 17, 19]
     reading.begin()
@@ -89,7 +89,7 @@ class Samples:
             yield Batch(len(numbers), {}, numbers[:, None].astype(np.float32), position=where)
 
 
-def steps_of(readings: list[Reading], data: Samples, most: int | None = None) -> list[list[int]]:
+def steps_of(readings: list[EpochCursor], data: Samples, most: int | None = None) -> list[list[int]]:
     """Train steps together, each worker its part, and return the samples of each; one more is read ahead."""
     world, steps = len(readings), []
     shares = [data.with_options(worker=rank, workers=world) for rank in range(world)]
@@ -113,11 +113,11 @@ def test_workers_that_share_a_batch_take_the_same_steps_however_many_they_are(
     """The first take five steps, others later as many, or all that are left."""
     first, found = worlds[0], list[list[int]]()
     undisturbed = steps_of(
-        [Reading(r, first, 12 // first, together=True) for r in range(first)], Samples(count, 12 // first)
+        [EpochCursor(r, first, 12 // first, together=True) for r in range(first)], Samples(count, 12 // first)
     )
     states: list[Any] = []
     for turn, world in enumerate(worlds):
-        readings = [Reading(rank, world, 12 // world, together=True) for rank in range(world)]
+        readings = [EpochCursor(rank, world, 12 // world, together=True) for rank in range(world)]
         for reading in readings if states else ():
             reading.restore(states)
         most = None if turn == len(worlds) - 1 else later if turn else 5
@@ -127,17 +127,17 @@ def test_workers_that_share_a_batch_take_the_same_steps_however_many_they_are(
 
 
 def test_workers_that_share_a_batch_divide_a_pass_anew_that_has_not_begun() -> None:
-    states = [[asdict(Stream(rank, 2, batch=6))] for rank in range(2)]
-    reading = Reading(2, 3, 4, together=True)
+    states = [[asdict(ShareCursor(rank, 2, batch=6))] for rank in range(2)]
+    reading = EpochCursor(2, 3, 4, together=True)
     reading.restore(states)
-    assert reading.state() == Reading(2, 3, 4).state()
-    apart = Reading(2, 3, 4)  # then each goes its own pace: no step is one of all
+    assert reading.state() == EpochCursor(2, 3, 4).state()
+    apart = EpochCursor(2, 3, 4)  # then each goes its own pace: no step is one of all
     apart.restore(states)
     assert [(s["worker"], s["workers"], s["cut"]) for s in apart.state()] == [(0, 2, None)]
 
 
 def test_more_workers_than_streams_read_them_in_turn() -> None:
-    found = shared_out([Stream(0, 2), Stream(1, 2)], 3)
+    found = shared_out([ShareCursor(0, 2), ShareCursor(1, 2)], 3)
     assert [(s.worker, s.skip, s.stride) for [s] in found] == [(0, 0, 2), (1, 0, 1), (0, 1, 2)]
 
 
@@ -146,7 +146,7 @@ def test_the_order_of_several_streams_goes_on(cut: int) -> None:
     """What was read ahead of a snapshot is read again in the same order."""
     states = [[{"worker": w, "workers": 3, "position": None}] for w in range(3)]
     data = Numbers(20)
-    whole, first, second = Reading(0, 1), Reading(0, 1), Reading(0, 1)
+    whole, first, second = EpochCursor(0, 1), EpochCursor(0, 1), EpochCursor(0, 1)
     whole.restore(states)
     first.restore(states)
     expected = train(whole, data)

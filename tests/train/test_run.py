@@ -14,23 +14,23 @@ import pytest
 import torch
 
 from satrap.batch import Batch, Jagged
-from satrap.dense import Stepped, Workers
+from satrap.dense import StepResult, Workers
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import ExchangeStatistics, TableGroup, Traffic
-from satrap.exchange.traffic import Answers
+from satrap.exchange.traffic import RequestTotals
 from satrap.schema import Categorical, Label, Schema
 from satrap.train import Observer, Progress, Result, pace
 from satrap.train.control import PlateauControl
-from satrap.train.run import Run
-from satrap.train.turns import Turn
+from satrap.train.run import FitStats
+from satrap.train.turns import StepInput
 
-GOOD, BAD = Stepped(True, 1.0, False), Stepped(False, math.nan, False)
-NONE = Turn(None, 1.0, 10)
+GOOD, BAD = StepResult(True, 1.0, False), StepResult(False, math.nan, False)
+NONE = StepInput(None, 1.0, 10)
 
 
 def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
-    before, run = Run([Label(name="y")]), Run([Label(name="y")])
+    before, run = FitStats([Label(name="y")]), FitStats([Label(name="y")])
     before.stages.seconds |= {"read": 3.0, "push": 1.0}
     run.restore(*before.state())
     run.stages.seconds["read"] += 2.0
@@ -39,7 +39,7 @@ def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
 
 
 def test_time_between_passes_does_not_count() -> None:
-    run = Run([Label(name="y")], epochs=2)
+    run = FitStats([Label(name="y")], epochs=2)
     run.begin_epoch(0)
     time.sleep(0.02)
     run.end_epoch()
@@ -85,7 +85,7 @@ class Store:
         return ExchangeStatistics(rows=self.asked, bytes=100 * self.asked)
 
     def traffic(self) -> Traffic:
-        return Traffic({}, {}, Answers(), Answers(), sent=400, received=200)
+        return Traffic({}, {}, RequestTotals(), RequestTotals(), sent=400, received=200)
 
 
 class Rows:
@@ -112,22 +112,22 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
     return now
 
 
-def settled(run: Run) -> None:
+def settled(run: FitStats) -> None:
     """Wait until the store has answered."""
     if run._asked is not None:
         run._asked.result(20)
 
 
-def turn_of(size: int, position: float | None = None) -> Turn:
+def turn_of(size: int, position: float | None = None) -> StepInput:
     plan = EmbeddingPlan(Schema(["y"], {"user": Categorical(dim=2)}), [TableGroup(0, ("user",), 2)])
     ids = {"user": Jagged(np.arange(size, dtype=np.uint64) // 2)}
     labels = np.zeros((size, 1), np.float32)
-    return Turn(plan.ticket(Batch(size, ids, labels=labels, position=position)), 1.0, 10)
+    return StepInput(plan.ticket(Batch(size, ids, labels=labels, position=position)), 1.0, 10)
 
 
 def test_steps_are_counted_and_told(now: Now) -> None:
     store, observer = Store(), Told()
-    run = Run([Label(name="y")], 2, [observer])
+    run = FitStats([Label(name="y")], 2, [observer])
     with run.watching(store, Rows(50)):  # type: ignore[arg-type]
         run.begin_epoch(1)
         now.seconds = 102.0
@@ -139,7 +139,7 @@ def test_steps_are_counted_and_told(now: Now) -> None:
         assert (progress.loss, progress.staleness, progress.distinct_ratio, run.updates) == (1.0, 3, 0.5, 1)
         assert (store.asked, progress.rows) == (1, 0)  # the answer is taken at the next look
         now.seconds = 102.4375
-        run.after_step(NONE, None, Stepped(True, 2.0, False), None)
+        run.after_step(NONE, None, StepResult(True, 2.0, False), None)
         assert (progress.loss, progress.staleness, run.updates) == (pytest.approx(0.98 + 0.02 * 2), 3, 2)
         assert (store.asked, progress.rows) == (1, 0)
         now.seconds = 102.5
@@ -149,7 +149,7 @@ def test_steps_are_counted_and_told(now: Now) -> None:
         assert progress.sent_bytes_per_sample == 100.0  # of this worker's 4 samples
         assert (progress.refused, run.updates, dict(run.staleness)) == (1, 2, {3: 1})
         for _ in range(8):
-            run.after_step(NONE, None, Stepped(False, math.nan, False, rescaled=True), None)
+            run.after_step(NONE, None, StepResult(False, math.nan, False, rescaled=True), None)
         assert (progress.refused, progress.eta_seconds) == (1, 0.0)
         run.end_epoch()
         assert (store.asked, progress.rows) == (3, 3)  # asked anew, and waited for
@@ -171,7 +171,7 @@ def test_steps_are_counted_and_told(now: Now) -> None:
 
 
 def test_an_answer_from_before_the_end_of_a_pass_is_not_taken_after_it(now: Now) -> None:
-    run = Run([Label(name="y")], 2)
+    run = FitStats([Label(name="y")], 2)
     with run.watching(Store(), Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
         run.after_step(NONE, None, GOOD, None)
@@ -191,7 +191,7 @@ def test_counters_that_could_not_be_read_are_read_again_at_the_next_look(now: No
     """A shard that is being left does not answer; training needs no counters."""
     store = Store()
     store.failing = [ExchangeError("shard 1 takes no more requests")]
-    run = Run([Label(name="y")], 1)
+    run = FitStats([Label(name="y")], 1)
     with run.watching(store, Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
         for _ in range(3):
@@ -203,7 +203,7 @@ def test_counters_that_could_not_be_read_are_read_again_at_the_next_look(now: No
 
 
 def test_a_length_that_nobody_knows_is_estimated_at_looks(now: Now) -> None:
-    run = Run([Label(name="y")], 2)
+    run = FitStats([Label(name="y")], 2)
     with run.watching(Store(), Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
         found = []
@@ -220,7 +220,7 @@ def test_a_worker_that_is_not_the_first_reads_no_counters() -> None:
     workers = Workers()
     workers.rank = 1
     store = Store()
-    run = Run([Label(name="y")], 1, workers=workers)
+    run = FitStats([Label(name="y")], 1, workers=workers)
     with run.watching(store, Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
         run.after_step(NONE, None, GOOD, None)
@@ -229,7 +229,7 @@ def test_a_worker_that_is_not_the_first_reads_no_counters() -> None:
 
 
 def test_a_hundred_refused_steps_in_a_row_end_the_run() -> None:
-    run = Run([Label(name="y")])
+    run = FitStats([Label(name="y")])
     for steps in (99, 99):
         for _ in range(steps):
             run.after_step(NONE, None, BAD, None)
@@ -246,7 +246,7 @@ def test_a_hundred_refused_steps_in_a_row_end_the_run() -> None:
     [(None, 1, "epochs"), (4, 1, "epochs"), (3, 1, "steps"), (2, 1, "steps"), (None, 2, "patience")],
 )
 def test_a_run_is_done_when_steps_or_patience_are_used_up(steps: int | None, bad: int, stopped: str) -> None:
-    run = Run([Label(name="y")])
+    run = FitStats([Label(name="y")])
     for _ in range(3):
         run.after_step(NONE, None, GOOD, None)
     assert run.done(steps, PlateauControl(patience=2, bad=bad)) == (stopped != "epochs")
@@ -254,7 +254,7 @@ def test_a_run_is_done_when_steps_or_patience_are_used_up(steps: int | None, bad
 
 
 def test_an_account_goes_on_where_a_snapshot_left_it(now: Now) -> None:
-    before, after = Run([Label(name="y")], 3), Run([Label(name="y")], 3)
+    before, after = FitStats([Label(name="y")], 3), FitStats([Label(name="y")], 3)
     before.begin_epoch(0)
     now.seconds = 104.0
     before.after_step(turn_of(4), torch.zeros(4, 1), GOOD, 3)
@@ -283,17 +283,17 @@ def test_an_account_goes_on_where_a_snapshot_left_it(now: Now) -> None:
 
 
 def test_rows_that_are_waited_for_count_as_lookup() -> None:
-    run, future = Run([Label(name="y")]), Future[Any]()
+    run, future = FitStats([Label(name="y")]), Future[Any]()
     future.set_result(["rows"])
     assert run.wait(future) == ["rows"]
     assert run.progress.lookup_wait_seconds == run.stages.seconds["lookup"] > 0
 
 
 def test_all_steps_refused_is_an_error_unless_the_run_was_stopped() -> None:
-    run = Run([Label(name="y")])
+    run = FitStats([Label(name="y")])
     run.after_step(NONE, None, BAD, None)
     with pytest.raises(TrainingError, match="nothing was learnt: all 1 steps were refused"):
         run.finish()
     run.stopped = "stopped"
     assert run.finish().refused == 1
-    assert Run([Label(name="y")]).finish().traffic == {}
+    assert FitStats([Label(name="y")]).finish().traffic == {}

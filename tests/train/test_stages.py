@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from satrap.train import stages as module
-from satrap.train.stages import STAGES, Stages
+from satrap.train.stages import STAGES, PhaseTimer
 
 
 class Clock:
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_each_stage_has_its_time(clock: Clock) -> None:
-    stages = Stages()
+    stages = PhaseTimer()
     assert stages.seconds == dict.fromkeys(STAGES, 0.0)
 
     def slow() -> Iterator[int]:
@@ -45,7 +45,7 @@ def test_each_stage_has_its_time(clock: Clock) -> None:
 
 
 def test_time_before_an_error_counts(clock: Clock) -> None:
-    stages = Stages()
+    stages = PhaseTimer()
 
     def fail() -> None:
         with stages.timed("dense"):

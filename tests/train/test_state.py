@@ -14,7 +14,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.dense import pack_optimizer
 from satrap.checkpoint.saved_dense import DensePart
-from satrap.dense import DataParallel, Workers
+from satrap.dense import DataParallelBackend, Workers
 from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
 from satrap.train.state import _shares
@@ -72,7 +72,7 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
     trainer.close()
 
 
-class Halves(DataParallel):
+class Halves(DataParallelBackend):
     """Each of two processes gives every other weight, with its optimizer state, to a checkpoint."""
 
     whole = False
@@ -101,7 +101,7 @@ def test_no_process_needs_to_hold_all_weights(
         trainer.close()
 
     saved = []
-    for backend in (DataParallel, Halves):
+    for backend in (DataParallelBackend, Halves):
         place = str(tmp_path / backend.__name__)
         monkeypatch.setattr(Sync, "dense", backend)
         together(2, lambda workers, place=place: work(workers, place))

@@ -14,15 +14,15 @@ import torch
 
 import satrap
 from satrap.batch import Batch
-from satrap.dense import DataParallel, Mesh, RemoteStep, Workers
-from satrap.dense.divided import Divided
-from satrap.dense.pipelined import Pipelined
+from satrap.dense import DataParallelBackend, Mesh, RemoteStep, Workers
+from satrap.dense.divided import ShardedBackend
+from satrap.dense.pipelined import PipelinedBackend
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.store import StoreConfig, TableSettings
-from satrap.train import Observer, Place, Predictor, Trainer, TrainingOptions, lookahead
+from satrap.train import Observer, Predictor, Trainer, TrainingOptions, WorkerContext, lookahead
 from satrap.train.schedule import schedule_of
 from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
 from tests.support.covering import covering
@@ -331,7 +331,9 @@ def test_numbers_alone_need_no_tables_and_equal_plain_pytorch(settings: Any, tmp
     tower = Tower(4)
     plain = PlainModel(copy.deepcopy(tower), {}, 0)
     plain.train(batches, {}, adam(list(plain.tower.parameters())))
-    with closing(Trainer(tower, schema, dense_optimizer=adam, place=Place(nowhere), **settings)) as trainer:
+    with closing(
+        Trainer(tower, schema, dense_optimizer=adam, place=WorkerContext(nowhere), **settings)
+    ) as trainer:
         trainer.fit(Batches(batches))
         assert trainer.exchange.telemetry.statistics().tables == {}
         trainer.save(str(tmp_path / "model"))
@@ -496,16 +498,20 @@ class Over(Workers):
 
 def test_a_mesh_decides_how_the_network_takes_its_steps() -> None:
     divided, staged, plain = Over(Mesh(1, 2)), Over(Mesh(pipeline=2)), TrainingOptions()
-    for mode, whole in (("sync", DataParallel), ("hybrid", DataParallel), ("async", RemoteStep)):
+    for mode, whole in (
+        ("sync", DataParallelBackend),
+        ("hybrid", DataParallelBackend),
+        ("async", RemoteStep),
+    ):
         assert _backend(schedule_of(mode, 0), Over(Mesh(2)), plain) is whole
     for mode in ("sync", "hybrid"):
-        assert _backend(schedule_of(mode, 0), divided, plain) is Divided
+        assert _backend(schedule_of(mode, 0), divided, plain) is ShardedBackend
         for again in (False, True):
             kind = _backend(schedule_of(mode, 0), staged, TrainingOptions(checkpoint_activations=again))
             assert isinstance(kind, partial)
-            assert (kind.func, kind.keywords) == (Pipelined, {"recomputes": again})
+            assert (kind.func, kind.keywords) == (PipelinedBackend, {"recomputes": again})
     others = {"precision": "bfloat16", "microbatches": 2, "checkpoint_activations": True}
-    assert _backend(schedule_of("sync", 0), divided, TrainingOptions(**others)) is Divided
+    assert _backend(schedule_of("sync", 0), divided, TrainingOptions(**others)) is ShardedBackend
     with pytest.raises(ConfigError, match="microbatches 2 cannot be combined with a pipeline"):
         _backend(schedule_of("sync", 0), staged, TrainingOptions(microbatches=2))
     for workers in (divided, staged):

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from satrap.batch import Batch
 from satrap.dense import Workers
-from satrap.embedding import Ticket
+from satrap.embedding import BatchLookup
 from satrap.train.loss import known_weight
-from satrap.train.turns import Turn, first, stretches, turns
+from satrap.train.turns import StepInput, agreed_steps, first, stretches
 from tests.dense.threads import together
 from tests.support.examples import examples
 
 
-def tickets(sizes: list[int]) -> list[Ticket]:
-    return [cast(Ticket, SimpleNamespace(batch=SimpleNamespace(size=size))) for size in sizes]
+def tickets(sizes: list[int]) -> list[BatchLookup]:
+    return [cast(BatchLookup, SimpleNamespace(batch=SimpleNamespace(size=size))) for size in sizes]
 
 
 def weight(batch: Any) -> float:
@@ -31,10 +31,10 @@ def weight(batch: Any) -> float:
 
 def taken(
     sizes: list[int], workers: Workers, weight: Callable[[Any], float] = weight, ends_with: int | None = None
-) -> list[Turn]:
+) -> list[StepInput]:
     """The turns of a worker; after that number of them, counted from 0, it wants to end."""
-    found, ending = list[Turn](), threading.Event()
-    for turn in turns(tickets(sizes), workers, weight, ending):
+    found, ending = list[StepInput](), threading.Event()
+    for turn in agreed_steps(tickets(sizes), workers, weight, ending):
         if len(found) == ends_with:
             ending.set()
         found.append(turn)
@@ -43,8 +43,8 @@ def taken(
 
 def test_one_worker_takes_its_batches_as_they_are() -> None:
     given_tickets = tickets([3, 5])
-    found = list(turns(given_tickets, Workers(), weight, threading.Event()))
-    assert found == [Turn(t, 1.0, t.batch.size) for t in given_tickets]
+    found = list(agreed_steps(given_tickets, Workers(), weight, threading.Event()))
+    assert found == [StepInput(t, 1.0, t.batch.size) for t in given_tickets]
 
 
 def test_processes_with_the_same_batches_count_them_once() -> None:
@@ -106,7 +106,7 @@ def test_workers_without_a_batch_at_present_wait_together() -> None:
 
     def work(worker: Workers) -> list[tuple[int | None, int] | None]:
         own = [None if size is None else tickets([size])[0] for size in given[worker.rank]]
-        found = turns(own, worker, weight, threading.Event())
+        found = agreed_steps(own, worker, weight, threading.Event())
         return [
             None if t is None else (None if t.ticket is None else t.ticket.batch.size, t.samples)
             for t in found
@@ -119,7 +119,7 @@ def test_workers_without_a_batch_at_present_wait_together() -> None:
 
 def test_one_worker_passes_on_that_it_has_no_batch() -> None:
     [ticket] = tickets([4])
-    found = list(turns([None, ticket, None], Workers(), weight, threading.Event()))
+    found = list(agreed_steps([None, ticket, None], Workers(), weight, threading.Event()))
     assert [turn and turn.samples for turn in found] == [None, 4, None]
 
 

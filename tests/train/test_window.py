@@ -13,7 +13,7 @@ from satrap.batch import Batch
 from satrap.schema import Label
 from satrap.train import window
 from satrap.train.loss import predictions
-from satrap.train.window import WINDOW_SAMPLES, Window
+from satrap.train.window import WINDOW_SAMPLES, RunningMetrics
 
 
 def drawn(size: int, seed: int) -> tuple[Batch, np.ndarray]:
@@ -24,7 +24,7 @@ def drawn(size: int, seed: int) -> tuple[Batch, np.ndarray]:
 
 
 def test_the_value_is_that_of_the_last_full_window() -> None:
-    made, half = Window([Label(name="y")]), WINDOW_SAMPLES // 2
+    made, half = RunningMetrics([Label(name="y")]), WINDOW_SAMPLES // 2
     values, expected = [], []
     for seed in range(5):
         batch, scores = drawn(half, seed)
@@ -44,7 +44,7 @@ def test_masks_and_weights_count() -> None:
     rng = np.random.default_rng(5)
     mask, weights = rng.random((batch.size, 1)) < 0.5, rng.uniform(0, 9, batch.size).astype(np.float32)
     wrong = np.where(mask, batch.labels, 1 - batch.labels)
-    found = Window([Label(name="y")]).add(
+    found = RunningMetrics([Label(name="y")]).add(
         Batch(batch.size, {}, labels=wrong, label_mask=mask, weights=weights), scores
     )
     known = mask[:, 0]
@@ -53,7 +53,7 @@ def test_masks_and_weights_count() -> None:
 
 
 def test_a_restored_window_goes_on_where_it_was() -> None:
-    first, second = Window([Label(name="y")]), Window([Label(name="y")])
+    first, second = RunningMetrics([Label(name="y")]), RunningMetrics([Label(name="y")])
     first.add(*drawn(WINDOW_SAMPLES, 0))
     first.add(*drawn(WINDOW_SAMPLES - 1, 1))
     second.restore(first.state())
@@ -74,18 +74,18 @@ def test_labels_of_other_kinds_have_other_metrics(
     label: Label, name: str, logits: list[list[float]], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window, "WINDOW_SAMPLES", 4)
-    found = Window([label])
+    found = RunningMetrics([label])
     batch = Batch(2, {}, labels=np.zeros((2, 1), np.float32))
     predicted = predictions(torch.tensor(logits * 2), [label]).numpy()
     assert found.add(batch, predicted) == {}
     assert found.add(batch, predicted) == {name: pytest.approx(expected)}
-    again = Window([label])
+    again = RunningMetrics([label])
     again.restore(found.state())
     assert again.values == found.values
 
 
 def test_an_older_snapshot_has_the_auc_only() -> None:
-    first, second = Window([Label(name="y")]), Window([Label(name="y")])
+    first, second = RunningMetrics([Label(name="y")]), RunningMetrics([Label(name="y")])
     first.add(*drawn(WINDOW_SAMPLES, 0))
     first.add(*drawn(5, 1))
     state = first.state()

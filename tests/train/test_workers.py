@@ -22,7 +22,7 @@ from satrap.dense import Workers
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.metrics import Metrics
 from satrap.store import Eviction, Tier
-from satrap.train import Checkpointing, Observer, Place, Progress, Trainer, merge, snapshots
+from satrap.train import Checkpointing, Observer, Progress, Trainer, WorkerContext, merge, snapshots
 from tests.dense.threads import together
 from tests.support.covering import covering
 from tests.support.trainers import (
@@ -381,7 +381,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
             schema,
             embedding_optimizer=satrap.optim.Adam(lr=0.1),
             dense_optimizer=adam,
-            place=Place(connect),
+            place=WorkerContext(connect),
         )
         trainer.fit(batches)
         trainer.save(str(tmp_path / "model"))
@@ -390,7 +390,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
         trainer.close()
         local = Trainer.load(str(tmp_path / "model"))
         np.testing.assert_array_equal(np.concatenate(list(local.predict(batches))), expected)
-        again = Trainer.load(str(tmp_path / "model"), place=Place(connect))
+        again = Trainer.load(str(tmp_path / "model"), place=WorkerContext(connect))
         for table, columns in contents(again).items():
             for x, y in zip(columns, rows[table], strict=True):
                 np.testing.assert_array_equal(x, y)

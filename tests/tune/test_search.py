@@ -11,7 +11,7 @@ from satrap import launch
 from satrap.config import Recipe, load
 from satrap.errors import ConfigError, DataError, OwnCodeError
 from satrap.train import Observer, Progress
-from satrap.tune import BEST, Found, Limits, tune
+from satrap.tune import BEST, SearchLimits, StudyResult, tune
 from tests.launch.runs import RECIPE, frame, make_recipe
 
 SYNC = RECIPE.replace("mode: hybrid, staleness: 2", "mode: sync")
@@ -23,14 +23,14 @@ def loaded(folder: Path, *overrides: str, text: str = SYNC, rows: int = 800) -> 
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recipe, Found, list[str]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recipe, StudyResult, list[str]]:
     folder = tmp_path_factory.mktemp("tune")
     recipe, said = loaded(folder, *RATES), list[str]()
-    return folder, recipe, tune(recipe, str(folder / "out"), limits=Limits(4), notice=said.append), said
+    return folder, recipe, tune(recipe, str(folder / "out"), limits=SearchLimits(4), notice=said.append), said
 
 
 def test_the_best_recipe_trains_to_the_figure_of_its_trial(
-    found: tuple[Path, Recipe, Found, list[str]],
+    found: tuple[Path, Recipe, StudyResult, list[str]],
 ) -> None:
     folder, recipe, result, _ = found
     assert (result.trials, result.metric, result.interrupted) == (4, "auc", False)
@@ -56,7 +56,7 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
     text = SYNC.replace("epochs: 2", 'epochs: 2, metrics: ["own.py:error"], monitor: error')
     recipe = loaded(tmp_path, "tune.usual=false", "tune.search.dense.optimizer.lr=[1.0e-9, 0.1]", text=text)
     said: list[str] = []
-    result = tune(recipe, str(tmp_path / "out"), limits=Limits(6), notice=said.append)
+    result = tune(recipe, str(tmp_path / "out"), limits=SearchLimits(6), notice=said.append)
     figures = [
         json.loads(file.read_text())["validation"]["error"]
         for file in (tmp_path / "out" / "trials").glob("*/metrics.json")
@@ -69,7 +69,7 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
 
 
 def test_trials_keep_their_recipe_and_figures_but_no_model(
-    found: tuple[Path, Recipe, Found, list[str]],
+    found: tuple[Path, Recipe, StudyResult, list[str]],
 ) -> None:
     folder, _, result, said = found
     first = folder / "out" / "trials" / "1"
@@ -88,25 +88,27 @@ def test_trials_keep_their_recipe_and_figures_but_no_model(
     assert [line.split()[0] for line in said[-4:]] == ["1", "2", "3", "4"]
 
 
-def test_a_search_goes_on_and_an_ended_one_only_tells(found: tuple[Path, Recipe, Found, list[str]]) -> None:
+def test_a_search_goes_on_and_an_ended_one_only_tells(
+    found: tuple[Path, Recipe, StudyResult, list[str]],
+) -> None:
     folder, recipe, result, before = found
     said: list[str] = []
-    again = tune(recipe, str(folder / "out"), limits=Limits(4), notice=said.append)
+    again = tune(recipe, str(folder / "out"), limits=SearchLimits(4), notice=said.append)
     assert again == result
     assert said == [line for line in before if not line.startswith(("starting", "note:"))]
-    assert tune(recipe, str(folder / "out"), limits=Limits(5)).trials == 5
+    assert tune(recipe, str(folder / "out"), limits=SearchLimits(5)).trials == 5
 
 
-def test_another_recipe_or_search_is_refused(found: tuple[Path, Recipe, Found, list[str]]) -> None:
+def test_another_recipe_or_search_is_refused(found: tuple[Path, Recipe, StudyResult, list[str]]) -> None:
     folder, _, _, _ = found
     others = ((*RATES, "training.epochs=3"), "training.epochs"), (RATES[1:], "embedding.optimizer.lr")
     for overrides, key in others:
         with pytest.raises(ConfigError, match=f"search of another recipe: {key} differs") as caught:
-            tune(load(folder / "clicks.yaml", overrides), str(folder / "out"), limits=Limits(1))
+            tune(load(folder / "clicks.yaml", overrides), str(folder / "out"), limits=SearchLimits(1))
         assert "--output" in caught.value.fix
 
 
-def test_one_search_at_a_time(found: tuple[Path, Recipe, Found, list[str]]) -> None:
+def test_one_search_at_a_time(found: tuple[Path, Recipe, StudyResult, list[str]]) -> None:
     folder, recipe, _, _ = found
     lock = os.open(folder / "out" / "lock", os.O_WRONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -138,7 +140,7 @@ def test_a_trial_that_diverges_is_noted_and_the_search_goes_on(tmp_path: Path) -
         text=SYNC.replace("epochs: 2", "epochs: 1"),
     )
     said: list[str] = []
-    result = tune(recipe, str(tmp_path / "out"), limits=Limits(30), notice=said.append)
+    result = tune(recipe, str(tmp_path / "out"), limits=SearchLimits(30), notice=said.append)
     assert [line for line in said if "failed, validation auc is nan" in line]
     assert result.trials < 30  # every combination was tried
     assert result.best is not None
@@ -169,7 +171,7 @@ def test_a_hopeless_trial_is_given_up(tmp_path: Path) -> None:
         rows=400,
     )
     said: list[str] = []
-    tune(recipe, str(tmp_path / "out"), limits=Limits(12), notice=said.append)
+    tune(recipe, str(tmp_path / "out"), limits=SearchLimits(12), notice=said.append)
     rows = [line.split() for line in said[-12:]]
     given_up = [row for row in rows if "median:" in row]
     assert given_up
@@ -190,27 +192,27 @@ class Stop(Observer):
 
 def test_ctrl_c_ends_the_search_which_can_go_on(tmp_path: Path) -> None:
     recipe, out = loaded(tmp_path, *RATES, rows=300), str(tmp_path / "out")
-    first = tune(recipe, out, limits=Limits(4), observers=[Stop(2)])
+    first = tune(recipe, out, limits=SearchLimits(4), observers=[Stop(2)])
     assert first.interrupted
     assert 2 <= first.trials < 4
     assert (tmp_path / "out" / BEST).exists()
-    second = tune(recipe, out, limits=Limits(4))
+    second = tune(recipe, out, limits=SearchLimits(4))
     assert (second.interrupted, second.trials) == (False, 4)
 
 
 def test_the_recipe_is_tried_again_if_ctrl_c_met_it(tmp_path: Path) -> None:
     recipe, out = loaded(tmp_path, *RATES, rows=300), str(tmp_path / "out")
-    assert tune(recipe, out, limits=Limits(2), observers=[Stop(1)]).best is None
-    second = tune(recipe, out, limits=Limits(2))
+    assert tune(recipe, out, limits=SearchLimits(2), observers=[Stop(1)]).best is None
+    second = tune(recipe, out, limits=SearchLimits(2))
     assert second.recipe is not None
     assert (second.recipe.number, second.recipe.state) == (2, "complete")
 
 
 def test_time_is_counted_over_all_calls_and_the_recipe_ends(tmp_path: Path) -> None:
     recipe, out = loaded(tmp_path, *RATES, rows=300), str(tmp_path / "out")
-    first = tune(recipe, out, limits=Limits(None, 0.001))
+    first = tune(recipe, out, limits=SearchLimits(None, 0.001))
     assert (first.trials, first.best) == (1, first.recipe)
-    assert tune(recipe, out, limits=Limits(None, 0.001)).trials == 1
+    assert tune(recipe, out, limits=SearchLimits(None, 0.001)).trials == 1
     assert first.recipe is not None
-    more = tune(recipe, out, limits=Limits(2, first.recipe.seconds + 0.0001))
+    more = tune(recipe, out, limits=SearchLimits(2, first.recipe.seconds + 0.0001))
     assert (more.trials, more.best) == (2, first.recipe)

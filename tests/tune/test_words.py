@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from satrap.tune.space import Dimension, Option
-from satrap.tune.study import Found, Trial
+from satrap.tune.study import StudyResult, Trial
 from satrap.tune.words import WIDTH, changes, cut, heading, result_lines, space_lines, trial_line
 
 
@@ -41,7 +41,7 @@ def test_a_line_says_what_the_trial_has_changed_and_reached() -> None:
 def test_the_table_of_what_was_reached_is_aligned(metric: str) -> None:
     best, own = trial(dense=1), trial(recipe=True)
     for part in (space()[:1], space()):
-        found = Found(Path("out"), metric, tuple(part), 9, best, own, {}, 9, False)
+        found = StudyResult(Path("out"), metric, tuple(part), 9, best, own, {}, 9, False)
         lines = list(result_lines(found))
         assert len(lines[0]) == len(lines[-1]) <= WIDTH
         assert lines[-1].split()[0] == "validation"
@@ -54,13 +54,13 @@ def test_the_table_of_what_mattered() -> None:
     part = (Dimension("dense.optimizer.lr", rates, 0), Dimension("model.dropout", drops, 1))
     best = Trial(3, {"dense.optimizer.lr": 1, "model.dropout": 1}, "complete", 0.123456, 1, 1.0, "", False)
     shares = {"dense.optimizer.lr": 0.25, "model.dropout": 0.75}
-    assert list(result_lines(Found(Path("out"), "auc", part, 12, best, None, shares, 9, False))) == [
+    assert list(result_lines(StudyResult(Path("out"), "auc", part, 12, best, None, shares, 9, False))) == [
         "of 9 trials         mattered        recipe          best",
         "model.dropout            75%           0.1             =",
         "dense.optimizer.lr       25%         0.001          0.01",
         "validation AUC                           -        0.1235",
     ]
-    untold = list(result_lines(Found(Path("out"), "auc", part, 12, best, best, {}, 3, False)))
+    untold = list(result_lines(StudyResult(Path("out"), "auc", part, 12, best, best, {}, 3, False)))
     assert [line.split()[1] for line in untold[1:3]] == ["-", "-"]
     assert list(space_lines(part))[1:] == [
         "  dense.optimizer.lr  (0.001) 0.01",

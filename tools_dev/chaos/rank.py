@@ -12,7 +12,7 @@ import torch
 
 import satrap
 from satrap.errors import ExchangeError
-from satrap.train import Checkpointing, Observer, Place, Progress
+from satrap.train import Checkpointing, Observer, Progress, WorkerContext
 
 LOST = 3
 """Exit code of a rank that lost another."""
@@ -24,7 +24,7 @@ class Tell(Observer):
 
 
 def main(rows: str, folder: str, resume: str, deadline: str) -> None:
-    place = Place.from_environment(threads=1, deadline=float(deadline))
+    place = WorkerContext.from_environment(threads=1, deadline=float(deadline))
     schema = satrap.Schema(
         ["clicked"],
         {"user": satrap.Categorical(dim=4), "item": satrap.Categorical(dim=4), "price": satrap.Numeric()},

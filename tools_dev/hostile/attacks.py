@@ -26,7 +26,7 @@ from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import Key, read_key
-from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text
 from satrap.store import StoreConfig
 from tools_dev.hostile.link import SECONDS, Link, frame, message
@@ -80,9 +80,9 @@ class Attacker:
     def session(self, link: Link, **changes: Any) -> tuple[int, bool]:
         """Say hello; return the number of the client, and whether it is served."""
         client = self.client()
-        self.send(link, message(Header(Kind.HELLO, 1, client), [text(self.hello() | changes)]))
+        self.send(link, message(Header(MessageKind.HELLO, 1, client), [text(self.hello() | changes)]))
         kind = link.receive()[0][6]
-        return client, kind == Kind.HELLO | 0x80
+        return client, kind == MessageKind.HELLO | 0x80
 
     def hello(self) -> dict[str, Any]:
         """Return what an honest client of this role would say, of another rank."""
@@ -106,7 +106,7 @@ def _raw(parts: Sequence[Any]) -> list[bytes]:
     return [bytes(memoryview(part)) for part in parts]
 
 
-def requests(a: Attacker) -> list[tuple[Kind, list[bytes]]]:
+def requests(a: Attacker) -> list[tuple[MessageKind, list[bytes]]]:
     """Return right requests of a role, of small size, that harm nobody."""
     ids = np.arange(a.random.randrange(1, 9), dtype=np.uint64)
     splits = np.array([0, len(ids)], np.int64)
@@ -116,26 +116,26 @@ def requests(a: Attacker) -> list[tuple[Kind, list[bytes]]]:
     load = {"table": "theirs", "rows": 1, "columns": {}}
     batch = {"size": 1, "number": a.random.randrange(9), "replay": False}
     return [
-        (Kind.LOOKUP, lookup),
-        (Kind.PEEK, lookup),
-        (Kind.UPDATE, update),
-        (Kind.PREFETCH, lookup),
-        (Kind.LOAD, [text(load), ids[:1].tobytes(), rows[:32], rows[:32]]),
-        (Kind.EXPORT, [text({"table": "theirs"})]),
-        (Kind.STATISTICS, []),
-        (Kind.FLUSH, []),
-        (Kind.CUT, [text({"number": 5})]),
-        (Kind.JOB, [text({"number": 5})]),
-        (Kind.PUT_BACK, [text({"number": 5})]),
-        (Kind.WRITE, [text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
-        (Kind.READ, [text({"url": "/nowhere/at/all"})]),
-        (Kind.OPEN, [text(opening(SCHEMA))]),
-        (Kind.NEXT, []),
-        (Kind.RECALL, [text({"number": 0})]),
-        (Kind.LOOKUP, [text(batch), ids.tobytes()]),
-        (Kind.UPDATE, [text({"number": 0, "lr_scale": 1.0}), rows]),
-        (Kind.HELLO, [text(a.hello())]),
-        (Kind.PING, []),
+        (MessageKind.LOOKUP, lookup),
+        (MessageKind.PEEK, lookup),
+        (MessageKind.UPDATE, update),
+        (MessageKind.PREFETCH, lookup),
+        (MessageKind.LOAD, [text(load), ids[:1].tobytes(), rows[:32], rows[:32]]),
+        (MessageKind.EXPORT, [text({"table": "theirs"})]),
+        (MessageKind.STATISTICS, []),
+        (MessageKind.FLUSH, []),
+        (MessageKind.CUT, [text({"number": 5})]),
+        (MessageKind.JOB, [text({"number": 5})]),
+        (MessageKind.PUT_BACK, [text({"number": 5})]),
+        (MessageKind.WRITE, [text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
+        (MessageKind.READ, [text({"url": "/nowhere/at/all"})]),
+        (MessageKind.OPEN, [text(opening(SCHEMA))]),
+        (MessageKind.NEXT, []),
+        (MessageKind.RECALL, [text({"number": 0})]),
+        (MessageKind.LOOKUP, [text(batch), ids.tobytes()]),
+        (MessageKind.UPDATE, [text({"number": 0, "lr_scale": 1.0}), rows]),
+        (MessageKind.HELLO, [text(a.hello())]),
+        (MessageKind.PING, []),
     ]
 
 
@@ -230,11 +230,11 @@ def strangers(a: Attacker) -> None:
     def make() -> bytes:
         rng = a.random
         kind, parts = rng.choice(requests(a))
-        kind = kind if rng.random() < 0.7 else Kind(rng.choice(list(Kind)))
+        kind = kind if rng.random() < 0.7 else MessageKind(rng.choice(list(MessageKind)))
         number = rng.choice([0, 1, 2**31, 2**64 - 1, rng.getrandbits(64)])
         scale = rng.choice([1.0, 0.0, -1.0, float("nan"), float("inf"), 1e308])
         header = Header(kind, rng.choice([0, 1, 2**32 - 1]), a.client(), number, number, number, scale)
-        return message(header, [] if kind == Kind.HELLO else parts)
+        return message(header, [] if kind == MessageKind.HELLO else parts)
 
     with contextlib.closing(a.link()) as link:
         for _ in range(10):
@@ -249,9 +249,11 @@ def sessions(a: Attacker) -> None:
         if not served:
             return
         for number in range(1, 300):
-            kind, parts = a.random.choice([r for r in requests(a) if r[0] not in (Kind.HELLO, Kind.OPEN)])
+            kind, parts = a.random.choice(
+                [r for r in requests(a) if r[0] not in (MessageKind.HELLO, MessageKind.OPEN)]
+            )
             if a.random.random() < 0.5:
-                if kind == Kind.UPDATE:
+                if kind == MessageKind.UPDATE:
                     continue  # a wrong section might name rows of the honest client
                 parts = mutated(a, parts)
             scale = a.random.choice([1.0, float("nan"), 1e308])
@@ -267,7 +269,7 @@ def hellos(a: Attacker) -> None:
         content = a.hello()
         for _ in range(a.random.randrange(1, 3)):
             content = distorted(a, content)
-        return message(Header(Kind.HELLO, 1, a.client()), [text(content)])
+        return message(Header(MessageKind.HELLO, 1, a.client()), [text(content)])
 
     with contextlib.closing(a.link()) as link:
         a.send(link, pooled(a, "hello", make, 200)[: 1 << 20], 100)
@@ -276,7 +278,7 @@ def hellos(a: Attacker) -> None:
 
 def many_hellos(a: Attacker) -> None:
     """Become a thousand clients of one connection."""
-    said = [message(Header(Kind.HELLO, 1, a.client()), [text(a.hello())]) for _ in range(1024)]
+    said = [message(Header(MessageKind.HELLO, 1, a.client()), [text(a.hello())]) for _ in range(1024)]
     with contextlib.closing(a.link()) as link:
         for hello in said:
             a.send(link, hello)
@@ -288,7 +290,7 @@ def generations(a: Attacker) -> None:
     for generation in (2**31, 2**63, 10**300, float("inf"), True, "9"):
         with contextlib.closing(a.link()) as link:
             hello = a.hello() | {"generation": generation, "run": a.random.choice([RUN, f"{a.client():x}"])}
-            a.send(link, message(Header(Kind.HELLO, 1, a.client()), [text(hello)]))
+            a.send(link, message(Header(MessageKind.HELLO, 1, a.client()), [text(hello)]))
             link.drain()
 
 
@@ -297,7 +299,7 @@ def loads(a: Attacker) -> None:
     with contextlib.closing(a.link()) as link:
         client, served = a.session(link)
         for number, count in enumerate((-1, 0, True, 10**9, 10**30, 1e300, "1", None), 1):
-            for part in (Kind.LOAD, Kind.EXPORT, Kind.OPEN):
+            for part in (MessageKind.LOAD, MessageKind.EXPORT, MessageKind.OPEN):
                 content = {
                     "table": "theirs",
                     "rows": count,
@@ -311,7 +313,7 @@ def loads(a: Attacker) -> None:
 
 
 def pings(a: Attacker) -> None:
-    data = message(Header(Kind.PING, 1, a.client())) * MANY
+    data = message(Header(MessageKind.PING, 1, a.client())) * MANY
     with contextlib.closing(a.link()) as link:
         for _ in range(30):
             a.send(link, data, MANY)
@@ -320,7 +322,7 @@ def pings(a: Attacker) -> None:
 
 def unread_pings(a: Attacker) -> None:
     """Flood with PINGs, read nothing, and end the connection with a reset; twenty at a time."""
-    data = message(Header(Kind.PING, 1, a.client())) * MANY
+    data = message(Header(MessageKind.PING, 1, a.client())) * MANY
     with contextlib.ExitStack() as stack:
         for _ in range(20):
             link = stack.enter_context(contextlib.closing(a.link(window=4096)))
@@ -342,7 +344,7 @@ def unread_answers(a: Attacker) -> None:
         client, served = a.session(link)
         acknowledge = a.random.random() < 0.5
         for number in range(1, 200 if served else 2):
-            header = Header(Kind.PEEK, 1, client, number, number if acknowledge else 0)
+            header = Header(MessageKind.PEEK, 1, client, number, number if acknowledge else 0)
             a.send(link, message(header, lookup))
         time.sleep(2.0)
 
@@ -358,7 +360,7 @@ def come_and_go(a: Attacker) -> None:
 
 def slow(a: Attacker) -> None:
     """Hold connections open and send a byte now and then."""
-    data = message(Header(Kind.PING, 1, a.client()))
+    data = message(Header(MessageKind.PING, 1, a.client()))
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(contextlib.closing(Link(a.address))) for _ in range(100)]
         for at in range(10):
@@ -375,7 +377,7 @@ def empty_sections(a: Attacker) -> None:
     index = struct.pack("<I", count) + descriptor * count + bytes(8 * count)
     with contextlib.closing(a.link()) as link:
         client, _ = a.session(link)
-        a.send(link, message(Header(Kind.PEEK, 1, client, 1), [index]))
+        a.send(link, message(Header(MessageKind.PEEK, 1, client, 1), [index]))
         time.sleep(1.0)
 
 
@@ -386,14 +388,14 @@ def far_steps(a: Attacker) -> None:
         lookup = _raw(pack([Section(1, np.array([0, 1], np.int64), np.ones(1, np.uint64))]))
         for number in range(1, 4200):
             step = a.random.choice([10**6, 2**63, 2**64 - 1])
-            a.send(link, message(Header(Kind.LOOKUP, 1, client, number, 0, step), lookup))
+            a.send(link, message(Header(MessageKind.LOOKUP, 1, client, number, 0, step), lookup))
         link.drain()
 
 
 def many_parts(a: Attacker) -> None:
     """Send as many parts as there may be, and more, and say that there are others than come."""
     for count in (8191, 8192, 65_535):
-        parts = [encode(Header(Kind.PEEK, 1, a.client(), 1), digest([])), *[b"x"] * (count - 1)]
+        parts = [encode(Header(MessageKind.PEEK, 1, a.client(), 1), digest([])), *[b"x"] * (count - 1)]
         with contextlib.closing(a.link()) as link:
             a.send(link, frame(parts, count=min(count, 65_535)))
     for sizes in ([2**63], [2**64 - 1], [80, 2**40], [0, 0, 0]):
@@ -405,7 +407,9 @@ def theft(a: Attacker) -> None:
     """Use the number of another client, from another connection."""
     with contextlib.closing(a.link()) as one, contextlib.closing(a.link()) as other:
         client, _ = a.session(one)
-        data = b"".join(message(Header(Kind.STATISTICS, 1, client, number)) for number in range(1, 200))
+        data = b"".join(
+            message(Header(MessageKind.STATISTICS, 1, client, number)) for number in range(1, 200)
+        )
         for link in (one, other):
             a.send(link, data, 199)
             link.drain()

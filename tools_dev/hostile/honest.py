@@ -21,7 +21,7 @@ from satrap.data.remote import RemoteData
 from satrap.embedding.select import embeddings_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import SatrapError
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.launch.datasets import measured, open_part
 from satrap.rpc import Key, read_key
@@ -102,7 +102,7 @@ def of_shard(seen: Experience, address: str, key: Key | None, ended: Callable[[]
     rng, model = np.random.default_rng(1), Model()
     while not ended():
         ids = rng.choice(IDS, EACH, replace=False).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        request = Request(0, ids, np.array([0, EACH], np.int64))
+        request = LookupRequest(0, ids, np.array([0, EACH], np.int64))
         lookup = exchange.lookup([request], create=True)
         [rows] = seen.timed(lookup.result)
         seen.checked += EACH

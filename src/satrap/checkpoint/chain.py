@@ -8,12 +8,12 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
+from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
 from satrap.checkpoint.parts import Buckets, read_chunks
 from satrap.checkpoint.storage import Storage, damaged, instead_of
 from satrap.errors import CheckpointError
-from satrap.store import BUCKETS, Chunk
+from satrap.store import BUCKETS, RowChunk
 
 Ids = npt.NDArray[np.uint64]
 
@@ -47,7 +47,7 @@ class Chain:
 
     def chunks(
         self, table: str | None = None, buckets: Buckets = range(BUCKETS)
-    ) -> Iterator[tuple[str, Chunk]]:
+    ) -> Iterator[tuple[str, RowChunk]]:
         """Yield (table, verified rows): the newest row of each id, in canonical order; default all rows."""
         if len(self.members) == 1:
             yield from read_chunks(*self.members[0], table, buckets)
@@ -112,12 +112,12 @@ def deltas_since(url: str, id_: str) -> list[tuple[Storage, Manifest]] | None:
     return deltas
 
 
-def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[Chunk]:
+def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[RowChunk]:
     """Yield the verified rows of some fixed buckets of a checkpoint; all by default."""
     return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))
 
 
-def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
+def _followed(storage: Storage, link: ChainLink) -> tuple[Storage, Manifest]:
     """Return the snapshot before a delta; raise unless the delta is in its folder and follows it."""
     above = storage.absolute.rstrip("/").rsplit("/", 1)[0]
     before = Storage(f"{above}/{link.previous}")

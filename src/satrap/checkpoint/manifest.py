@@ -22,7 +22,7 @@ MANIFEST_VALUES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """The position of a delta in its chain."""
 
     name: str  # of the delta's folder, so that a copy elsewhere is not part of the chain
@@ -38,7 +38,9 @@ class Manifest:
     data: str  # name of the folder with its files
     settings: Mapping[str, Any]  # plain JSON data, see `Checkpoint`
     files: Mapping[str, FileEntry]
-    delta: Link | None = None  # set: the files hold only the rows that changed since the previous snapshot
+    delta: ChainLink | None = (
+        None  # set: the files hold only the rows that changed since the previous snapshot
+    )
     # Identifies this snapshot to deltas that follow it; stays the same when the files are rewritten.
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -120,7 +122,7 @@ def _parsed(text: bytes, where: str) -> Manifest:
     if digest != _digest(body):
         raise ValueError("the digest differs")
     settings, id_, link = body["settings"], body["id"], body["delta"]
-    delta = None if link is None else Link(**link)
+    delta = None if link is None else ChainLink(**link)
     if delta is not None and (type(delta.number) is not int or not 0 < delta.number < 2**63):
         raise ValueError("the number of the delta is invalid")
     if not isinstance(settings, dict) or not isinstance(id_, str):

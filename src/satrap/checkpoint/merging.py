@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import CheckpointError
-from satrap.store import Chunk, bucket_of
+from satrap.store import RowChunk, bucket_of
 
 Ids = npt.NDArray[np.uint64]
 
 
 @dataclass(slots=True)
-class _Rows:
+class _RowCursor:
     """Rows of one snapshot that are not merged yet, in order of (bucket, id)."""
 
-    chunk: Chunk
+    chunk: RowChunk
     buckets: npt.NDArray[np.int32]
 
     def upto(self, bucket: int, id_: np.uint64) -> int:
@@ -34,10 +34,10 @@ class _Rows:
 class _Source:
     """Reads the rows of one snapshot chunk by chunk; `rows` holds the rows not yet merged."""
 
-    def __init__(self, chunks: Iterator[Chunk]) -> None:
+    def __init__(self, chunks: Iterator[RowChunk]) -> None:
         self._chunks = chunks
         self._last: tuple[int, int] | None = None
-        self.rows: _Rows | None = None
+        self.rows: _RowCursor | None = None
         self.refill()
 
     def refill(self) -> None:
@@ -48,10 +48,10 @@ class _Source:
                 self.rows = None
                 return
             if len(chunk.ids):
-                self.rows = _Rows(chunk, bucket_of(chunk.table, chunk.ids))
+                self.rows = _RowCursor(chunk, bucket_of(chunk.table, chunk.ids))
                 self._check(self.rows)
 
-    def _check(self, rows: _Rows) -> None:
+    def _check(self, rows: _RowCursor) -> None:
         ids, buckets = rows.chunk.ids, rows.buckets
         rising = (buckets[1:] > buckets[:-1]) | ((buckets[1:] == buckets[:-1]) & (ids[1:] > ids[:-1]))
         first, last = (int(buckets[0]), int(ids[0])), (int(buckets[-1]), int(ids[-1]))
@@ -64,7 +64,7 @@ class _Source:
             )
         self._last = last
 
-    def take(self, bucket: int, id_: np.uint64) -> _Rows | None:
+    def take(self, bucket: int, id_: np.uint64) -> _RowCursor | None:
         """Remove and return the rows up to (bucket, id), None if there are none."""
         if self.rows is None:
             return None
@@ -74,7 +74,7 @@ class _Source:
         return taken if count else None
 
 
-def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterator[Chunk]:
+def merge(sources: Sequence[Iterator[RowChunk]], deleted: Sequence[Ids]) -> Iterator[RowChunk]:
     """Yield the newest version of each row of one table, in order of (bucket, id).
 
     The sources are the chunks of the full snapshot, then of each delta, each in this order; otherwise raises
@@ -91,9 +91,9 @@ def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterato
             yield chunk
 
 
-def _newest(parts: Sequence[tuple[int, _Rows]], deleted: Sequence[Ids]) -> Chunk:
+def _newest(parts: Sequence[tuple[int, _RowCursor]], deleted: Sequence[Ids]) -> RowChunk:
     """Return the newest row of each id, in order, without rows that a later source deletes."""
-    alive: list[tuple[int, _Rows]] = []
+    alive: list[tuple[int, _RowCursor]] = []
     for age, rows in parts:
         gone = np.zeros(len(rows.buckets), np.bool_)
         for later in deleted[age + 1 :]:
@@ -108,7 +108,7 @@ def _newest(parts: Sequence[tuple[int, _Rows]], deleted: Sequence[Ids]) -> Chunk
     order = order[np.append(True, ids[order][1:] != ids[order][:-1])[: len(order)]]
     weights = np.concatenate([chunk.weights for chunk in chunks])
     state = np.concatenate([chunk.state for chunk in chunks])
-    return Chunk(chunks[0].table, ids, weights, state).pick(order)
+    return RowChunk(chunks[0].table, ids, weights, state).pick(order)
 
 
 def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:

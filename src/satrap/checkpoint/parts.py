@@ -12,7 +12,7 @@ import pyarrow as pa
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
-from satrap.store import BUCKETS, Chunk, bucket_of
+from satrap.store import BUCKETS, RowChunk, bucket_of
 from satrap.store.buckets import mask_of, runs_of
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def write_file(storage: Storage, name: str, data: Iterable[bytes | memoryview]) 
     return writer.entry
 
 
-def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
+def write_table(storage: Storage, name: str, table: str, chunks: Iterator[RowChunk]) -> FileEntry:
     """Write the rows of a table, at least one chunk; return the file's entry.
 
     A thread computes the next chunk while the current one is checksummed and written, so memory holds two
@@ -54,7 +54,7 @@ def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]
 def write_tables(
     storage: Storage,
     folder: str,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[RowChunk],
     tables: Sequence[str] | None = None,
     *,
     suffix: str = "",
@@ -82,7 +82,7 @@ def write_tables(
     return files
 
 
-def _by_run(chunks: Iterable[Chunk], runs: Sequence[range]) -> Iterator[tuple[int, Chunk]]:
+def _by_run(chunks: Iterable[RowChunk], runs: Sequence[range]) -> Iterator[tuple[int, RowChunk]]:
     """Yield (number of the run, rows of its buckets); the chunks are ordered by bucket, then id."""
     if len(runs) == 1:
         yield from ((0, chunk) for chunk in chunks)
@@ -110,7 +110,7 @@ def _in_order(manifest: Manifest) -> list[tuple[str, FileEntry]]:
 
 def read_chunks(
     storage: Storage, manifest: Manifest, table: str | None = None, buckets: Buckets = range(BUCKETS)
-) -> Iterator[tuple[str, Chunk]]:
+) -> Iterator[tuple[str, RowChunk]]:
     """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on; default all rows.
 
     Files without any of the fixed buckets are not opened.
@@ -126,7 +126,7 @@ def read_chunks(
             yield entry.table, chunk if held.all() else within(chunk, selected)
 
 
-def within(chunk: Chunk, buckets: Sequence[int]) -> Chunk:
+def within(chunk: RowChunk, buckets: Sequence[int]) -> RowChunk:
     """Return the rows of some fixed buckets."""
     return chunk.pick(mask_of(buckets)[bucket_of(chunk.table, chunk.ids)])
 
@@ -135,7 +135,7 @@ _WRONG = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, Attribute
 """Errors of reading a file that does not hold rows. `BlockReader` converts disk errors to other types."""
 
 
-def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
+def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[RowChunk]:
     rows = 0
     with storage.open(name, entry) as file:
         try:

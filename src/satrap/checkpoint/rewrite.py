@@ -18,9 +18,9 @@ from satrap.checkpoint.snapshot import commit, data_folder, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import is_store_file, without_id
 from satrap.errors import CheckpointError
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
-Change = Callable[[Iterator[Chunk]], Iterable[Chunk]]
+Change = Callable[[Iterator[RowChunk]], Iterable[RowChunk]]
 
 
 def rewrite(
@@ -58,7 +58,7 @@ def compact(url: str, *, weights: str | None = None, remove: bool = True) -> Man
 
     Args:
         url: URL of the delta.
-        weights: write only weights, in this format, see `Chunk.only_weights`.
+        weights: write only weights, in this format, see `RowChunk.only_weights`.
         remove: remove the files of the delta; otherwise they stay next to the new files, for current readers.
     """
     chain = open_chain(url)
@@ -160,7 +160,7 @@ def forget(url: str, table: str, id_: int) -> int:
         )
     target, removed = np.uint64(id_), 0
 
-    def without(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def without(chunks: Iterator[RowChunk]) -> Iterator[RowChunk]:
         nonlocal removed
         for chunk in chunks:
             keep = chunk.ids != target

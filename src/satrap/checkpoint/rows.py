@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.checkpoint.storage import BlockWriter
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
 _KINDS = {"ids": (("<u8",), True), "weights": (("<f4", "<f2"), False), "state": (("<f4",), False)}
 """Allowed types of each array of a chunk, and whether it has one dimension."""
 
 
-def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> int:
+def write_rows(writer: BlockWriter, first: RowChunk, others: Iterable[RowChunk]) -> int:
     """Write the chunks of one table; return the number of rows.
 
     Every array of a chunk becomes a column; a matrix becomes a fixed-size list. Columns of width 0 are
@@ -33,7 +33,7 @@ def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> in
     return rows
 
 
-def read_rows(source: Any, table: str) -> Iterator[Chunk]:
+def read_rows(source: Any, table: str) -> Iterator[RowChunk]:
     """Yield the chunks of an open file that `write_rows` wrote for a table.
 
     For other files, raises pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError.
@@ -52,12 +52,12 @@ def read_rows(source: Any, table: str) -> Iterator[Chunk]:
             yield _chunk(table, layout, batch)
 
 
-def _arrays(chunk: Chunk) -> dict[str, npt.NDArray[Any]]:
+def _arrays(chunk: RowChunk) -> dict[str, npt.NDArray[Any]]:
     values = ((f.name, getattr(chunk, f.name)) for f in dataclasses.fields(chunk))
     return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
 
-def _schema(chunk: Chunk) -> pa.Schema:
+def _schema(chunk: RowChunk) -> pa.Schema:
     fields, layout = [], {}
     for name, array in _arrays(chunk).items():
         width = array.shape[1] if array.ndim == 2 else -1
@@ -68,7 +68,7 @@ def _schema(chunk: Chunk) -> pa.Schema:
     return pa.schema(fields, metadata={"table": chunk.table, "layout": json.dumps(layout)})
 
 
-def _record_batch(chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
+def _record_batch(chunk: RowChunk, schema: pa.Schema) -> pa.RecordBatch:
     arrays = _arrays(chunk)
     columns = []
     for field in schema:
@@ -79,7 +79,7 @@ def _record_batch(chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch) -> Chunk:
+def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch) -> RowChunk:
     columns: dict[str, npt.NDArray[Any]] = {}
     for name, (dtype, width) in layout.items():
         if width == 0:
@@ -89,4 +89,6 @@ def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch
         columns[name] = column.to_numpy() if width < 0 else column.flatten().to_numpy().reshape(-1, width)
         if columns[name].dtype != np.dtype(dtype) or len(columns[name]) != len(batch):
             raise ValueError(f"column {name} does not match the layout in the file's metadata")
-    return Chunk(table, columns["ids"], columns["weights"].astype(np.float32, copy=False), columns["state"])
+    return RowChunk(
+        table, columns["ids"], columns["weights"].astype(np.float32, copy=False), columns["state"]
+    )

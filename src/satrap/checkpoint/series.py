@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
+from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, read_manifest
 from satrap.checkpoint.snapshot import Checkpoint, loaded, open_checkpoint, verify, write_checkpoint
 from satrap.checkpoint.storage import Storage, UnreachableError, is_plain
 from satrap.errors import CheckpointError
@@ -85,7 +85,7 @@ class Series:
         except OSError:
             return False
 
-    def _link(self, step: int) -> Link:
+    def _link(self, step: int) -> ChainLink:
         if self._last is None or not self.followable(step):
             raise CheckpointError(
                 f"delta {name_of(step)} has no snapshot to follow",
@@ -94,7 +94,7 @@ class Series:
             )
         previous, before = self._last
         number = 1 if before.delta is None else before.delta.number + 1
-        return Link(name_of(step), number, previous, before.id)
+        return ChainLink(name_of(step), number, previous, before.id)
 
     def read(self, step: int | None = None) -> tuple[int, Checkpoint]:
         """Return (step, snapshot) of the newest snapshot, or of the given step."""

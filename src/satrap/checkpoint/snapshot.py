@@ -15,14 +15,14 @@ from torch import Tensor
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import flat_optimizer, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
-from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
+from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, write_manifest
 from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
 from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values
 from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
 from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
 from satrap.faults import hit
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
 
 def worker_file(rank: int) -> str:
@@ -46,7 +46,7 @@ class Checkpoint:
     settings: dict[str, Any]  # plain JSON data: schema, model, optimizer, counters
     model: Mapping[str, Any]  # `state_dict` of the network; from `open_checkpoint` with `SavedTensor`s
     optimizer: Mapping[str, Any]  # `state_dict` of the dense optimizer, or empty; as for `model`
-    chunks: Iterable[tuple[str, Chunk]]  # (table, rows) by bucket, then id; can be read only once
+    chunks: Iterable[tuple[str, RowChunk]]  # (table, rows) by bucket, then id; can be read only once
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # worker 0: generators, lookups in flight
     others: Sequence[Mapping[str, Tensor]] = ()  # `extra` of the other workers
     rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
@@ -54,7 +54,7 @@ class Checkpoint:
     dense: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
 
 
-def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = None) -> Manifest:
+def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: ChainLink | None = None) -> Manifest:
     """Write a checkpoint to a folder or fsspec URL; replace an older checkpoint there atomically.
 
     Consumes the chunks. `link` is the position of a delta in its chain. If the checkpoint cannot be written,

@@ -9,7 +9,7 @@ from satrap.checkpoint.chain import Ids, deleted_file, pack_deleted
 from satrap.checkpoint.parts import write_file, write_tables
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import Arrays, write_store
-from satrap.store import BUCKETS, Chunk
+from satrap.store import BUCKETS, RowChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class StorePart:
         suffix: suffix of the file names, to distinguish several stores.
         buckets: the fixed buckets of its rows, ascending.
         whole: tables whose rows of all buckets it has.
-        weights: write only weights, in this format, see `Chunk.only_weights`; None: also optimizer state.
+        weights: write only weights, in this format, see `RowChunk.only_weights`; None: also optimizer state.
     """
 
-    chunks: Iterable[Chunk]
+    chunks: Iterable[RowChunk]
     tables: Sequence[str]
     state: Arrays = field(default_factory=dict)
     deleted: Mapping[str, Ids] | None = None

@@ -39,7 +39,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TensorBlock:
     """Some rows of a tensor, or a whole scalar: start position and shape."""
 
     name: str
@@ -48,7 +48,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """The layout of a file.
 
     Args:
@@ -57,12 +57,12 @@ class Layout:
     """
 
     head: bytes
-    batches: list[list[Block]]
+    batches: list[list[TensorBlock]]
 
     @classmethod
     def of(
         cls, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
-    ) -> Layout:
+    ) -> FileLayout:
         """Return the layout that safetensors gives to a file.
 
         Args:
@@ -70,7 +70,7 @@ class Layout:
             metadata: of the file, with at most one key, because the order of keys differs from safetensors.
         """
         header, at = dict[str, Any](), 0
-        batches, room = list[list[Block]](), 0
+        batches, room = list[list[TensorBlock]](), 0
         types = list(NAMES)
         for name in sorted(tensors, key=lambda name: (types.index(tensors[name][0]), name)):
             dtype, shape = tensors[name]
@@ -90,16 +90,16 @@ class Layout:
         return cls(len(text).to_bytes(8, "little") + text, batches)
 
 
-def _blocks(name: str, dtype: torch.dtype, shape: Sequence[int]) -> Iterator[Block]:
+def _blocks(name: str, dtype: torch.dtype, shape: Sequence[int]) -> Iterator[TensorBlock]:
     if not math.prod(shape):
         return
     if not shape:
-        yield Block(name, [], [])
+        yield TensorBlock(name, [], [])
         return
     rows = max(1, READ // (math.prod(shape[1:]) * dtype.itemsize))
     for begin in range(0, shape[0], rows):
         count = min(rows, shape[0] - begin)
-        yield Block(name, [begin] + [0] * (len(shape) - 1), [count, *shape[1:]])
+        yield TensorBlock(name, [begin] + [0] * (len(shape) - 1), [count, *shape[1:]])
 
 
 def streamed(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
@@ -107,9 +107,9 @@ def streamed(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterato
 
     Args:
         tensors: name -> `Tensor` on any device or `SavedTensor`; they may share memory.
-        metadata: of the file, see `Layout.of`.
+        metadata: of the file, see `FileLayout.of`.
     """
-    layout = Layout.of({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, metadata)
+    layout = FileLayout.of({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, metadata)
     yield layout.head
     for batch in layout.batches:
         for block in batch:

@@ -12,7 +12,7 @@ from satrap.cli.options import F, byte_size, debug_option, set_option
 
 if TYPE_CHECKING:
     from satrap.config import Recipe
-    from satrap.deploy import Request
+    from satrap.deploy import DeployRequest
 
 
 def _label(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -129,17 +129,19 @@ def _with(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
     return decorate
 
 
-def _asked(recipe: str, overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Recipe, Request]:
+def _asked(recipe: str, overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Recipe, DeployRequest]:
     from importlib.metadata import version
 
     from satrap.config import load
-    from satrap.deploy import Request
+    from satrap.deploy import DeployRequest
     from satrap.deploy.request import name_of
 
     loaded = load(recipe, overrides)
     cuda = loaded.sections.training.device.startswith("cuda")
     defaults = {"name": name_of(loaded.name), "image": f"satrap:{version('satrap')}{'-cuda' * cuda}"}
-    return loaded, Request(**(defaults | {name: value for name, value in given.items() if value is not None}))
+    return loaded, DeployRequest(
+        **(defaults | {name: value for name, value in given.items() if value is not None})
+    )
 
 
 @click.group()

@@ -25,7 +25,7 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     """
     import torch
 
-    from satrap.embedding.workers import EmbeddingService, Lanes
+    from satrap.embedding.workers import ClientThreads, EmbeddingService
     from satrap.openmetrics import embedding_worker_values, metrics_of
     from satrap.rpc import read_key, split_address
     from satrap.rpc.server.process import serve
@@ -37,6 +37,6 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     torch.set_num_threads(1)  # each worker's requests run on separate threads
     secret = read_key(key) if key else None
     service = EmbeddingService(addresses, secret)
-    server = Server(listen, service, key=secret, dispatcher=Lanes)
+    server = Server(listen, service, key=secret, dispatcher=ClientThreads)
     endpoint = metrics_of(server, lambda: embedding_worker_values(service.statistics()), metrics, report)
     serve(server, endpoint, report)

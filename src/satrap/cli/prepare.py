@@ -12,7 +12,7 @@ import click
 from satrap.cli.options import debug_option, set_option
 
 if TYPE_CHECKING:
-    from satrap.prepare import Progress
+    from satrap.prepare import PrepareProgress
 
 
 @click.command()
@@ -81,7 +81,7 @@ class _Line:
         self._start: tuple[float, int] | None = None
         self._terminal = sys.stderr.isatty()
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: PrepareProgress) -> None:
         if not self._terminal:
             return
         if self._start is None:  # the speed excludes bytes read by an earlier call

@@ -11,7 +11,7 @@ import click
 from satrap.cli.options import debug_option, output_folder_option
 
 if TYPE_CHECKING:
-    from satrap.config.keys import About
+    from satrap.config.keys import AboutKeys
 
 RECIPE = "goodbooks.yaml"
 
@@ -39,7 +39,7 @@ def quickstart(output: str | None) -> None:
         click.echo(f"  tensorboard --logdir {outcome.folder.curves}")
 
 
-def credit(about: About) -> str:
+def credit(about: AboutKeys) -> str:
     """Return title, licence, attribution and source of the data as lines."""
     licence = ", ".join(part for part in (about.licence, about.attribution) if part)
     lines = (about.title, f"data: {licence}" if licence else None, about.source)

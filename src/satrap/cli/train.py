@@ -18,7 +18,7 @@ from satrap.cli.options import (
 
 if TYPE_CHECKING:
     from satrap.config import Recipe
-    from satrap.launch import Outcome
+    from satrap.launch import RunOutcome
 
 
 @click.command()
@@ -127,7 +127,7 @@ def _detached(
         return 0
 
 
-def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
+def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> RunOutcome:
     """Train with a progress line; print the metrics of the result, or how to continue a stopped run.
 
     See `satrap.launch.train` for the arguments.

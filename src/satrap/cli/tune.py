@@ -57,10 +57,10 @@ def tune(
 
     loaded = load(recipe, overrides)
     click.echo("loading PyTorch", err=True)
-    from satrap.tune import BEST, Limits, LiveLine, result_lines
+    from satrap.tune import BEST, LiveLine, SearchLimits, result_lines
     from satrap.tune import tune as search
 
-    limits = Limits(trials or (None if seconds else TRIALS), seconds)
+    limits = SearchLimits(trials or (None if seconds else TRIALS), seconds)
     with LiveLine() as line:
         search_result = search(
             loaded,

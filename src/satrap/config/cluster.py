@@ -10,7 +10,7 @@ from satrap.config.values import Address, Bytes, Count, Port, Positive, Rate, Sh
 Placement = Literal["row_wise", "table_wise", "replicated"]
 
 
-class Wire(Keys):
+class WireKeys(Keys):
     """Number formats between processes. Stored rows have `embedding.dtype`."""
 
     forward: Literal["int8", "float16", "float32"] = "float16"
@@ -26,7 +26,7 @@ class Wire(Keys):
     """With `dense: powersgd`: rank of the products. A higher rank is more accurate and sends more bytes."""
 
 
-class Resources(Keys):
+class ResourcesKeys(Keys):
     """Resources that one process reserves in a Ray cluster. Ray does not stop a process from using more."""
 
     cpu: Share = 1.0
@@ -39,20 +39,20 @@ class Resources(Keys):
     """Custom resources of the cluster's nodes: name -> amount."""
 
 
-class RoleResources(Keys):
+class RoleResourcesKeys(Keys):
     """Resources that each kind of process reserves in a Ray cluster."""
 
-    shard: Resources = Resources()
+    shard: ResourcesKeys = ResourcesKeys()
     """A shard server."""
-    worker: Resources = Resources()
+    worker: ResourcesKeys = ResourcesKeys()
     """A process that trains."""
-    loader: Resources = Resources()
+    loader: ResourcesKeys = ResourcesKeys()
     """A process that reads data."""
-    embedding_worker: Resources = Resources()
+    embedding_worker: ResourcesKeys = ResourcesKeys()
     """A process that pools rows."""
 
 
-class Cluster(Keys):
+class ClusterKeys(Keys):
     """Processes and machines."""
 
     exchange: Literal["local", "servers", "collective"] = "local"
@@ -87,12 +87,12 @@ class Cluster(Keys):
     address: Annotated[str, Field(pattern=r"^(auto|[^\s/]+:[0-9]{1,5})$")] | None = None
     """With `launcher: ray`: HOST:PORT of the head node, or auto for the Ray cluster running on this machine.
     Default: a new one-machine Ray that lives as long as the run."""
-    resources: RoleResources = RoleResources()
+    resources: RoleResourcesKeys = RoleResourcesKeys()
     """With `launcher: ray`: resources of each process. They are reserved for all processes or for none."""
     wait: Share = 0.0
     """With `launcher: ray`: seconds to wait for these resources. Default 0: missing resources are an error at
     once."""
-    wire: Wire = Wire()
+    wire: WireKeys = WireKeys()
     """Number formats between workers and shards, or among workers. Async mode always uses float32."""
     deadline: Rate = 30.0
     """Seconds without an answer after which a shard or worker counts as lost. Work that one worker does

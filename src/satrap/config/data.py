@@ -9,7 +9,7 @@ from satrap.config.derive import Choice, Keys, Sources, Texts
 from satrap.config.values import Count, Positive, Seconds
 
 
-class Join(Keys):
+class JoinKeys(Keys):
     """Adds columns of a second, small file to every row."""
 
     source: str
@@ -24,7 +24,7 @@ class Join(Keys):
     """Prefix for the names of the added columns."""
 
 
-class Split(Keys):
+class SplitKeys(Keys):
     """Row `i` belongs to part `i % modulo`. Parts not named below are for training."""
 
     modulo: Positive
@@ -35,7 +35,7 @@ class Split(Keys):
     """Parts of `data.train` to use for testing."""
 
 
-class TimeSplit(Keys):
+class TimeSplitKeys(Keys):
     """Splits rows by a column of times. Rows before the first time named below are for training."""
 
     column: str
@@ -102,7 +102,7 @@ class StreamKeys(LogKeys):
     """Column of both logs that matches labels to events."""
 
 
-class Data(Keys):
+class DataKeys(Keys):
     """The data and how it is read."""
 
     train: Sources | None = None
@@ -145,9 +145,9 @@ class Data(Keys):
     """CSV: the decimal separator; default a point."""
     thousands: str | None = None
     """CSV: the thousands separator, such as the comma in 1,234.5; default none."""
-    join: list[Join] = Field(default_factory=list)
+    join: list[JoinKeys] = Field(default_factory=list)
     """Columns to add from other files."""
-    split: Annotated[Split | TimeSplit | None, Choice(_way, {"rows": Split, "time": TimeSplit}, "modulo")] = (
-        None
-    )
+    split: Annotated[
+        SplitKeys | TimeSplitKeys | None, Choice(_way, {"rows": SplitKeys, "time": TimeSplitKeys}, "modulo")
+    ] = None
     """Take validation and test rows out of `train` by row number, or by time: `column: ...`."""

@@ -11,13 +11,13 @@ from pydantic_core import ErrorDetails
 
 from satrap.config.derive import Choice, Keys
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections
-from satrap.config.source import KeyPath, Source, dotted
+from satrap.config.source import KeyPath, RecipeSource, dotted
 from satrap.errors import ConfigError, did_you_mean
 
 Pattern = tuple[str, ...]
 
 
-def explain(error: ValidationError, source: Source) -> ConfigError:
+def explain(error: ValidationError, source: RecipeSource) -> ConfigError:
     """Return one `ConfigError` for a recipe: the first unknown key, else the first other problem.
 
     A misspelt key often leaves a required one missing, so the unknown key explains both.
@@ -28,7 +28,7 @@ def explain(error: ValidationError, source: Source) -> ConfigError:
     return _explain(first, source)
 
 
-def _explain(detail: ErrorDetails, source: Source) -> ConfigError:
+def _explain(detail: ErrorDetails, source: RecipeSource) -> ConfigError:
     path = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
     where = source.where(path)
     if detail["type"] == "extra_forbidden":
@@ -80,7 +80,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> ConfigError:
+def _unknown_key(path: KeyPath, allowed: Sequence[str], source: RecipeSource) -> ConfigError:
     key, section = str(path[-1]), dotted(path[:-1]) or "the recipe"
     homes = [dotted(pattern) or "the top level" for pattern, m in walk() if key in m.model_fields]
     near = did_you_mean(key, allowed)
@@ -118,7 +118,7 @@ def _hint_elsewhere(key: str) -> str:
     return f"did you mean {paths[near[0]]}? " if near else ""
 
 
-def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> ConfigError:
+def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: RecipeSource) -> ConfigError:
     value, choice = detail["input"], _node_at(detail["loc"])
     if not isinstance(value, dict) or not isinstance(choice, Choice):
         fix = f"write {path[-1]}: {{...}} with {KINDS_OF_FEATURES}" if path[0] == "features" else ""
@@ -130,7 +130,7 @@ def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> Config
     return unknown_value(inner, value[choice.key], list(choice.models), source)
 
 
-def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: Source) -> ConfigError:
+def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: RecipeSource) -> ConfigError:
     """Return the error for a value that is not allowed."""
     return ConfigError(
         f"{dotted(path)} cannot be {shown(value)}",

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from satrap import optim, schema
-from satrap.config.cluster import Cluster
-from satrap.config.data import Data
+from satrap.config.cluster import ClusterKeys
+from satrap.config.data import DataKeys
 from satrap.config.derive import STRICT, Choice, Keys, as_list, keys_of, literal
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.config.values import Bytes, Count, Device, Positive, Rate, Seconds, Share
 
 
@@ -38,7 +38,7 @@ Model = create_model(
 )
 
 
-class Admission(Keys):
+class AdmissionKeys(Keys):
     """Which new ids get a row."""
 
     min_count: Annotated[int, Field(ge=1, le=255)] = 1
@@ -49,7 +49,7 @@ class Admission(Keys):
     """Memory for counting lookups in each table group, a power of two; used if `min_count` > 1."""
 
 
-class Eviction(Keys):
+class EvictionKeys(Keys):
     """Which rows leave memory when it is full."""
 
     policy: Literal["lru", "lfu", "ttl"] = "lru"
@@ -66,7 +66,7 @@ EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
 }
 
 
-class Tier(Keys):
+class TierKeys(Keys):
     """A file for evicted rows. A lookup loads them back into memory."""
 
     path: str = Field(min_length=1)
@@ -154,7 +154,7 @@ def _name(value: Mapping[str, Any]) -> object:
     return value.get("name")
 
 
-class Embedding(Keys):
+class EmbeddingKeys(Keys):
     """The embedding tables."""
 
     optimizer: Annotated[Keys, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = EMBEDDING_OPTIMIZERS[
@@ -167,15 +167,15 @@ class Embedding(Keys):
     """Number format of the weights."""
     memory: Bytes | None = None
     """Memory for all tables together, for example 4GiB. Default: only the limits of single tables."""
-    admission: Admission = Admission()
+    admission: AdmissionKeys = AdmissionKeys()
     """Which new ids get a row."""
-    eviction: Eviction | None = None
+    eviction: EvictionKeys | None = None
     """Which rows leave memory when it is full. Default none: a new id then ends the run with an error."""
-    tier: Tier | None = None
+    tier: TierKeys | None = None
     """A file on disk for evicted rows. Default none: evicted rows are lost."""
 
 
-class OwnTable(Keys):
+class TableKeys(Keys):
     """Settings of one table that override `embedding`."""
 
     optimizer: Annotated[Keys | None, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = None
@@ -192,13 +192,13 @@ class OwnTable(Keys):
     memory: Bytes | None = None
     """The table's own part of `embedding.memory`, for example 1GiB. Default: it shares the rest with other
     tables."""
-    admission: Admission | None = None
+    admission: AdmissionKeys | None = None
     """Which new ids of the table get a row; replaces all of `embedding.admission`. null: all new ids."""
-    eviction: Eviction | None = None
+    eviction: EvictionKeys | None = None
     """Which rows leave memory when the table's part is full; replaces `embedding.eviction`. null: none."""
 
 
-class Mesh(Keys):
+class MeshKeys(Keys):
     """Number of workers in each dimension of parallelism of the dense network."""
 
     data: Positive | None = None
@@ -211,7 +211,7 @@ class Mesh(Keys):
     consecutive layers."""
 
 
-class Offload(Keys):
+class OffloadKeys(Keys):
     """Where the optimizer state of the dense network is, and optionally its weights, if not on the device."""
 
     optimizer: Literal["cpu", "disk"]
@@ -225,14 +225,14 @@ class Offload(Keys):
     `checkpoint_activations`. Not with `compile`, `sharded`, or a mesh with `tensor` or `pipeline`."""
 
 
-class Dense(Keys):
+class DenseKeys(Keys):
     """The dense network."""
 
     optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(
         name="adam", lr=optim.DENSE_LR
     )
     """Optimizer of the network's weights."""
-    mesh: Mesh = Mesh()
+    mesh: MeshKeys = MeshKeys()
     """How the network is spread over the workers. The number of workers is the product of the dimensions."""
     sharded: bool | Literal["gradients", "optimizer"] = False
     """State that is sharded over the data-parallel copies. true: weights, gradients and optimizer state
@@ -275,7 +275,7 @@ class Dense(Keys):
     """Whether blocks of the network keep only their input and recompute the rest in the backward pass:
     bit-identical results, less memory, about a third more arithmetic. Not with batch normalisation. In a
     pipeline, a stage of n layers recomputes segments of about sqrt(n) layers."""
-    offload: Offload | None = None
+    offload: OffloadKeys | None = None
     """Where the optimizer state is, for example `{optimizer: disk, folder: /ssd}`; default: on the device.
     Slower. Results are bit-identical on the device cpu, and equal up to rounding on a GPU."""
     compile: bool = False
@@ -284,7 +284,7 @@ class Dense(Keys):
     `checkpoint_activations`, `sharded`, or a mesh with `tensor` or `pipeline`."""
 
 
-class Training(Keys):
+class TrainingKeys(Keys):
     """Schedule, learning rates and stopping."""
 
     mode: Literal["sync", "hybrid", "async"] = "hybrid"
@@ -333,7 +333,7 @@ class Training(Keys):
     """Device of the dense network: cpu, cuda or cuda:N."""
 
 
-class Checkpoint(Keys):
+class CheckpointKeys(Keys):
     """Snapshots during training, from which `satrap train --resume` continues."""
 
     url: str | None = None
@@ -348,7 +348,7 @@ class Checkpoint(Keys):
     """The state from which a killed shard recovers. snapshot: the newest snapshot; journal: every update."""
 
 
-class Publish(Keys):
+class PublishKeys(Keys):
     """A feed of weights-only versions, published during training for `satrap serve --follow`."""
 
     every: Seconds | None = None
@@ -370,7 +370,7 @@ class Publish(Keys):
         return self.every is not None or self.url is not None
 
 
-class Tune(Keys):
+class TuneKeys(Keys):
     """Settings that `satrap tune` tries; no effect on training."""
 
     search: dict[str, list[Any]] = Field(default_factory=dict)
@@ -381,7 +381,7 @@ class Tune(Keys):
     size."""
 
 
-class About(Keys):
+class AboutKeys(Keys):
     """Origin of the data and expected results; no effect on training."""
 
     title: str | None = None
@@ -449,7 +449,7 @@ Label = Annotated[Keys, Choice(lambda _: "label", {"label": LabelKeys}, "name"),
 class Sections(Keys):
     """A recipe: data, targets, model and training."""
 
-    data: Data
+    data: DataKeys
     """The data and how it is read."""
     labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
     """Targets: names of 0/1 columns, or mappings, for example `{name: price, kind: regression}`."""
@@ -464,26 +464,26 @@ class Sections(Keys):
     """Number mixed into the hash of every id."""
     model: Annotated[NamedModel, Choice(lambda _: "model", {"model": Model}, "name")]
     """The network."""
-    embedding: Embedding = Embedding()
+    embedding: EmbeddingKeys = EmbeddingKeys()
     """The embedding tables."""
-    tables: dict[str, OwnTable] = Field(default_factory=dict)
+    tables: dict[str, TableKeys] = Field(default_factory=dict)
     """Settings of single tables: name -> settings. A table has the name of its feature, or of the feature's
     `table`."""
-    dense: Dense = Dense()
+    dense: DenseKeys = DenseKeys()
     """The dense network."""
-    training: Training = Training()
+    training: TrainingKeys = TrainingKeys()
     """Schedule, learning rates and stopping."""
-    cluster: Cluster = Cluster()
+    cluster: ClusterKeys = ClusterKeys()
     """Processes and machines."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointKeys = CheckpointKeys()
     """Snapshots during training."""
-    publish: Publish = Publish()
+    publish: PublishKeys = PublishKeys()
     """Versions for serving while the run trains."""
-    serving: Serving = Serving()
+    serving: ServingKeys = ServingKeys()
     """Limits, memory and number format of `satrap serve`."""
-    tune: Tune = Tune()
+    tune: TuneKeys = TuneKeys()
     """Settings that `satrap tune` tries."""
-    about: About = About()
+    about: AboutKeys = AboutKeys()
     """Origin of the data and expected results."""
 
     @property

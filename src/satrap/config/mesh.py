@@ -1,11 +1,11 @@
 """Derives the number of workers from the dense network's mesh, and checks the mesh against other keys."""
 
 from satrap.config.keys import Sections
-from satrap.config.source import Source, dotted
+from satrap.config.source import RecipeSource, dotted
 from satrap.errors import ConfigError
 
 
-def with_workers(sections: Sections, source: Source) -> Sections:
+def with_workers(sections: Sections, source: RecipeSource) -> Sections:
     """Return the recipe; if it has no `cluster.workers`, set this key to the size of the mesh.
 
     Raises:
@@ -31,7 +31,7 @@ def with_workers(sections: Sections, source: Source) -> Sections:
     return sections
 
 
-def check_mesh(sections: Sections, source: Source) -> None:
+def check_mesh(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for keys that the mesh does not support."""
     dense, cluster = sections.dense, sections.cluster
     _check_shard_size(sections, source)
@@ -90,7 +90,7 @@ def check_mesh(sections: Sections, source: Source) -> None:
             )
 
 
-def _check_pipeline(sections: Sections, source: Source) -> None:
+def _check_pipeline(sections: Sections, source: RecipeSource) -> None:
     dense = sections.dense
     for key in ("schedule", "stages", "stages_per_rank"):
         if dense.mesh.pipeline == 1 and getattr(dense, key) != getattr(type(dense)(), key):
@@ -102,7 +102,7 @@ def _check_pipeline(sections: Sections, source: Source) -> None:
             )
 
 
-def _check_shard_size(sections: Sections, source: Source) -> None:
+def _check_shard_size(sections: Sections, source: RecipeSource) -> None:
     size, shares = sections.dense.shard_size, sections.shares
     if size is not None and (not sections.dense.sharded or shares % size):
         raise ConfigError(

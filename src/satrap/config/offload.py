@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from satrap.config.keys import Sections
-from satrap.config.source import Source
+from satrap.config.source import RecipeSource
 from satrap.errors import ConfigError
 
 
-def check_offload(sections: Sections, source: Source) -> None:
+def check_offload(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for an offload that other keys do not support, or that has no effect."""
     offload, training = sections.dense.offload, sections.training
     if offload is None:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from satrap import optim, own_code
-from satrap.config.data import Split
+from satrap.config.data import SplitKeys
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.offload import check_offload
-from satrap.config.source import OWN_CODE, KeyPath, Source, dotted, read, with_overrides
+from satrap.config.source import OWN_CODE, KeyPath, RecipeSource, dotted, read, with_overrides
 from satrap.config.stream import check_stream, in_order
 from satrap.config.tables import check_kept, check_table
 from satrap.config.unsupported import check_cluster
@@ -39,7 +39,7 @@ class Recipe:
     """
 
     sections: Sections
-    source: Source
+    source: RecipeSource
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class Recipe:
                         f"{dotted(path[:end])} is not a mapping, so it has no key {path[end]!r}"
                     )
             target[path[-1]] = value
-        return checked(Source(self.source.file, plain, self.source.places))
+        return checked(RecipeSource(self.source.file, plain, self.source.places))
 
     def _absolute(self, path: str) -> str:
         located = self.locate(path)
@@ -220,10 +220,10 @@ def without_data(place: str, overrides: Sequence[str] = ()) -> Recipe:
     """
     features, model = {"none": {"dim": 1}}, {"name": "none"}
     values = {"data": {"train": []}, "labels": ["none"], "features": features, "model": model}
-    return checked(with_overrides(Source(place, values), overrides))
+    return checked(with_overrides(RecipeSource(place, values), overrides))
 
 
-def checked(source: Source) -> Recipe:
+def checked(source: RecipeSource) -> Recipe:
     """Return the recipe of a source; a wrong key or value raises ConfigError."""
     try:
         sections = Sections.model_validate(source.values)
@@ -342,7 +342,7 @@ def _check_data(recipe: Recipe) -> None:
                 why=f"the {part} rows can come from one place only",
                 fix="remove one of them",
             )
-    if isinstance(data.split, Split):
+    if isinstance(data.split, SplitKeys):
         _check_parts(recipe, data.split)
     elif data.split.validation is None and data.split.test is None:
         raise ConfigError(
@@ -352,7 +352,7 @@ def _check_data(recipe: Recipe) -> None:
         )
 
 
-def _check_parts(recipe: Recipe, split: Split) -> None:
+def _check_parts(recipe: Recipe, split: SplitKeys) -> None:
     for part in ("validation", "test"):
         rows = getattr(split, part)
         if any(row >= split.modulo for row in rows):

@@ -8,7 +8,7 @@ from satrap.config.derive import Keys
 from satrap.config.values import Address, Bytes, Count, Positive, Rate, Seconds
 
 
-class ServedTier(Keys):
+class ServedTierKeys(Keys):
     """A file for rows that do not fit into `serving.memory`; requested rows are loaded into memory."""
 
     path: str = Field(min_length=1)
@@ -18,7 +18,7 @@ class ServedTier(Keys):
     `serving.memory` for each row that fits."""
 
 
-class Serving(Keys):
+class ServingKeys(Keys):
     """Limits, memory and number format of `satrap serve`; no effect on training."""
 
     max_items: Positive = 10_000
@@ -47,7 +47,7 @@ class Serving(Keys):
     memory: Bytes | None = None
     """Memory for the rows in a server or in one of its shards, for example 4GiB. Default: `embedding.memory`
     and the memory of single tables."""
-    tier: ServedTier | None = None
+    tier: ServedTierKeys | None = None
     """A file for rows that do not fit into `serving.memory`; the most requested rows stay in memory. Default:
     `embedding.tier`, else none: a model that does not fit is rejected."""
     shards: list[Address] = Field(default_factory=list)

@@ -62,7 +62,7 @@ def dotted(path: KeyPath) -> str:
 
 
 @dataclass(slots=True)
-class Source:
+class RecipeSource:
     """Values of a recipe file with overrides applied. `file` is its path as the user gave it.
 
     `places` maps key paths to "recipe.yaml:12" or "--set data.train".
@@ -92,7 +92,7 @@ class Source:
 
 
 def refuse_beside(
-    other: str, found: Iterable[tuple[KeyPath, bool, str]], source: Source, *, fix: str
+    other: str, found: Iterable[tuple[KeyPath, bool, str]], source: RecipeSource, *, fix: str
 ) -> None:
     """Raise `ConfigError` for the first key that another setting does not support.
 
@@ -108,9 +108,9 @@ def refuse_beside(
             raise ConfigError(text, where=source.where(path), why=why, fix=fix)
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
+def read(path: str | Path, overrides: Sequence[str] = ()) -> RecipeSource:
     """Read a YAML file and apply `key.path=value` overrides; raise ConfigError for any error in them."""
-    source = Source(str(path))
+    source = RecipeSource(str(path))
     try:
         text = _text(path)
     except OSError as error:
@@ -126,7 +126,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     return with_overrides(source, overrides)
 
 
-def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
+def with_overrides(source: RecipeSource, overrides: Sequence[str]) -> RecipeSource:
     """Apply `key.path=value` overrides to a source; raise ConfigError for any error in them."""
     for number, override in enumerate(overrides):
         _override(source, override, overrides[:number])
@@ -173,7 +173,7 @@ def _compose(text: str, name: str) -> Node | None:
 class _Reader:
     """Converts nodes to plain values and records the line of each."""
 
-    source: Source
+    source: RecipeSource
     name: str
     by_line: bool = True
     count: int = 0
@@ -225,7 +225,7 @@ class _Reader:
             ) from error
 
 
-def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
+def _override(source: RecipeSource, override: str, earlier: Sequence[str]) -> None:
     key, equals, text = override.partition("=")
     where = f"--set {key}"
     path: tuple[str, ...] = tuple(key.split("."))

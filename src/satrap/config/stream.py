@@ -1,8 +1,8 @@
 """Checks recipes that train on a log of events, whose rows come once and in order."""
 
 from satrap.config.data import LogKeys, StreamKeys
-from satrap.config.keys import Sections, Tune
-from satrap.config.source import KeyPath, Source, dotted, refuse_beside
+from satrap.config.keys import Sections, TuneKeys
+from satrap.config.source import KeyPath, RecipeSource, dotted, refuse_beside
 from satrap.errors import ConfigError
 
 LOGS = ("folder", "redis", "kafka")
@@ -16,7 +16,7 @@ def in_order(sections: Sections) -> Sections:
     return sections.model_copy(update={"data": sections.data.model_copy(update={"shuffle": False})})
 
 
-def check_stream(sections: Sections, source: Source) -> None:
+def check_stream(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` unless training rows come from files, or from one log that other keys support."""
     data, training = sections.data, sections.training
     if data.stream is None:
@@ -51,14 +51,14 @@ def check_stream(sections: Sections, source: Source) -> None:
             "each batch of a log is scored first and then trained on",
         ),
         (("data", "join"), bool(data.join), "only rows of files can be joined"),
-        (("tune",), sections.tune != Tune(), "satrap tune reads the rows several times"),
+        (("tune",), sections.tune != TuneKeys(), "satrap tune reads the rows several times"),
         (("cluster", "loaders"), sections.cluster.loaders > 0, "each worker reads its own partitions"),
         (("dense", "mesh"), mesh.tensor * mesh.pipeline > 1, together),
     )
     refuse_beside("data.stream", conflicts, source, fix="remove one of the two keys")
 
 
-def _check_log(keys: LogKeys, path: KeyPath, source: Source) -> None:
+def _check_log(keys: LogKeys, path: KeyPath, source: RecipeSource) -> None:
     """Raise `ConfigError` unless exactly one log is named."""
     named = [log for log in LOGS if getattr(keys, log) is not None]
     if len(named) != 1:
@@ -70,7 +70,7 @@ def _check_log(keys: LogKeys, path: KeyPath, source: Source) -> None:
         )
 
 
-def _check_labels(stream: StreamKeys, source: Source) -> None:
+def _check_labels(stream: StreamKeys, source: RecipeSource) -> None:
     """Raise `ConfigError` if only some of the keys for late labels are given."""
     needed = ("labels", "label_window", "id", "time")
     present = [key for key in needed if getattr(stream, key) is not None]

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from satrap.config.keys import Admission, CategoricalKeys, Eviction, OwnTable, Sections
-from satrap.config.source import KeyPath, Source, dotted
+from satrap.config.keys import AdmissionKeys, CategoricalKeys, EvictionKeys, Sections, TableKeys
+from satrap.config.source import KeyPath, RecipeSource, dotted
 from satrap.errors import ConfigError
 
 
-class Kept(NamedTuple):
+class RetentionKeys(NamedTuple):
     """Settings that decide which rows of a table are kept.
 
     Attributes:
@@ -18,7 +18,7 @@ class Kept(NamedTuple):
     """
 
     memory: int | None
-    eviction: Eviction | None
+    eviction: EvictionKeys | None
     eviction_key: KeyPath
     admission_key: KeyPath | None
 
@@ -29,26 +29,26 @@ class Kept(NamedTuple):
         return evicts if self.admission_key is None else [*evicts, self.admission_key]
 
 
-def kept(sections: Sections) -> dict[str, Kept]:
-    """Return `Kept` by table, in order of first use."""
+def kept(sections: Sections) -> dict[str, RetentionKeys]:
+    """Return `RetentionKeys` by table, in order of first use."""
     tables = {}
     for feature, keys in sections.features.items():
         if isinstance(keys, CategoricalKeys):
             name = getattr(keys, "table", None) or feature
-            tables[name] = _kept(name, sections.tables.get(name, OwnTable()), sections)
+            tables[name] = _kept(name, sections.tables.get(name, TableKeys()), sections)
     return tables
 
 
-def _kept(name: str, own: OwnTable, sections: Sections) -> Kept:
+def _kept(name: str, own: TableKeys, sections: Sections) -> RetentionKeys:
     embedding, explicit = sections.embedding, own.model_fields_set
     keys: dict[str, KeyPath] = {
         key: ("tables", name, key) if key in explicit else ("embedding", key)
         for key in ("eviction", "admission")
     }
     eviction = own.eviction if "eviction" in explicit else embedding.eviction
-    admission = (own.admission or Admission()) if "admission" in explicit else embedding.admission
+    admission = (own.admission or AdmissionKeys()) if "admission" in explicit else embedding.admission
     chosen = not own.frozen and (admission.min_count > 1 or admission.probability < 1)
-    return Kept(own.memory, eviction, keys["eviction"], keys["admission"] if chosen else None)
+    return RetentionKeys(own.memory, eviction, keys["eviction"], keys["admission"] if chosen else None)
 
 
 def memory_of(sections: Sections) -> int | None:
@@ -58,7 +58,7 @@ def memory_of(sections: Sections) -> int | None:
     return whole if whole is not None or None in budgets else sum(memory or 0 for memory in budgets)
 
 
-def check_table(name: str, sections: Sections, source: Source) -> None:
+def check_table(name: str, sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for settings of a table that conflict."""
     table = sections.tables[name]
     if not table.frozen:
@@ -80,7 +80,7 @@ def check_table(name: str, sections: Sections, source: Source) -> None:
         )
 
 
-def check_kept(sections: Sections, source: Source) -> None:
+def check_kept(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for conflicting budgets, evictions and tier."""
     tables, whole = kept(sections), sections.embedding.memory
     for path, eviction in _evictions(sections):
@@ -105,12 +105,12 @@ def check_kept(sections: Sections, source: Source) -> None:
         _check_tier(tables, whole, source)
 
 
-def _evictions(sections: Sections) -> Iterator[tuple[KeyPath, Eviction | None]]:
+def _evictions(sections: Sections) -> Iterator[tuple[KeyPath, EvictionKeys | None]]:
     yield ("embedding", "eviction"), sections.embedding.eviction
     yield from ((("tables", name, "eviction"), table.eviction) for name, table in sections.tables.items())
 
 
-def _check_memory(tables: dict[str, Kept], whole: int | None, source: Source) -> None:
+def _check_memory(tables: dict[str, RetentionKeys], whole: int | None, source: RecipeSource) -> None:
     budgets = {name: table.memory for name, table in tables.items() if table.memory is not None}
     if not budgets or whole is None or sum(budgets.values()) < whole + (len(budgets) == len(tables)):
         return
@@ -124,7 +124,7 @@ def _check_memory(tables: dict[str, Kept], whole: int | None, source: Source) ->
     )
 
 
-def _check_tier(tables: dict[str, Kept], whole: int | None, source: Source) -> None:
+def _check_tier(tables: dict[str, RetentionKeys], whole: int | None, source: RecipeSource) -> None:
     using = {name: table for name, table in tables.items() if table.eviction is not None}
     for name, table in using.items():
         assert table.eviction is not None

@@ -1,13 +1,13 @@
 """Rejects unsupported combinations of cluster keys, and impossible numbers of processes."""
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.config.keys import Sections
-from satrap.config.source import Source, dotted, refuse_beside
+from satrap.config.source import RecipeSource, dotted, refuse_beside
 from satrap.config.tables import kept
 from satrap.errors import ConfigError
 
 
-def check_cluster(sections: Sections, source: Source) -> None:
+def check_cluster(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` if the exchange cannot use the recipe's processes."""
     cluster = sections.cluster
     _check_without_tables(sections, source)
@@ -58,7 +58,7 @@ def _has_rows(sections: Sections) -> bool:
     return bool(kept(sections)) or sections.training.mode == "async"
 
 
-def _check_without_tables(sections: Sections, source: Source) -> None:
+def _check_without_tables(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for shards and embedding workers in a recipe without rows."""
     cluster, stored = sections.cluster, _has_rows(sections)
     why = "shards and embedding workers handle rows of tables, but the recipe has no tables"
@@ -73,7 +73,7 @@ def _check_without_tables(sections: Sections, source: Source) -> None:
     refuse_beside("a recipe without categorical features", conflicts, source, fix=fix)
 
 
-def _check_addresses(sections: Sections, source: Source) -> None:
+def _check_addresses(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for keys that running shards at `cluster.addresses` do not support."""
     cluster = sections.cluster
     named, twice = len(cluster.addresses), len(set(cluster.addresses)) < len(cluster.addresses)
@@ -109,9 +109,9 @@ def _check_addresses(sections: Sections, source: Source) -> None:
             )
 
 
-def _check_launcher(sections: Sections, source: Source) -> None:
+def _check_launcher(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for keys of an unused launcher, and for processes that Ray cannot place."""
-    cluster, default = sections.cluster, Cluster()
+    cluster, default = sections.cluster, ClusterKeys()
     if cluster.launcher == "ray" and cluster.exchange == "local":
         raise ConfigError(
             "cluster.launcher is ray, but cluster.exchange is local",
@@ -136,7 +136,7 @@ def _check_launcher(sections: Sections, source: Source) -> None:
             )
 
 
-def _check_wire(sections: Sections, source: Source) -> None:
+def _check_wire(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for a wire format that GPU gradients do not support, and for an unused rank."""
     wire, device = sections.cluster.wire, sections.training.device
     dense = wire.dense
@@ -156,7 +156,7 @@ def _check_wire(sections: Sections, source: Source) -> None:
         )
 
 
-def _check_placements(sections: Sections, source: Source) -> None:
+def _check_placements(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for placements of unknown tables, or that other keys do not support."""
     cluster = sections.cluster
     rows = kept(sections)
@@ -202,7 +202,7 @@ def _check_placements(sections: Sections, source: Source) -> None:
                 )
 
 
-def _check_embedding_workers(sections: Sections, source: Source) -> None:
+def _check_embedding_workers(sections: Sections, source: RecipeSource) -> None:
     norm = "the norm includes row gradients, but only the embedding worker sees them"
     conflicts = (
         (("training", "clip_norm"), sections.training.clip_norm is not None, norm),
@@ -215,7 +215,7 @@ def _check_embedding_workers(sections: Sections, source: Source) -> None:
     refuse_beside("cluster.embedding_workers", conflicts, source, fix="remove one of the two keys")
 
 
-def _check_lookahead(sections: Sections, source: Source) -> None:
+def _check_lookahead(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for keys that exact early lookups do not support."""
     cluster = sections.cluster
     which = "eviction and admission would make the set of rows depend on the lookahead"
@@ -233,7 +233,7 @@ def _check_lookahead(sections: Sections, source: Source) -> None:
     refuse_beside("training.lookahead", conflicts, source, fix="remove training.lookahead, or change the key")
 
 
-def _check_collective(sections: Sections, source: Source) -> None:
+def _check_collective(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for keys that the exchange collective does not support."""
     cluster, training = sections.cluster, sections.training
     conflicts = (

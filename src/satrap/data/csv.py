@@ -19,8 +19,8 @@ from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
 from satrap.data.numerals import Numerals
-from satrap.data.records import NO_QUOTES, Block, blocks, copy_records
-from satrap.data.source import Cursor, Origin, Piece, Scan, check_columns, permutation
+from satrap.data.records import NO_QUOTES, RecordBlock, blocks, copy_records
+from satrap.data.source import Cursor, Origin, Scan, ScanPiece, check_columns, permutation
 from satrap.data.text import NAME_ENCODING, TextStream
 from satrap.errors import ConfigError, DataError
 
@@ -163,7 +163,7 @@ class CsvSource:
         sizes = [self.inputs[i].size() for i in self._order(scan)]
         return min(1.0, (sum(sizes[: cursor[0]]) + max(0, cursor[1])) / max(1, sum(sizes)))
 
-    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
+    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[ScanPiece]:
         """Yield the worker's rows from the start or from a cursor, see `Source.scan`."""
         place = _Place(*cursor) if cursor else _Place()
         order = self._order(scan)
@@ -223,14 +223,14 @@ class CsvSource:
                 ) from error
         return [name.strip() if options.strip else name for name in names]
 
-    def _blocks(self, index: int, offset: int, row: int) -> Iterator[Block]:
+    def _blocks(self, index: int, offset: int, row: int) -> Iterator[RecordBlock]:
         """Yield the blocks of a file from a byte offset; a negative offset means after the header."""
         start = self._header(index)[1]
         with TextStream(self.inputs[index], self._options.encoding) as stream:
             stream.skip_to(offset if offset >= 0 else start)
             yield from blocks(stream, *self._marks, row=row, size=BLOCK_BYTES)
 
-    def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
+    def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[ScanPiece]:
         file, names = self.inputs[index], self._header(index)[0]
         check_columns([*scan.names, *scan.raw_of(names)], names, file.name)
         parser = _Parser(self._options, self._marks, _distinct(names), file)
@@ -256,7 +256,9 @@ class _Parser:
     names: list[str]
     file: File
 
-    def piece(self, block: Block, chosen: npt.NDArray[np.int64], scan: Scan, cursor: Cursor) -> Piece:
+    def piece(
+        self, block: RecordBlock, chosen: npt.NDArray[np.int64], scan: Scan, cursor: Cursor
+    ) -> ScanPiece:
         """Return the selected records as a piece."""
         origin = Origin(self.file.name, block.row + chosen)
         quote, separator, _ = self.marks
@@ -270,7 +272,7 @@ class _Parser:
         if scan.raw is not None:
             types = dict.fromkeys(scan.raw_of(self.names), pa.string())
             raw = self._converted(text, types, origin, verbatim=True) if types else table.select([])
-        return Piece(table, origin, cursor, raw)
+        return ScanPiece(table, origin, cursor, raw)
 
     def _parse(
         self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
@@ -363,7 +365,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [name if first[name] == i else f"{name}\n{i}" for i, name in enumerate(names)]
 
 
-def _tell(block: Block, file: str) -> None:
+def _tell(block: RecordBlock, file: str) -> None:
     """Warn that quoted values of a block span several lines: the quotes may be part of the text."""
     ends = zip(block.starts.tolist(), block.ends.tolist(), strict=True)
     first = next(i for i, (start, end) in enumerate(ends) if b"\n" in block.data[start:end].tobytes())

@@ -18,20 +18,20 @@ from satrap.batch import Batch
 from satrap.data.balance import balanced
 from satrap.data.columns import taken
 from satrap.data.csv import CsvOptions, CsvSource
-from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
+from satrap.data.encode import MISSING, ColumnChunk, Encoder, Missing, needed_columns
 from satrap.data.files import FORMATS, File, find_files, guess_format
 from satrap.data.fingerprint import Fingerprint, digest_of, of_files, stretches
 from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import SLICE_ROWS, MemorySource, to_table
 from satrap.data.parquet import ArrowSource, ParquetSource
-from satrap.data.rows import Mark, Rows, slice_rows, take_rows
+from satrap.data.rows import EpochRows, Mark, slice_rows, take_rows
 from satrap.data.source import (
     Cursor,
     FileSource,
     Origin,
-    Piece,
     RowSplit,
     Scan,
+    ScanPiece,
     Source,
     check_columns,
     permutation,
@@ -212,7 +212,7 @@ class Dataset:
         """
         here, encode = self._start(epoch, position), self._encoder()
         pieces = self._pieces(self._scan(epoch), here.cursor)
-        rows = Rows(((encode(piece.table, piece.origin), piece.cursor) for piece in pieces), here)
+        rows = EpochRows(((encode(piece.table, piece.origin), piece.cursor) for piece in pieces), here)
         batches = self._shuffled(rows, epoch, here) if self.settings.shuffle else self._in_order(rows, epoch)
         empty = True
         for batch in batches:
@@ -255,7 +255,7 @@ class Dataset:
         if empty:
             self._refuse_empty()
 
-    def pieces(self, cursor: Cursor | None = None) -> Iterator[Piece]:
+    def pieces(self, cursor: Cursor | None = None) -> Iterator[ScanPiece]:
         """Yield the columns of one epoch in file order, joined but not encoded, from a piece's cursor on."""
         return self._pieces(self._scan(None), cursor)
 
@@ -285,7 +285,7 @@ class Dataset:
     def _encoder(self) -> Encoder:
         return Encoder(self.schema, missing=self.settings.missing)
 
-    def _pieces(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Piece]:
+    def _pieces(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScanPiece]:
         for piece in self._source.scan(scan, cursor):
             table = piece.table
             for side in self._joins:
@@ -296,22 +296,22 @@ class Dataset:
             if piece.table.num_rows:
                 yield piece
 
-    def _in_time(self, piece: Piece, rows: TimeRange) -> Piece:
+    def _in_time(self, piece: ScanPiece, rows: TimeRange) -> ScanPiece:
         """Return a piece with only the rows whose time is in a range."""
         missing = Missing(self.settings.missing, self.schema.salt)
-        chunk = Chunk(piece.table, piece.origin, self.schema.salt, missing, {})
+        chunk = ColumnChunk(piece.table, piece.origin, self.schema.salt, missing, {})
         indices = np.flatnonzero(rows.keeps(chunk.seconds(rows.column)))
         origin = Origin(piece.origin.file, piece.origin.rows[indices])
         raw = None if piece.raw is None else taken(piece.raw, indices)
         return replace(piece, table=taken(piece.table, indices), origin=origin, raw=raw)
 
-    def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
+    def _in_order(self, rows: EpochRows, epoch: int) -> Iterator[Batch]:
         facts = self._facts(epoch)
         while (batch := rows.take(self.batch_size)) is not None:
             batch.position = {**facts, **asdict(rows.mark)}
             yield batch
 
-    def _shuffled(self, rows: Rows, epoch: int, start: Mark) -> Iterator[Batch]:
+    def _shuffled(self, rows: EpochRows, epoch: int, start: Mark) -> Iterator[Batch]:
         """Yield the batches of one buffer while the next buffer fills at the same pace."""
         number, first, size = start.buffer, start.batch, self.batch_size
         here, current, facts = start, rows.take(self.buffer_rows), self._facts(epoch)

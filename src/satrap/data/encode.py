@@ -92,7 +92,7 @@ class Encoder:
 
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
         """Return a batch of all rows; `DataError` names the file, row and column of an unusable value."""
-        chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
+        chunk = ColumnChunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self._alone.items()}
         events: dict[str, Jagged] = {}
@@ -115,7 +115,7 @@ class Encoder:
         )
 
 
-class Chunk:
+class ColumnChunk:
     """Columns of some rows, converted for one schema; each column is hashed at most once.
 
     `dictionaries` caches, for each column, its last dictionary and the result computed for it.
@@ -260,10 +260,10 @@ class Chunk:
         ids = self._inner(column, values, counts)._single(column, feature)
         return _trimmed(ids, np.append(0, np.cumsum(counts)), limit, weights, last=last)
 
-    def _inner(self, column: str, values: pa.Array, counts: Offsets) -> Chunk:
+    def _inner(self, column: str, values: pa.Array, counts: Offsets) -> ColumnChunk:
         """Return a chunk of list values, `counts[i]` of them from row i; its errors name the row."""
         origin = replace(self.origin, rows=np.repeat(self.origin.rows, counts))
-        return Chunk(pa.table({column: values}), origin, self.salt, self._missing, {})
+        return ColumnChunk(pa.table({column: values}), origin, self.salt, self._missing, {})
 
     def _weights_beside(self, feature: Categorical, counts: Offsets) -> Floats:
         """Return the weights from a feature's weight column; row i has `counts[i]` values."""
@@ -421,7 +421,7 @@ class Chunk:
 
 
 def _sequence(
-    chunk: Chunk, schema: Schema, name: str, steps: Mapping[str, Callable[[Doubles], Doubles]]
+    chunk: ColumnChunk, schema: Schema, name: str, steps: Mapping[str, Callable[[Doubles], Doubles]]
 ) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
     """Return the ids and numbers of a sequence's events; all have the same offsets."""
     group, lists = schema.sequences[name], dict[str, tuple[str, pa.Array]]()

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from satrap.data.columns import taken
 from satrap.data.files import File
-from satrap.data.source import Cursor, Origin, Piece, Scan, permutation
+from satrap.data.source import Cursor, Origin, Scan, ScanPiece, permutation
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IndexedPart:
     """Rows that can be read separately: a Parquet row group, an Arrow record batch, a slice of a table.
 
     `file` is the index of its file, `index` its position there, `file_row` the first of its `rows` rows.
@@ -48,21 +48,21 @@ class IndexedSource(ABC):
         self.label, self.file_names, self.files = label, file_names, len(file_names)
         self.names: Sequence[str] = list(schemas[0].names)
         self._schemas = schemas
-        self._parts: list[Part] = []
+        self._parts: list[IndexedPart] = []
         for file, rows in enumerate(counts):
             starts = np.cumsum([0, *rows]).tolist()
-            self._parts += [Part(file, i, starts[i], rows[i]) for i in range(len(rows)) if rows[i]]
+            self._parts += [IndexedPart(file, i, starts[i], rows[i]) for i in range(len(rows)) if rows[i]]
         self._starts = np.cumsum([0, *(part.rows for part in self._parts)]).tolist()
 
     @abstractmethod
-    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield (row in the part, table with these columns) from `row` on, in pieces of bounded size."""
 
     def columns(self) -> Iterator[tuple[str, pa.Schema]]:
         """Yield the name of each file and its columns."""
         return zip(self.file_names, self._schemas, strict=True)
 
-    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
+    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[ScanPiece]:
         """Yield the worker's rows from the start or from a cursor, see `Source.scan`."""
         order = self._order(scan.order)
         low, high = self._share(scan)
@@ -81,7 +81,7 @@ class IndexedSource(ABC):
                     origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
                     table = table.slice(rows[0], len(rows)) if scan.rows is None else taken(table, rows)
                     raw = None if scan.raw is None else table.select(kept_raw)
-                    yield Piece(table.select(scan.names), origin, [place, offset], raw)
+                    yield ScanPiece(table.select(scan.names), origin, [place, offset], raw)
                 if before + len(indices) >= high:
                     return
             place, row = place + 1, 0

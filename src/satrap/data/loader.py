@@ -14,7 +14,7 @@ from satrap.rpc.server.handler import Board, SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.wire.batches import pack_batch
-from satrap.rpc.wire.frames import MAX_BYTES, Buffer, Header, Kind
+from satrap.rpc.wire.frames import MAX_BYTES, Buffer, Header, MessageKind
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, only, pack_text, shortened, unpack_text, whole
 from satrap.schema import Schema
 
@@ -31,7 +31,7 @@ Open = Callable[[str, Schema], Dataset | None]
 
 
 @dataclass(slots=True)
-class _Stream:
+class _ReadStream:
     """One epoch's batches for one worker, or the data's fingerprints, which also take a while."""
 
     data: Dataset
@@ -86,18 +86,19 @@ class _Asked:
 class LoaderService(SerialHandler):
     """Serves batches to workers.
 
-    A worker opens a stream (`Kind.OPEN`: part, schema, shard, epoch, position) and requests one batch after
-    another (`Kind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Responses carry data errors,
-    so users see them as if the worker had read the files itself. `open` is called with "train", "validation"
-    or "test" and a schema, and returns that data set or None. `batches` and `samples` count deliveries.
+    A worker opens a stream (`MessageKind.OPEN`: part, schema, shard, epoch, position) and requests one batch
+    after another (`MessageKind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Responses carry
+    data errors, so users see them as if the worker had read the files itself. `open` is called with "train",
+    "validation" or "test" and a schema, and returns that data set or None. `batches` and `samples` count
+    deliveries.
     """
 
     role = "loader"
-    kinds = (Kind.HELLO, Kind.OPEN, Kind.NEXT, Kind.BYE)
+    kinds = (MessageKind.HELLO, MessageKind.OPEN, MessageKind.NEXT, MessageKind.BYE)
     board = Board()  # workers do not wait for each other
 
     def __init__(self, open: Open) -> None:
-        self._open, self._streams = open, dict[int, _Stream]()
+        self._open, self._streams = open, dict[int, _ReadStream]()
         self.batches, self.samples = 0, 0
 
     def close(self) -> None:
@@ -119,15 +120,15 @@ class LoaderService(SerialHandler):
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""
         match header.kind:
-            case Kind.HELLO:
+            case MessageKind.HELLO:
                 if "tables" not in unpack_text(only(parts)):
                     return Work(lambda: [pack_text({"role": "loader"})])
-            case Kind.OPEN:
+            case MessageKind.OPEN:
                 request = _Asked.from_dict(unpack_text(only(parts)))
                 return Work(lambda: [pack_text(self._begin(session.client, request))])
-            case Kind.NEXT:
+            case MessageKind.NEXT:
                 return Work(lambda: self._next(session.client))
-            case Kind.BYE:
+            case MessageKind.BYE:
                 return Work(lambda: self._end(session.client))
         raise ConfigError(
             "this server is a data loader, which holds no embedding rows", fix="give the address of a shard"
@@ -150,7 +151,7 @@ class LoaderService(SerialHandler):
             return {"error": error_values(error)}
         if asked.read:
             items = _fingerprint(data) if asked.fingerprint else data.batches(asked.epoch, asked.position)
-            self._streams[client] = _Stream(data, asked.epoch, Prefetcher(items, AHEAD))
+            self._streams[client] = _ReadStream(data, asked.epoch, Prefetcher(items, AHEAD))
         return {"rows": rows}
 
     def _next(self, client: int) -> list[Buffer]:

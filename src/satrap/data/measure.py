@@ -10,7 +10,7 @@ import numpy as np
 
 from satrap.arguments import checked
 from satrap.data.dataset import Dataset
-from satrap.data.encode import Chunk, Missing
+from satrap.data.encode import ColumnChunk, Missing
 from satrap.data.transforms import (
     Doubles,
     compile_steps,
@@ -160,7 +160,7 @@ def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:
     probe = dataset.with_options(schema=Schema(chosen, columns, salt=schema.salt))  # needs some feature
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
-        values, known = Chunk(piece.table, piece.origin, schema.salt, missing, {}).labels(chosen)
+        values, known = ColumnChunk(piece.table, piece.origin, schema.salt, missing, {}).labels(chosen)
         for i, measured in enumerate(moments.values()):
             measured.add((values[:, i] if known is None else values[known[:, i], i]).astype(np.float64))
     for measured in moments.values():
@@ -196,7 +196,7 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
     probe = dataset.with_options(schema=Schema([], needed, salt=schema.salt))
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
-        chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
+        chunk = ColumnChunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
             measurements[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}

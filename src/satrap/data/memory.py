@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from satrap.data.columns import as_array
-from satrap.data.indexed import IndexedSource, Part
+from satrap.data.indexed import IndexedPart, IndexedSource
 from satrap.errors import DataError
 
 SLICE_ROWS = 8192
@@ -23,7 +23,7 @@ class MemorySource(IndexedSource):
         rows = [min(SLICE_ROWS, table.num_rows - i) for i in range(0, table.num_rows, SLICE_ROWS)]
         super().__init__(label, [label], [table.schema], [rows])
 
-    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the rest of the slice."""
         yield row, self._table.select(columns).slice(part.file_row + row, part.rows - row)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from satrap.data.files import File
-from satrap.data.indexed import IndexedFiles, Part
+from satrap.data.indexed import IndexedFiles, IndexedPart
 from satrap.data.source import check_columns
 from satrap.errors import DataError
 
@@ -56,7 +56,7 @@ class ParquetSource(IndexedFiles):
         """Return the source of a single file."""
         return ParquetSource([self.inputs[file]])
 
-    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the row group from `row` on; rows before it are decoded and dropped."""
         file = self.inputs[part.file]
         with _opened(file) as reader:
@@ -108,7 +108,7 @@ class ArrowSource(IndexedFiles):
         """Return the source of a single file."""
         return ArrowSource([self.inputs[file]])
 
-    def read(self, part: Part, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def read(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the record batch from `row` on, `READ_ROWS` at a time."""
         file = self.inputs[part.file]
 

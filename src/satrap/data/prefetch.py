@@ -37,7 +37,7 @@ def _end_all() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _EndOfItems:
     """End of the items: `StopIteration`, or the error that ended the iteration."""
 
     error: BaseException
@@ -47,7 +47,7 @@ class Prefetcher(Generic[T]):
     """An iterator over items that one background thread produces ahead; see `prefetch`."""
 
     def __init__(self, items: Iterable[T], depth: int) -> None:
-        self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(1, depth))
+        self._queue: queue.Queue[T | _EndOfItems] = queue.Queue(maxsize=max(1, depth))
         self._stop = threading.Event()
         self._done = False
         # The thread must not reference this object, so that an abandoned object is collected and stops it.
@@ -76,7 +76,7 @@ class Prefetcher(Generic[T]):
             item = self._queue.get(timeout=seconds)
         except queue.Empty:
             return None
-        if isinstance(item, _End):
+        if isinstance(item, _EndOfItems):
             self.close()
             raise item.error
         return item
@@ -101,7 +101,7 @@ class Prefetcher(Generic[T]):
                 self._thread.join(_POLL_SECONDS / 10)
 
 
-def _produce(items: Iterable[T], out: queue.Queue[T | _End], stop: threading.Event) -> None:
+def _produce(items: Iterable[T], out: queue.Queue[T | _EndOfItems], stop: threading.Event) -> None:
     end: BaseException = StopIteration()
     iterator = iter(items)
     try:
@@ -113,10 +113,10 @@ def _produce(items: Iterable[T], out: queue.Queue[T | _End], stop: threading.Eve
     finally:
         if hasattr(iterator, "close"):
             iterator.close()
-    _put(out, _End(end), stop)
+    _put(out, _EndOfItems(end), stop)
 
 
-def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> bool:
+def _put(out: queue.Queue[T | _EndOfItems], item: T | _EndOfItems, stop: threading.Event) -> bool:
     while not stop.is_set():
         with suppress(queue.Full):
             out.put(item, timeout=_POLL_SECONDS)

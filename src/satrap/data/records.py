@@ -178,7 +178,7 @@ def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, 
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordBlock:
     """Consecutive records of a file, at least one.
 
     They span `data`, uint8[n], from `starts` to `ends`, int64[records], without their line ends. `lines` also
@@ -205,7 +205,7 @@ NO_QUOTES = (
 
 def blocks(
     stream: TextStream, quote: int, separator: int, comment: Bytes, *, row: int, size: int
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Yield the records of a stream in blocks of about `size` bytes; blocks without records are skipped.
 
     The stream stands at the start of a line, before record number `row`. `quote` is a byte, or -1 for none.
@@ -222,7 +222,7 @@ def blocks(
         if len(starts):
             ended = lines - (final and consumed == len(data) and data[-1] != _LINE)
             inner = int(np.count_nonzero(data[:consumed] == _LINE)) - ended if quote >= 0 else 0
-            yield Block(data[:consumed], starts, ends, lines, inner, offset, row)
+            yield RecordBlock(data[:consumed], starts, ends, lines, inner, offset, row)
         row += len(starts)
         ahead = ahead[consumed:]
         offset += consumed

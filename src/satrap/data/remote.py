@@ -16,7 +16,7 @@ from satrap.errors import error_of
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.client.peer import ForgottenError
 from satrap.rpc.wire.batches import unpack_batch
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema
 
@@ -85,7 +85,7 @@ class RemoteData:
     def _fingerprints(self, client: Client) -> Iterator[dict[str, Any]]:
         text: dict[str, Any] = {}
         while "end" not in text:
-            text = _answered(client.ask(Kind.NEXT).result()[0])
+            text = _answered(client.ask(MessageKind.NEXT).result()[0])
             yield from text.get("fingerprint", ())
 
     def _about(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class RemoteData:
             client.close(min(GOODBYE_SECONDS, self._deadline / 2))
 
     def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
-        [part] = client.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
+        [part] = client.ask(MessageKind.OPEN, [pack_text({**self._asked, **changes})]).result()
         return _answered(part)
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
@@ -127,9 +127,9 @@ class RemoteData:
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
         with self._connected() as client:
             self._open(client, epoch=epoch, position=position)
-            pending = deque(client.ask(Kind.NEXT) for _ in range(AHEAD))
+            pending = deque(client.ask(MessageKind.NEXT) for _ in range(AHEAD))
             while (batch := self._take(pending.popleft())) is not True:
-                pending.append(client.ask(Kind.NEXT))
+                pending.append(client.ask(MessageKind.NEXT))
                 if isinstance(batch, Batch):
                     yield batch
 

@@ -42,7 +42,7 @@ for group in map(found.row_group, range(found.num_row_groups)):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFileSpec:
     """Requirements on the rows of a table.
 
     `states` maps each allowed number of weights per row to the number of state values of such a row; None:
@@ -63,7 +63,7 @@ class FileRows(NamedTuple):
 
 
 def read_rows(
-    path: Path, wanted: Wanted, *, tensor: str | None = None, raw: bool | None = False
+    path: Path, wanted: RowFileSpec, *, tensor: str | None = None, raw: bool | None = False
 ) -> Iterator[FileRows]:
     """Yield the rows of a file in pieces.
 
@@ -127,7 +127,7 @@ def _check_distinct(ids: Ids, path: Path, before: int = 0) -> None:
         )
 
 
-def _read_arrays(path: Path, wanted: Wanted) -> FileRows:
+def _read_arrays(path: Path, wanted: RowFileSpec) -> FileRows:
     """Return the rows of a NumPy file; see `read_rows`."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -151,7 +151,7 @@ def _read_arrays(path: Path, wanted: Wanted) -> FileRows:
     return FileRows(hash_ids(ids, wanted.salt), weights32)
 
 
-def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
+def _read_matrix(path: Path, wanted: RowFileSpec, tensor: str | None = None) -> tuple[Ids, Floats]:
     """Return (ids, weights) of a safetensors matrix such as the weight of an `nn.Embedding`.
 
     Row n gets the id of integer n. By default the file must have exactly one matrix.
@@ -181,7 +181,7 @@ def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple
     return hash_ids(np.arange(len(weights), dtype=np.int64), wanted.salt), weights
 
 
-def _read_parquet(path: Path, wanted: Wanted, raw: bool | None) -> Iterator[FileRows]:
+def _read_parquet(path: Path, wanted: RowFileSpec, raw: bool | None) -> Iterator[FileRows]:
     """Yield the rows of a Parquet file; see `read_rows`.
 
     Even for a file that does not fit, at most the declared number of rows is decoded.
@@ -227,7 +227,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: bool) -> bool:
+def _check_columns(file: pq.ParquetFile, path: Path, wanted: RowFileSpec, *, raw: bool) -> bool:
     """Raise unless the columns have the right types and the required number of values.
 
     Return whether the file has state to be read.
@@ -272,7 +272,7 @@ def _is_floats(kind: pa.DataType) -> bool:
     return bool(lists and pa.types.is_floating(kind.value_type))
 
 
-def _check_width(width: int, wanted: Wanted, path: Path) -> None:
+def _check_width(width: int, wanted: RowFileSpec, path: Path) -> None:
     if width not in wanted.states:
         has = " or ".join(map(str, sorted(wanted.states)))
         raise DataError(

@@ -1,4 +1,5 @@
-"""Slicing, concatenating and reordering of batch rows; `Rows`, a stream of rows that tracks its position."""
+"""Slicing, concatenating and reordering of batch rows; `EpochRows`, a stream of rows that tracks its
+position."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ class Mark:
     batch: int = 0
 
 
-class Rows:
+class EpochRows:
     """The pieces (rows, cursor) of an epoch as one stream of rows, from `start` in the first piece."""
 
     def __init__(self, pieces: Iterator[tuple[Batch, Cursor]], start: Mark) -> None:

@@ -116,7 +116,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanPiece:
     """Some consecutive rows of a scan: its columns and, if requested, its `raw` columns.
 
     `Source.scan` from `cursor` starts with this piece.
@@ -145,7 +145,7 @@ class Source(Protocol):
     def columns(self) -> Iterator[tuple[str, pa.Schema]]:
         """Yield the name of each file and its columns; CSV columns are text."""
 
-    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
+    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[ScanPiece]:
         """Yield pieces from the start or from a piece's cursor; always the same rows in the same order."""
 
     def num_rows(self, scan: Scan) -> int | None:

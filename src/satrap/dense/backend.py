@@ -16,14 +16,14 @@ from satrap.batch import EmbeddedBatch
 from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Workers
-from satrap.exchange import Exchange, Request, TableGroup
+from satrap.exchange import Exchange, LookupRequest, TableGroup
 from satrap.schema import Table
 
 Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """The result of a step; equal on all workers that step together.
 
     Args:
@@ -81,7 +81,7 @@ LossOfBatch = Callable[[Tensor, EmbeddedBatch], Tensor]
 """(logits, batch) -> mean loss over its samples."""
 
 
-class Parts(Protocol):
+class BatchParts(Protocol):
     """The microbatches of a batch, see `satrap.train.microbatches.MicroBatches`."""
 
     @property
@@ -114,7 +114,7 @@ class Pipeline(Protocol):
         """
 
     def run(
-        self, parts: Parts, loss: LossOfBatch, weights: Sequence[float], share: float
+        self, parts: BatchParts, loss: LossOfBatch, weights: Sequence[float], share: float
     ) -> tuple[Tensor, Tensor]:
         """Compute the logits and the loss of a batch, and its gradients times `share`.
 
@@ -128,7 +128,7 @@ class Pipeline(Protocol):
             (logits, float32[size, ...], and the mean loss), in each process.
         """
 
-    def scores(self, parts: Parts) -> Tensor:
+    def scores(self, parts: BatchParts) -> Tensor:
         """Return logits, float32[size, ...], in each process."""
 
 
@@ -136,8 +136,8 @@ class DenseBackend(ABC):
     """How the network takes its steps, and which process holds which of its weights.
 
     Each worker creates a backend for its network. The loop computes the loss and leaves the rest to the
-    backend. `DataParallel` holds the whole network in each process; `RemoteStep` keeps the weights in the
-    store. A new backend keeps these guarantees, which `tests/dense/test_backend.py` checks for all:
+    backend. `DataParallelBackend` holds the whole network in each process; `RemoteStep` keeps the weights in
+    the store. A new backend keeps these guarantees, which `tests/dense/test_backend.py` checks for all:
 
     - A step changes the weights of all `partners`, by the mean gradient over the samples of all of them, or
       of none, because a loss or a gradient was not finite. A partner without a batch takes part.
@@ -164,7 +164,7 @@ class DenseBackend(ABC):
     partners: Workers
     scale: LossScale
     pipeline: Pipeline | None = None
-    requests: Sequence[Request] = ()
+    requests: Sequence[LookupRequest] = ()
 
     def tables(self, widths: Collection[int]) -> list[Table]:
         """Return the tables it needs in the store, where other tables have these row widths."""
@@ -215,7 +215,7 @@ class DenseBackend(ABC):
         stop: bool = False,
         finite: Callable[[], bool] | None = None,
         ready: Callable[[bool], None] | None = None,
-    ) -> Stepped:
+    ) -> StepResult:
         """Compute gradients and take the optimizer step, unless the loss or a gradient is not finite.
 
         Args:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from satrap.dense.workers import Compression, Group
+from satrap.dense.workers import Compression, WorkerGroup
 
 LARGEST = 1e30
 """Largest magnitude of gradients and errors for which no sum overflows: sums have fewer than 2^26 terms."""
@@ -41,7 +41,7 @@ class Compressed(ABC):
         errors: number of a parameter -> float32, the part of its gradients that has not been applied yet.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Group, rank: int) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], group: WorkerGroup, rank: int) -> None:
         self.parameters, self.group, self.rank = parameters, group, rank
         self.errors = {n: torch.zeros_like(p, dtype=torch.float32) for n, p in self._short()}
         self._steps = 0
@@ -115,7 +115,7 @@ class PowerSGD(Compressed):
     previous step: P = the sum of M Q, orthonormal; Q = the mean of M^T P; P Q^T is nearly the mean of M.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Group, rank: int) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], group: WorkerGroup, rank: int) -> None:
         super().__init__(parameters, group, rank)
         self.factors = {n: self._fresh(n) for n in self.errors}
 
@@ -193,7 +193,7 @@ class Sign(Compressed):
 KINDS: dict[str, type[Compressed]] = {"powersgd": PowerSGD, "sign": Sign}
 
 
-def compressed(parameters: Sequence[nn.Parameter], group: Group) -> Compressed | None:
+def compressed(parameters: Sequence[nn.Parameter], group: WorkerGroup) -> Compressed | None:
     """Return the group's gradient compression, or None if it does not compress."""
     kind = group.compression
     return None if kind is None or group.size == 1 else KINDS[kind.kind](parameters, group, kind.rank)

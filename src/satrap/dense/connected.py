@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from satrap.dense.interface import interface_of
 from satrap.dense.mesh import Mesh
 from satrap.dense.short_sum import Bytes, ShortSum
-from satrap.dense.workers import Compression, Group, Workers
+from satrap.dense.workers import Compression, WorkerGroup, Workers
 from satrap.environment import variables
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.kernels import FLOAT32
@@ -40,7 +40,7 @@ _c10d: Any = dist
 """Parts of `torch.distributed` that its type annotations omit."""
 
 
-class ConnectedGroup(Group):
+class ConnectedWorkerGroup(WorkerGroup):
     """Processes connected by `torch.distributed`.
 
     Args:
@@ -78,7 +78,7 @@ class ConnectedGroup(Group):
 
     @contextmanager
     def watched(self, stage: str) -> Iterator[None]:
-        """See `Group.watched`."""
+        """See `WorkerGroup.watched`."""
         with self._watched(stage, _of_network):
             yield
 
@@ -93,13 +93,13 @@ class ConnectedGroup(Group):
 
     @property
     def rounding(self) -> float | None:
-        """See `Group.rounding`."""
+        """See `WorkerGroup.rounding`."""
         if self.compression is not None:
             return self.compression.error
         return 0.0 if self._short is None else self._short.rounding.error
 
     def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
-        """See `Group.sum`."""
+        """See `WorkerGroup.sum`."""
         with self._watched("sum of dense gradients"):
             if exact is None or self._short is None:
                 dist.all_reduce(tensor, group=self._group(tensor))
@@ -107,27 +107,27 @@ class ConnectedGroup(Group):
                 self._short(tensor.numpy(), exact)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """See `Group.all_gather`."""
+        """See `WorkerGroup.all_gather`."""
         gathered = tensor.new_empty((self.size, *tensor.shape))
         with self._watched("gathering dense gradients"):
             dist.all_gather(list(gathered.unbind()), tensor, group=self._group(tensor))
         return gathered
 
     def count(self, values: Sequence[float]) -> list[float]:
-        """See `Group.count`."""
+        """See `WorkerGroup.count`."""
         counts = torch.tensor(values, dtype=torch.float64)
         with self._watched("count of samples"):
             dist.all_reduce(counts, group=self._counting)
         return [float(value) for value in counts]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """See `Group.broadcast`."""
+        """See `WorkerGroup.broadcast`."""
         with self._watched("broadcast of dense weights"):
             for tensor in tensors:
                 dist.broadcast(tensor, group=self._group(tensor), group_src=0)
 
     def share(self, data: bytes) -> bytes:
-        """See `Group.share`."""
+        """See `WorkerGroup.share`."""
         with self._watched("broadcast of data"):
             size = torch.tensor([len(data)])
             dist.broadcast(size, group=self._main, group_src=0)
@@ -136,7 +136,7 @@ class ConnectedGroup(Group):
         return buffer.numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
-        """See `Group.gather`."""
+        """See `WorkerGroup.gather`."""
         with self._watched("gathering results"):
             sizes = torch.zeros(self.size, dtype=torch.int64)
             sizes[self.rank] = len(data)
@@ -152,7 +152,7 @@ class ConnectedGroup(Group):
         return gathered
 
 
-class ConnectedWorkers(ConnectedGroup, Workers):
+class ConnectedWorkers(ConnectedWorkerGroup, Workers):
     """One of several workers, each in its own process.
 
     A worker counts as lost if a collective does not finish within `deadline`. In calls that may wait long
@@ -244,11 +244,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         on_cuda = torch.device(device).type == "cuda"
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
-        self._axes: dict[str, ConnectedGroup] = {}
+        self._axes: dict[str, ConnectedWorkerGroup] = {}
         if not self.mesh.whole:
             for name in ("aside", "feed"):
                 extra = dist.new_group(backend="gloo", timeout=limit)
-                self._axes[name] = ConnectedGroup(extra, extra)
+                self._axes[name] = ConnectedWorkerGroup(extra, extra)
         axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
         for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
@@ -259,35 +259,37 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 if list(ranks) == axis_ranks:
                     main, *others = made
                     cuda = others.pop() if on_cuda else None
-                    self._axes[axis] = ConnectedGroup(main, others[0] if others else main, cuda, wire=wire)
+                    self._axes[axis] = ConnectedWorkerGroup(
+                        main, others[0] if others else main, cuda, wire=wire
+                    )
 
     @property
-    def data(self) -> Group:
+    def data(self) -> WorkerGroup:
         """See `Workers.data`."""
         return self._axes.get("data", self)
 
     @property
-    def tensor(self) -> Group:
+    def tensor(self) -> WorkerGroup:
         """See `Workers.tensor`."""
         return self._axes.get("tensor", super().tensor)
 
     @property
-    def pipeline(self) -> Group:
+    def pipeline(self) -> WorkerGroup:
         """See `Workers.pipeline`."""
         return self._axes.get("pipeline", super().pipeline)
 
     @property
-    def peers(self) -> Group:
+    def peers(self) -> WorkerGroup:
         """See `Workers.peers`."""
         return self._axes.get("peers", self.tensor)
 
     @property
-    def aside(self) -> Group:
+    def aside(self) -> WorkerGroup:
         """See `Workers.aside`."""
         return self._axes["aside"]
 
     @property
-    def feed(self) -> Group:
+    def feed(self) -> WorkerGroup:
         """See `Workers.feed`."""
         return self._axes["feed"]
 

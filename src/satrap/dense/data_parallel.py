@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import compressed
-from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
-from satrap.dense.fused import HostCopy, can_leave_out, fuse, kept_ways, step_unless
+from satrap.dense.backend import DenseBackend, DenseState, StepResult, in_memory
+from satrap.dense.fused import HostCopy, can_leave_out, fuse, keep_impl_flags, step_unless_overflow
 from satrap.dense.offload import MakeOptimizer, OffloadedOptimizer
 from satrap.dense.precision import LossScale
-from satrap.dense.workers import Group, Workers
+from satrap.dense.workers import WorkerGroup, Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
@@ -25,7 +25,7 @@ LARGEST_SUM = 3e38
 """Largest magnitude for which a sum over workers is finite in every number format, with rounded terms."""
 
 
-class DataParallel(DenseBackend):
+class DataParallelBackend(DenseBackend):
     """Each worker has the whole network and its optimizer; a single worker trains on one device.
 
     Several workers sum their gradients in one all-reduce of one buffer. In transit, gradients may be rounded,
@@ -106,7 +106,7 @@ class DataParallel(DenseBackend):
         stop: bool = False,
         finite: Callable[[], bool] | None = None,
         ready: Callable[[bool], None] | None = None,
-    ) -> Stepped:
+    ) -> StepResult:
         """See `DenseBackend.step`."""
         total = self._backward(loss, share)
         if loss is not None and self.partners.data.size == 1 and can_leave_out(self.optimizer):
@@ -126,7 +126,7 @@ class DataParallel(DenseBackend):
         # With clipping they still change: their factor needs the norm over all workers, that is the sum.
         if ready is not None and self.clip_norm is None:
             ready(right)
-        stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])
+        stepped = self._agree(StepResult(right, mean, stop), [r.grad for r in rows if r.grad is not None])
         if ready is not None and self.clip_norm is not None:
             ready(stepped.accepted)
         if stepped.accepted:
@@ -140,7 +140,7 @@ class DataParallel(DenseBackend):
         lr_scale: float,
         stop: bool,
         finite: Callable[[], bool] | None,
-    ) -> Stepped:
+    ) -> StepResult:
         """Queue a step before the host knows the verdict; the device skips it if it must."""
         of_rows = [row.grad for row in rows if row.grad is not None]
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -156,7 +156,7 @@ class DataParallel(DenseBackend):
         copy = HostCopy(torch.stack([right.double(), total.double()]))
         self._take(lr_scale, refused=~right)
         accepted, mean = copy.wait()
-        return Stepped(accepted == 1, mean, stop)
+        return StepResult(accepted == 1, mean, stop)
 
     def _summable(self, gradients: Sequence[Tensor]) -> bool:
         """Return whether the sum of such gradients over the copies cannot overflow."""
@@ -173,12 +173,12 @@ class DataParallel(DenseBackend):
             if refused is None:
                 self.optimizer.step()
             else:
-                step_unless(self.optimizer, refused)
+                step_unless_overflow(self.optimizer, refused)
             self.optimizer.zero_grad()
             for parameter in self.parameters:
                 parameter.grad = None
 
-    def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
+    def _agree(self, own: StepResult, rows: Sequence[Tensor]) -> StepResult:
         """Sum gradients and verdicts over the partners, and clip."""
         of_rows = squares(rows) if self.clip_norm is not None and own.accepted else 0.0
         if self.partners.data.size > 1:
@@ -191,7 +191,7 @@ class DataParallel(DenseBackend):
                 gradient.mul_(factor)
         return own
 
-    def _reduce(self, own: Stepped, of_rows: float) -> tuple[Stepped, float]:
+    def _reduce(self, own: StepResult, of_rows: float) -> tuple[StepResult, float]:
         """Replace the gradients by their mean over the copies of the network, in one all-reduce."""
         copies = self.partners.data
         say = [float(not own.accepted), own.loss if own.accepted else 0.0, of_rows, float(own.stop)]
@@ -199,7 +199,7 @@ class DataParallel(DenseBackend):
             totals = self._compressed.average(say, refused=not own.accepted)
         else:  # A worker that rejects the step sends zeros: its NaN would spoil the sums.
             totals = average(self.parameters, copies, say, zero=not own.accepted)
-        return Stepped(totals[0] == 0, totals[1] / copies.size, totals[3] > 0), totals[2] / copies.size**2
+        return StepResult(totals[0] == 0, totals[1] / copies.size, totals[3] > 0), totals[2] / copies.size**2
 
     def part(self) -> DensePart:
         """Return the whole network in process 0, nothing elsewhere."""
@@ -229,7 +229,7 @@ class DataParallel(DenseBackend):
                 state = {
                     number: {k: in_memory(v) for k, v in entry.items()} for number, entry in state.items()
                 }
-            groups = kept_ways(whole.optimizer["param_groups"], self.optimizer.param_groups)
+            groups = keep_impl_flags(whole.optimizer["param_groups"], self.optimizer.param_groups)
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
@@ -254,7 +254,7 @@ class DataParallel(DenseBackend):
 
 
 def average(
-    parameters: Sequence[nn.Parameter], group: Group, say: Sequence[float] = (), *, zero: bool = False
+    parameters: Sequence[nn.Parameter], group: WorkerGroup, say: Sequence[float] = (), *, zero: bool = False
 ) -> list[float]:
     """Replace gradients by their mean over a group, in one all-reduce of one buffer.
 

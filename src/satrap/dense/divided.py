@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from satrap.checkpoint.saved_dense import DensePart, Region
-from satrap.dense.backend import DenseState, Stepped, in_memory
+from satrap.dense.backend import DenseState, StepResult, in_memory
 from satrap.dense.connected import ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, average, finite_sum, squares
+from satrap.dense.data_parallel import DataParallelBackend, average, finite_sum, squares
 from satrap.dense.deferred import common
-from satrap.dense.fused import fuse, kept_ways
+from satrap.dense.fused import fuse, keep_impl_flags
 from satrap.dense.offload import MakeOptimizer
-from satrap.dense.pieces import Piece, spread
+from satrap.dense.pieces import ParamShard, shard_model
 from satrap.dense.tensor_plan import tensor_plan
-from satrap.dense.workers import Group, Workers
+from satrap.dense.workers import WorkerGroup, Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
 
-class Divided(DataParallel):
+class ShardedBackend(DataParallelBackend):
     """The processes of a mesh hold parts of the network, see `Mesh`.
 
     `fully_shard` averages the gradients of sharded weights while the backward pass runs; all other gradients
@@ -38,10 +38,10 @@ class Divided(DataParallel):
     Args:
         model: the network; it is sharded in place, with the weights it has in process 0.
         make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
+        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallelBackend`.
         workers: the processes of the mesh.
-        precision: precision of the loss computation, see `DataParallel`; all processes share one scale with
-            "float16", because all accept a step or none does.
+        precision: precision of the loss computation, see `DataParallelBackend`; all processes share one scale
+            with "float16", because all accept a step or none does.
 
     Raises:
         ConfigError: the network cannot be sharded this way, see `tensor_plan`, or the optimizer's update is
@@ -66,7 +66,7 @@ class Divided(DataParallel):
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         mesh = workers.device_mesh((device if record is None else record.device).type)
         self.parameters = []  # else every parameter would stay whole until all are sharded
-        self._know(spread(model, workers.mesh, mesh, plan, deferred=record), make)
+        self._know(shard_model(model, workers.mesh, mesh, plan, deferred=record), make)
         if record is not None:
             self._equalize()
         self._reduce_next(False)
@@ -78,7 +78,7 @@ class Divided(DataParallel):
                 piece.equalize()
         self.workers.broadcast(list(self.model.buffers()))
 
-    def _know(self, pieces: list[Piece], make: MakeOptimizer | None) -> None:
+    def _know(self, pieces: list[ParamShard], make: MakeOptimizer | None) -> None:
         """Store this process's parameter shards, and make their optimizer."""
         self._pieces = pieces
         self._trained = [piece for piece in pieces if piece.parameter.requires_grad]
@@ -144,7 +144,7 @@ class Divided(DataParallel):
         stop: bool = False,
         finite: Callable[[], bool] | None = None,
         ready: Callable[[bool], None] | None = None,
-    ) -> Stepped:
+    ) -> StepResult:
         """See `DenseBackend.step`; the loss is never None, and `ready` receives the common verdict."""
         assert loss is not None, "every process takes part in the backward pass"
         self._reduce_next(True)
@@ -159,7 +159,7 @@ class Divided(DataParallel):
         seen = gradients if finite is not None else [*gradients, *of_rows]
         right = finite_sum(total, seen) and (finite is None or finite())
         self.scale.divide([*gradients, *of_rows])
-        stepped = self._agree_on(Stepped(right, total.item() if right else 0.0, stop), of_rows)
+        stepped = self._agree_on(StepResult(right, total.item() if right else 0.0, stop), of_rows)
         if ready is not None:
             ready(stepped.accepted)
         if stepped.accepted:
@@ -169,7 +169,7 @@ class Divided(DataParallel):
     def _average(self) -> None:
         """Average the gradients that `fully_shard` has not, over the copies of their shard."""
         tensor = self.workers.tensor
-        groups: list[tuple[Group, Callable[[Piece], bool]]] = [
+        groups: list[tuple[WorkerGroup, Callable[[ParamShard], bool]]] = [
             (self.workers.data, lambda piece: not piece.sharded and piece.tensor_dim is not None),
             (self.workers, lambda piece: not piece.sharded and piece.tensor_dim is None),
             # Equal except for rounding; averaging removes the difference, so that the copies stay equal.
@@ -182,7 +182,7 @@ class Divided(DataParallel):
             if chosen and group.size > 1:
                 average(chosen, group)
 
-    def _agree_on(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
+    def _agree_on(self, own: StepResult, rows: Sequence[Tensor]) -> StepResult:
         """Return the common verdict of all processes on the step, and clip."""
         mesh, total = self.workers.mesh, 0.0
         if self.clip_norm is not None and own.accepted:
@@ -197,9 +197,9 @@ class Divided(DataParallel):
             factor = min(self.clip_norm / (math.sqrt(total) + 1e-6), 1.0)
             for gradient in (*(local.grad for local in self._locals if local.grad is not None), *rows):
                 gradient.mul_(factor)
-        return Stepped(refused == 0, loss / mesh.size, stop > 0)
+        return StepResult(refused == 0, loss / mesh.size, stop > 0)
 
-    def _copies(self, piece: Piece) -> int:
+    def _copies(self, piece: ParamShard) -> int:
         """Return how many processes hold the same elements of a parameter."""
         mesh = self.workers.mesh
         return (
@@ -256,7 +256,7 @@ class Divided(DataParallel):
         assert self.optimizer is not None
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _pieces_in_order(self) -> list[Piece]:
+    def _pieces_in_order(self) -> list[ParamShard]:
         """Return the trained parameter shards in the order in which the optimizer numbers them."""
         shards = dict(zip(map(id, self._locals), self._trained, strict=True))
         return [shards[id(local)] for local in self._in_order()]
@@ -278,7 +278,7 @@ class Divided(DataParallel):
         groups = [
             {**group, "params": here["params"]}
             for group, here in zip(
-                kept_ways(whole.optimizer["param_groups"], groups_here), groups_here, strict=True
+                keep_impl_flags(whole.optimizer["param_groups"], groups_here), groups_here, strict=True
             )
         ]
         state = {number: piece.cut_state(saved[of]) for number, (of, piece) in numbered if saved.get(of)}

@@ -15,7 +15,7 @@ _FUSED_HERE = (torch.optim.Adam, torch.optim.AdamW)
 _LEFT_OUT = (*_FUSED_HERE, torch.optim.SGD)
 
 
-def left_open(group: Mapping[str, Any]) -> bool:
+def uses_default_impl(group: Mapping[str, Any]) -> bool:
     """Return whether the creator of an optimizer left the implementation of its step open."""
     chosen = any(group.get(way) for way in WAYS if way != "fused")
     return group.get("fused", False) is None and not chosen and isinstance(group["lr"], float)
@@ -29,14 +29,16 @@ def fuse(optimizer: torch.optim.Optimizer) -> None:
     """
     groups = optimizer.param_groups
     if type(optimizer) in _FUSED_HERE and all(
-        left_open(group) and all(p.is_cuda and p.is_floating_point() for p in group["params"])
+        uses_default_impl(group) and all(p.is_cuda and p.is_floating_point() for p in group["params"])
         for group in groups
     ):
         for group in groups:
             group["fused"] = True
 
 
-def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def keep_impl_flags(
+    saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Return saved parameter groups with an optimizer's own `WAYS`: the snapshot's device may differ."""
     if len(saved) != len(own):  # PyTorch raises its own error for this
         return list(saved)
@@ -47,7 +49,7 @@ def kept_ways(saved: Sequence[dict[str, Any]], own: Sequence[Mapping[str, Any]])
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Return whether the next step may be a `step_unless`.
+    """Return whether the next step may be a `step_unless_overflow`.
 
     It may not if parameters are on several devices, nor if it is the first step of a parameter: SGD would
     then use uninitialized memory as its momentum.
@@ -63,7 +65,7 @@ def can_leave_out(optimizer: torch.optim.Optimizer | None) -> bool:
     )
 
 
-def step_unless(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
+def step_unless_overflow(optimizer: torch.optim.Optimizer, refused: Tensor) -> None:
     """Take a step, unless `refused`, a boolean tensor that the host may not know yet.
 
     `torch.amp.GradScaler` uses fused optimizers in this way.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense.backend import in_memory
-from satrap.dense.fused import left_open
+from satrap.dense.fused import uses_default_impl
 from satrap.dense.on_disk import is_on_disk, on_disk
 from satrap.dense.staging import Staging
 from satrap.memory import release_freed_memory
@@ -113,7 +113,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
 def _fused(group: Mapping[str, Any], host: nn.Parameter) -> dict[str, bool]:
     """Return the option for a single-pass step, if a device waits for the step."""
-    plain = left_open(group) and host.is_floating_point() and host.is_pinned()
+    plain = uses_default_impl(group) and host.is_floating_point() and host.is_pinned()
     return {"fused": True} if plain else {}
 
 

@@ -24,7 +24,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense.mesh import Mesh
 from satrap.dense.precision import autocast, shared_casts
 from satrap.dense.recompute import segment_length
-from satrap.dense.stages import Link, compute, tensors
+from satrap.dense.stages import ChainStep, compute, tensors
 from satrap.errors import ConfigError
 
 LossOfPart = Callable[[int, Tensor], Tensor]
@@ -72,7 +72,7 @@ class Boundary:
         return made.requires_grad_(self.requires_grad)
 
 
-class Passes:
+class PipelineRunner:
     """Runs microbatches through some stages, by `torch.distributed.pipelining`.
 
     The first stage receives only the number of a microbatch. Each stage has all microbatches and looks up its
@@ -185,7 +185,7 @@ class Stage(nn.Module):
 
     def __init__(
         self,
-        links: Sequence[Link],
+        links: Sequence[ChainStep],
         *,
         first: bool,
         last: bool,

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from satrap.dense.workers import Group
+from satrap.dense.workers import WorkerGroup
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, ExchangeStatistics, Lookup, Request, TableGroup
-from satrap.exchange.joined import JoinedExchange
-from satrap.exchange.protocol import Cut, Durability, Snapshot, Telemetry, Unanimous
-from satrap.exchange.traffic import Answers, Traffic
+from satrap.exchange import Exchange, ExchangeStatistics, Lookup, LookupRequest, TableGroup
+from satrap.exchange.joined import RoutedExchange
+from satrap.exchange.protocol import AtomicStep, Durability, Snapshot, SnapshotCut, Telemetry
+from satrap.exchange.traffic import RequestTotals, Traffic
 from satrap.schema import Table
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
 
 class PeerExchange:
@@ -40,15 +40,15 @@ class PeerExchange:
             counted.
 
     Raises:
-        ConfigError: `inner` is a `JoinedExchange`, which is then closed.
+        ConfigError: `inner` is a `RoutedExchange`, which is then closed.
     """
 
-    def __init__(self, inner: Exchange | None, tensor: Group) -> None:
+    def __init__(self, inner: Exchange | None, tensor: WorkerGroup) -> None:
         self._inner, self._tensor = inner, tensor
         header: list[Any] = []
         if inner is not None:
             groups = [asdict(group) for group in inner.groups]
-            header = [inner.collective, groups, isinstance(inner, JoinedExchange)]
+            header = [inner.collective, groups, isinstance(inner, RoutedExchange)]
         self.collective, groups, joined = json.loads(tensor.share(json.dumps(header).encode()))
         if joined:
             self.close()
@@ -66,14 +66,14 @@ class PeerExchange:
         self.telemetry: Telemetry = nothing if inner is None else inner.telemetry
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Any] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Any] | None = None
     ) -> Lookup[Any]:
         """See `Exchange.lookup`."""
         lookup = None if self._inner is None else self._inner.lookup(requests, create=create, known=known)
         shapes = [(request.rows, self.groups[request.group].dim) for request in requests]
-        return _Shared(requests, _Answer(lookup, shapes, self._tensor), exchange=self, inner=lookup)
+        return _Shared(requests, _BroadcastRows(lookup, shapes, self._tensor), exchange=self, inner=lookup)
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         if self._inner is not None:
             self._inner.prefetch(requests)
@@ -94,8 +94,8 @@ class PeerExchange:
             self._inner.update(inner, gradients, lr_scale=lr_scale, finite=finite)
 
     def refuse(self) -> None:
-        """See `Unanimous.refuse`."""
-        if isinstance(self._inner, Unanimous):
+        """See `AtomicStep.refuse`."""
+        if isinstance(self._inner, AtomicStep):
             self._inner.refuse()
         else:
             self.update(None, [], lr_scale=1.0)
@@ -112,7 +112,7 @@ class PeerExchange:
 
 
 def for_group(
-    peers: Group, exchange: Callable[[Sequence[Table]], Exchange]
+    peers: WorkerGroup, exchange: Callable[[Sequence[Table]], Exchange]
 ) -> Callable[[Sequence[Table]], Exchange]:
     """Return a factory of each peer's exchange, given the factory of the first peer's exchange."""
     if peers.size == 1:
@@ -125,10 +125,12 @@ class _Shared(Lookup[Any]):
     inner: Lookup[Any] | None = field(default=None, kw_only=True)
 
 
-class _Answer(Future[list[Any]]):
+class _BroadcastRows(Future[list[Any]]):
     """The rows of a lookup, broadcast when they are first waited for."""
 
-    def __init__(self, found: Lookup[Any] | None, shapes: Sequence[tuple[int, int]], tensor: Group) -> None:
+    def __init__(
+        self, found: Lookup[Any] | None, shapes: Sequence[tuple[int, int]], tensor: WorkerGroup
+    ) -> None:
         super().__init__()
         self._found, self._shapes, self._group = found, shapes, tensor
 
@@ -156,8 +158,8 @@ class _Nothing:
     def snapshot(self) -> Snapshot:
         return Snapshot(iter(()), lambda storage, folder: {})
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
-        return Cut({}, lambda storage, folder: {})
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
+        return SnapshotCut({}, lambda storage, folder: {})
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         return
@@ -168,7 +170,7 @@ class _Nothing:
     def release(self, *, kept: bool, feed: bool = False) -> None:
         return
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         return
 
     def clear(self) -> None:
@@ -178,4 +180,4 @@ class _Nothing:
         raise AssertionError("only process 0 reads the store's counters")
 
     def traffic(self) -> Traffic:
-        return Traffic({}, {}, Answers(), Answers())
+        return Traffic({}, {}, RequestTotals(), RequestTotals())

@@ -26,7 +26,7 @@ UNIT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ParamShard:
     """This process's shard of one parameter.
 
     Args:
@@ -116,14 +116,14 @@ def _local(tensor: Any) -> Tensor:
     return local
 
 
-def spread(
+def shard_model(
     model: nn.Module,
     mesh: Mesh,
     device_mesh: DeviceMesh,
     plan: Mapping[str, Cut],
     stages: Sequence[nn.Module] = (),
     deferred: Deferred | None = None,
-) -> list[Piece]:
+) -> list[ParamShard]:
     """Shard a network in place, and return its parameter shards, one each in the order of `parameters`.
 
     The processes of a tensor group split linear layers, by `parallelize_module`. Then `fully_shard` shards
@@ -161,7 +161,7 @@ def spread(
     for stage in stages:
         _fill(deferred, stage)
     return [
-        Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
+        ParamShard(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()
         if name in names
     ]

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense.backend import LossOfBatch, Parts
+from satrap.dense.backend import BatchParts, LossOfBatch
 from satrap.dense.connected import ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, average
+from satrap.dense.data_parallel import DataParallelBackend, average
 from satrap.dense.deferred import common
-from satrap.dense.divided import Divided, check_separable
+from satrap.dense.divided import ShardedBackend, check_separable
 from satrap.dense.offload import MakeOptimizer
-from satrap.dense.passes import Boundary, Passes, Stage
-from satrap.dense.pieces import spread
+from satrap.dense.passes import Boundary, PipelineRunner, Stage
+from satrap.dense.pieces import shard_model
 from satrap.dense.precision import autocast
-from satrap.dense.stages import Link, links_of, stage_cuts, stages_of
+from satrap.dense.stages import ChainStep, chain_steps, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
 
-class Pipelined(Divided):
+class PipelinedBackend(ShardedBackend):
     """Each process has one or more stages, which are layers of the network, and their optimizer.
 
     `run` sends the microbatches of a batch through the stages, and their gradients back. Only the first stage
@@ -39,11 +39,11 @@ class Pipelined(Divided):
     optimizer.
 
     Args:
-        model: the network, see `links_of`; training starts with the weights it has in process 0.
+        model: the network, see `chain_steps`; training starts with the weights it has in process 0.
         make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
+        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallelBackend`.
         workers: the processes of the mesh.
-        precision: precision of the stages and of the tensors they send, see `Divided`.
+        precision: precision of the stages and of the tensors they send, see `ShardedBackend`.
         recomputes: whether stages recompute their activations, see `Stage`.
 
     Raises:
@@ -62,13 +62,14 @@ class Pipelined(Divided):
         recomputes: bool = False,
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
-        # Skips the constructor of `Divided`: only some stages are kept here, after `try_out` has found them.
-        DataParallel.__init__(self, model, None, clip_norm, workers, precision)
+        # Skips the constructor of `ShardedBackend`: only some stages are kept here, after `try_out` has found
+        # them.
+        DataParallelBackend.__init__(self, model, None, clip_norm, workers, precision)
         self._precision, self._recomputes = precision, recomputes
         self.pipeline, self._mesh = self, workers.mesh
         self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
-        links_of(model, self._mesh)  # raises errors that need no batch
+        chain_steps(model, self._mesh)  # raises errors that need no batch
         if make is not None and tensor_plan(model, self._mesh.tensor):
             check_separable(make)
         self._record, self._make = common(model, workers), make
@@ -96,7 +97,7 @@ class Pipelined(Divided):
             for n in self._places
         }
         self.parameters = []  # else every parameter would stay whole until all are sharded
-        pieces = spread(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
+        pieces = shard_model(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
         parameters = {piece.parameter for piece in pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -110,13 +111,15 @@ class Pipelined(Divided):
             self._equalize()
         group = self.workers.pipeline_group(self._device.type)
         self._training, self._scoring = (
-            Passes(stages, boundaries, self._mesh, group=group, device=self._device, backward=backward)
+            PipelineRunner(
+                stages, boundaries, self._mesh, group=group, device=self._device, backward=backward
+            )
             for backward in (True, False)
         )
         [logits] = boundaries[-1]
         self._shape = logits.shape
 
-    def _cut(self, batch: EmbeddedBatch) -> tuple[list[list[Link]], list[list[Boundary]]]:
+    def _cut(self, batch: EmbeddedBatch) -> tuple[list[list[ChainStep]], list[list[Boundary]]]:
         """Return the stages and their boundaries, if together they compute the network."""
         was = self.model.training
         self.model.eval()
@@ -147,7 +150,7 @@ class Pipelined(Divided):
         return {name: tensor for name, tensor in self.model.named_buffers() if name in self._names}
 
     def run(
-        self, parts: Parts, loss: LossOfBatch, weights: Sequence[float], share: float
+        self, parts: BatchParts, loss: LossOfBatch, weights: Sequence[float], share: float
     ) -> tuple[Tensor, Tensor]:
         """See `Pipeline.run`."""
         for parameter in self.parameters:
@@ -168,12 +171,12 @@ class Pipelined(Divided):
             )
         return self._shared(parts, logits, losses)
 
-    def scores(self, parts: Parts) -> Tensor:
+    def scores(self, parts: BatchParts) -> Tensor:
         """See `Pipeline.scores`."""
         return self._shared(parts, self._scoring.run(parts.batches), [])[0]
 
     def _shared(
-        self, parts: Parts, logits: Sequence[Tensor], losses: Sequence[Tensor]
+        self, parts: BatchParts, logits: Sequence[Tensor], losses: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return logits and mean loss, which only the last stage computes, in all stages."""
         size = sum(parts.sizes)
@@ -201,7 +204,7 @@ class Pipelined(Divided):
                 average(chosen, group)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """See `Divided`."""
+        """See `ShardedBackend`."""
         return {name: tensor for name, tensor in super()._tensors().items() if name in self._names}
 
     def own(self) -> dict[str, Tensor]:
@@ -211,7 +214,7 @@ class Pipelined(Divided):
         return {name: tensor.detach().cpu().clone() for name, tensor in self._buffers().items()}
 
 
-def _names(model: nn.Module, stages: Sequence[Sequence[Link]], number: int) -> set[str]:
+def _names(model: nn.Module, stages: Sequence[Sequence[ChainStep]], number: int) -> set[str]:
     """Return the names of a stage's parameters and buffers; the first stage has unused buffers."""
     of_stage = [{m for link in stage for used in link.modules for m in used.modules()} for stage in stages]
     elsewhere = set[nn.Module]().union(*of_stage)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from satrap import optim
 from satrap.dense.backend import Rows
-from satrap.dense.data_parallel import DataParallel
+from satrap.dense.data_parallel import DataParallelBackend
 from satrap.dense.offload import MakeOptimizer
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, LocalExchange, Request, TableGroup
+from satrap.exchange import Exchange, LocalExchange, LookupRequest, TableGroup
 from satrap.schema import Table
 from satrap.store import Shard
 
@@ -28,7 +28,7 @@ ROW = 64
 """Elements per row, or the next width that no other table has: its rows then form their own group."""
 
 
-class RemoteStep(DataParallel):
+class RemoteStep(DataParallelBackend):
     """Pulls the weights along with the rows of a batch, and pushes both gradients together.
 
     The store runs the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean the
@@ -41,7 +41,7 @@ class RemoteStep(DataParallel):
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
         workers: all workers, default this one alone; each worker takes its steps independently.
-        precision: see `DataParallel`; each worker has its own scale.
+        precision: see `DataParallelBackend`; each worker has its own scale.
 
     Raises:
         ConfigError: the store does not support the optimizer.
@@ -74,7 +74,7 @@ class RemoteStep(DataParallel):
         for group in groups:
             if DENSE_TABLE in group.tables:
                 ids = np.arange(self._rows, dtype=np.uint64)
-                self.requests = [Request(group.index, ids, np.array([0, self._rows], np.int64))]
+                self.requests = [LookupRequest(group.index, ids, np.array([0, self._rows], np.int64))]
 
     def seed(self, exchange: Exchange) -> None:
         """Write the present weights into the store, with fresh optimizer state.

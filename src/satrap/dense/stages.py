@@ -25,7 +25,7 @@ Step = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainStep:
     """Steps that stay together: one with weights, and the steps without weights that follow it.
 
     Args:
@@ -44,7 +44,7 @@ class Link:
         return list(dict.fromkeys(p for module in self.modules for p in module.parameters()))
 
 
-def links_of(model: nn.Module, mesh: Mesh) -> list[Link]:
+def chain_steps(model: nn.Module, mesh: Mesh) -> list[ChainStep]:
     """Return the links of a network that can be cut into the stages of a mesh.
 
     A method `chain` of the model returns its steps, in order: the first gets the `EmbeddedBatch`, each other
@@ -76,7 +76,7 @@ def links_of(model: nn.Module, mesh: Mesh) -> list[Link]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
+class StagePlan:
     """A network in stages.
 
     Args:
@@ -84,15 +84,15 @@ class Cutting:
         handed: the output of each stage for the trial batch.
     """
 
-    stages: list[list[Link]]
+    stages: list[list[ChainStep]]
     handed: list[tuple[Tensor, ...]]
 
 
-def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
+def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> StagePlan:
     """Cut a network into the stages of a mesh, and run them once.
 
     Args:
-        model: the network, see `links_of`.
+        model: the network, see `chain_steps`.
         mesh: `stages` names the first module of each stage but the first. Without names, the cut minimizes
             the operations of the most costly stage. Only the operations of matrix products in the forward
             pass of the batch are counted, so all processes choose the same cut; a network without
@@ -100,10 +100,10 @@ def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
         batch: input of the first step; a few samples are enough.
 
     Raises:
-        ConfigError: see `links_of`; or weights outside the chain or in two stages, a name that is not in the
-            chain, or something other than tensors between stages.
+        ConfigError: see `chain_steps`; or weights outside the chain or in two stages, a name that is not in
+            the chain, or something other than tensors between stages.
     """
-    links, outputs = links_of(model, mesh), batch
+    links, outputs = chain_steps(model, mesh), batch
     made, costs = list[Any](), list[int]()
     for link in links:
         with FlopCounterMode(display=False) as counter:
@@ -116,10 +116,10 @@ def stages_of(model: nn.Module, mesh: Mesh, batch: Any) -> Cutting:
     ends = [*starts[1:], len(links)]
     stages = [links[start:end] for start, end in zip(starts, ends, strict=True)]
     _check_weights(model, stages)
-    return Cutting(stages, [tensors(made[end - 1]) for end in ends])
+    return StagePlan(stages, [tensors(made[end - 1]) for end in ends])
 
 
-def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[Link]]) -> dict[str, Cut]:
+def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[ChainStep]]) -> dict[str, Cut]:
     """Return how the layers of all stages are split: the `tensor_plan`, with each pair in one stage.
 
     Raises:
@@ -136,7 +136,7 @@ def stage_cuts(model: nn.Module, mesh: Mesh, stages: Sequence[Sequence[Link]]) -
     return tensor_plan(model, mesh.tensor, numbers)
 
 
-def described(stages: Sequence[Sequence[Link]]) -> str:
+def described(stages: Sequence[Sequence[ChainStep]]) -> str:
     """Return a text that lists the modules of each stage and its number of parameters."""
     counts = [sum(p.numel() for link in stage for p in link.parameters) for stage in stages]
     names = [" ".join(link.name for link in stage) for stage in stages]
@@ -153,7 +153,7 @@ def _refuse_batch_norm(model: nn.Module) -> None:
             )
 
 
-def _links(model: nn.Module) -> list[Link]:
+def _links(model: nn.Module) -> list[ChainStep]:
     """Return the chain of a model as links, each beginning with weights."""
     chain = model.chain if hasattr(model, "chain") else model.children
     if not callable(chain) or not (hasattr(model, "chain") or isinstance(model, nn.Sequential)):
@@ -163,7 +163,7 @@ def _links(model: nn.Module) -> list[Link]:
             fix="use dnn, dcnv2, dlrm, wukong or rankmixer, give the model a method chain, or use mesh.data",
         )
     names = {module: name for name, module in model.named_modules()}
-    links, name = list[Link](), ""
+    links, name = list[ChainStep](), ""
     steps, used = list[Step](), list[nn.Module]()
     for step, modules in map(_taken_apart, chain()):
         if unknown := [module for module in modules if module not in names]:
@@ -173,13 +173,13 @@ def _links(model: nn.Module) -> list[Link]:
             )
         weights = [module for module in modules if any(True for _ in module.parameters())]
         if weights and name:
-            links.append(Link(name, tuple(used), tuple(steps)))
+            links.append(ChainStep(name, tuple(used), tuple(steps)))
             steps, used = [], []
         if weights:
             name = names[weights[0]]
         steps.append(step)
         used += modules
-    return [*links, Link(name, tuple(used), tuple(steps))]
+    return [*links, ChainStep(name, tuple(used), tuple(steps))]
 
 
 def _taken_apart(step: Any) -> tuple[Step, tuple[nn.Module, ...]]:
@@ -196,7 +196,7 @@ def _taken_apart(step: Any) -> tuple[Step, tuple[nn.Module, ...]]:
     return function, tuple(modules)
 
 
-def _named(links: Sequence[Link], given: Sequence[str]) -> list[int]:
+def _named(links: Sequence[ChainStep], given: Sequence[str]) -> list[int]:
     """Return the numbers of the links with these names."""
     names = [link.name for link in links]
     starts = list[int]()
@@ -232,7 +232,7 @@ def _balanced(costs: Sequence[int], parts: int) -> list[int]:
     return list(best(0, parts)[1])
 
 
-def _check_weights(model: nn.Module, stages: Sequence[Sequence[Link]]) -> None:
+def _check_weights(model: nn.Module, stages: Sequence[Sequence[ChainStep]]) -> None:
     """Raise `ConfigError` unless each parameter is in exactly one stage."""
     uses = Counter(p for stage in stages for p in {p for link in stage for p in link.parameters})
     for name, parameter in model.named_parameters():

@@ -34,7 +34,7 @@ def stream_weights(model: nn.Module, bring: Bring) -> None:
         model: the network; the `forward` of some of its modules is replaced.
         bring: makes a copy.
     """
-    stream, taken = _Stream(bring), set[int]()
+    stream, taken = _WeightStream(bring), set[int]()
     for unit in units(model):
         names = [(unit, name) for name, _ in unit.named_parameters(recurse=False)]
         taken |= {id(p) for p in unit.parameters(recurse=False)}
@@ -48,7 +48,7 @@ def stream_weights(model: nn.Module, bring: Bring) -> None:
     model.forward = partial(stream.run_all, model.forward, rest)
 
 
-class _Stream:
+class _WeightStream:
     def __init__(self, bring: Bring) -> None:
         self._bring = bring
         self._copied = dict[int, Tensor]()  # memory of a copy -> its weight

@@ -33,7 +33,7 @@ class Compression:
         return (self._left / self._whole) ** 0.5 if self._whole else None
 
 
-class Group:
+class WorkerGroup:
     """Processes that compute something together. A single process is a group as well, with trivial methods.
 
     Every method is called by all processes of the group, in the same order, and raises `ExchangeError` if one
@@ -86,7 +86,7 @@ class Group:
         return [data]
 
 
-class Workers(Group):
+class Workers(WorkerGroup):
     """All processes that train one network. This class is a single process; `ConnectedWorkers` are several.
 
     ```python
@@ -108,7 +108,7 @@ class Workers(Group):
     mesh = Mesh()
 
     @property
-    def data(self) -> Group:
+    def data(self) -> WorkerGroup:
         """The processes that hold the same part of the network and train on different batches.
 
         Its rank and size decide which batches are read, the weight of a gradient in the mean, and the number
@@ -117,27 +117,27 @@ class Workers(Group):
         return self
 
     @property
-    def tensor(self) -> Group:
+    def tensor(self) -> WorkerGroup:
         """The processes that train the same batches and hold the other parts of each layer."""
-        return Group()
+        return WorkerGroup()
 
     @property
-    def pipeline(self) -> Group:
+    def pipeline(self) -> WorkerGroup:
         """The processes that train the same batches and hold the other stages; the rank is the stage."""
-        return Group()
+        return WorkerGroup()
 
     @property
-    def peers(self) -> Group:
+    def peers(self) -> WorkerGroup:
         """The processes that train the same batches; together they hold one copy of the network."""
-        return Group()
+        return WorkerGroup()
 
     @property
-    def aside(self) -> Group:
+    def aside(self) -> WorkerGroup:
         """All processes, for one thread besides the training thread; only if the network is sharded."""
         return self
 
     @property
-    def feed(self) -> Group:
+    def feed(self) -> WorkerGroup:
         """All processes, for a further thread; like `aside`."""
         return self
 

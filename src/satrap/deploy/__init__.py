@@ -10,12 +10,12 @@ from satrap.deploy.dashboard import dashboard
 from satrap.deploy.helm import helm
 from satrap.deploy.kubernetes import kubernetes
 from satrap.deploy.ray_serve import RayServing, ray_serve
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.deploy.serving import kserve
 
 __all__ = [
+    "DeployRequest",
     "RayServing",
-    "Request",
     "alerts",
     "dashboard",
     "helm",

@@ -9,7 +9,7 @@ from typing import Any
 
 from satrap.config import Recipe
 from satrap.deploy.kubernetes import manifests_of
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.deploy.text import to_yaml
 
 COMPONENT = "app.kubernetes.io/component"
@@ -21,7 +21,7 @@ data:
 """Includes the recipe and the user's code verbatim, so that Helm does not read them as templates."""
 
 
-def helm(recipe: Recipe, request: Request) -> dict[str, str]:
+def helm(recipe: Recipe, request: DeployRequest) -> dict[str, str]:
     """Return the files of a chart, by path in its folder.
 
     Values are the image, memory and cores of each kind of pod, and the sizes of volumes. Settings of the

@@ -8,13 +8,13 @@ from satrap.config import Recipe
 from satrap.deploy.manifests import Manifests, Object
 from satrap.deploy.ray_manifests import RayManifests
 from satrap.deploy.recipe import SERVE_PORT, for_pods
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.deploy.serving import Servers, head_of_servers
-from satrap.deploy.text import Block, to_yaml
+from satrap.deploy.text import LiteralBlock, to_yaml
 from satrap.errors import ConfigError
 
 
-def kubernetes(recipe: Recipe, request: Request) -> str:
+def kubernetes(recipe: Recipe, request: DeployRequest) -> str:
     """Return YAML of all objects of a run and its servers; comments at the top explain its use.
 
     Raises:
@@ -23,12 +23,12 @@ def kubernetes(recipe: Recipe, request: Request) -> str:
     manifests = manifests_of(recipe, request)
     objects = manifests.objects() + _servers(manifests)
     config = objects[0]["data"]
-    config |= {name: Block(text) for name, text in config.items()}
+    config |= {name: LiteralBlock(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
     return head + "".join("---\n" + to_yaml(object_) for object_ in objects)
 
 
-def manifests_of(recipe: Recipe, request: Request) -> Manifests:
+def manifests_of(recipe: Recipe, request: DeployRequest) -> Manifests:
     """Return the maker of the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
     made = for_pods(recipe, request)
     return (RayManifests if made.ray else Manifests)(request, made)

@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.config.keys import Sections
 from satrap.deploy import recipe as pods
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.deploy.sizes import shard_bytes, trainer_bytes
 
 Object = dict[str, Any]
@@ -36,7 +36,7 @@ class Manifests:
         made: the recipe of the pods.
     """
 
-    request: Request
+    request: DeployRequest
     made: pods.PodRecipe
 
     @property

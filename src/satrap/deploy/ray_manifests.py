@@ -33,7 +33,7 @@ SAFE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodGroup:
     """Pods of one kind, one process in each."""
 
     kind: str
@@ -54,22 +54,22 @@ class RayManifests(Manifests):
         """Return all objects, in the order in which they are needed."""
         return [self.config_map(), self.run_claim(), *self.disruption_budgets(), self.ray_job()]
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[PodGroup]:
         """The pods, by kind."""
         cluster, request = self.sections.cluster, self.request
         groups = [
-            Group(
+            PodGroup(
                 "worker",
                 cluster.workers,
                 request.worker_cpu,
                 request.worker_memory + held_bytes(self.sections),
             ),
-            Group("loader", cluster.loaders, 1, PROCESS),
-            Group("embedding-worker", cluster.embedding_workers, 1, PROCESS),
+            PodGroup("loader", cluster.loaders, 1, PROCESS),
+            PodGroup("embedding-worker", cluster.embedding_workers, 1, PROCESS),
         ]
         if self._holder == "shard":
             memory = request.shard_memory or shard_bytes(self.sections, cluster.shards)
-            groups.insert(0, Group("shard", cluster.shards, request.shard_cpu, memory))
+            groups.insert(0, PodGroup("shard", cluster.shards, request.shard_cpu, memory))
         return [group for group in groups if group.pods]
 
     @property
@@ -120,7 +120,7 @@ class RayManifests(Manifests):
             "template": self._ray_pod("head", container),
         }
 
-    def _group(self, one: Group) -> Object:
+    def _group(self, one: PodGroup) -> Object:
         container = self._ray_container("ray-worker", one.memory + RAY_BYTES, one.cores, one.kind)
         has = {"CPU": f"{one.cores:g}", pods.ray_resource(one.kind): "1"}
         gpus = math.ceil(self.sections.cluster.resources.worker.gpu)

@@ -10,9 +10,9 @@ from typing import Any
 from satrap import own_code
 from satrap.config import Recipe, to_yaml
 from satrap.config.recipe import checked, put
-from satrap.config.source import Source, dotted
+from satrap.config.source import RecipeSource, dotted
 from satrap.config.tables import memory_of
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.errors import ConfigError
 
 PARTS = ("train", "validation", "test")
@@ -65,7 +65,7 @@ def ray_resource(kind: str) -> str:
     return f"satrap_{kind.replace('-', '_')}"
 
 
-def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
+def for_pods(recipe: Recipe, request: DeployRequest) -> PodRecipe:
     """Return a recipe as pods can run it.
 
     Raises:
@@ -102,10 +102,10 @@ def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
             why="pods get both from one ConfigMap",
             fix="put the code into the image and name it as package.module:Name",
         )
-    return PodRecipe(checked(Source("recipe.yaml", plain)), files, journal)
+    return PodRecipe(checked(RecipeSource("recipe.yaml", plain)), files, journal)
 
 
-def _for_ray(recipe: Recipe, request: Request) -> dict[str, Any]:
+def _for_ray(recipe: Recipe, request: DeployRequest) -> dict[str, Any]:
     """Return the keys of `cluster` by which Ray assigns processes to pods."""
     keys = recipe.sections.cluster
     cores = {"shard": request.shard_cpu, "worker": request.worker_cpu, "loader": 1, "embedding_worker": 1}
@@ -136,7 +136,7 @@ def _refuse(wrong: Sequence[ConfigError]) -> None:
     )
 
 
-def _wrong(recipe: Recipe, request: Request) -> Iterator[ConfigError]:
+def _wrong(recipe: Recipe, request: DeployRequest) -> Iterator[ConfigError]:
     """Yield an error for each key that pods need or do not support."""
     sections = recipe.sections
     cluster, checkpoint = sections.cluster, sections.checkpoint
@@ -197,7 +197,7 @@ def _wrong(recipe: Recipe, request: Request) -> Iterator[ConfigError]:
             yield ConfigError(what, where=recipe.source.where(path), why=why, fix=fix)
 
 
-def _unreachable(recipe: Recipe, request: Request) -> Iterator[ConfigError]:
+def _unreachable(recipe: Recipe, request: DeployRequest) -> Iterator[ConfigError]:
     """Yield an error for each key with paths that pods cannot reach."""
     keys = recipe.sections.data
     sources = {part: getattr(keys, part) or [] for part in PARTS}

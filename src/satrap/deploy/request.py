@@ -13,7 +13,7 @@ LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DeployRequest:
     """Settings of `satrap deploy kubernetes`.
 
     Args:

@@ -8,7 +8,7 @@ from satrap.config import Recipe
 from satrap.config.tables import memory_of
 from satrap.deploy import recipe as pods
 from satrap.deploy.manifests import SERVER, Manifests, Object, probe
-from satrap.deploy.request import Request
+from satrap.deploy.request import DeployRequest
 from satrap.deploy.sizes import server_bytes
 from satrap.deploy.text import to_yaml
 from satrap.errors import ConfigError
@@ -103,7 +103,7 @@ class Servers(Manifests):
         }
 
 
-def kserve(recipe: Recipe, request: Request) -> str:
+def kserve(recipe: Recipe, request: DeployRequest) -> str:
     """Return YAML of a KServe InferenceService for a recipe's run; comments at the top explain its use.
 
     Raises:
@@ -132,7 +132,7 @@ def kserve(recipe: Recipe, request: Request) -> str:
     return "".join(f"# {line}".rstrip() + "\n" for line in head) + to_yaml(servers.inference_service())
 
 
-def head_of_servers(request: Request) -> list[str]:
+def head_of_servers(request: DeployRequest) -> list[str]:
     """Return instructions for making the clients' key, as lines of text."""
     kubectl = f"kubectl -n {request.namespace}" if request.namespace else "kubectl"
     secret = request.serve_secret or f"{request.name}-serve"

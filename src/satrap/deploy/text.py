@@ -8,7 +8,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 
-class Block(str):
+class LiteralBlock(str):
     """A multi-line string, written as a YAML block."""
 
     __slots__ = ()
@@ -22,7 +22,7 @@ def to_yaml(value: Any) -> str:
     yaml.width = 10**6
     yaml.representer.ignore_aliases = lambda *_: True  # aliases are hard to read
     yaml.representer.add_representer(
-        Block, lambda yaml, text: yaml.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+        LiteralBlock, lambda yaml, text: yaml.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
     )
     buffer = io.StringIO()
     yaml.dump(value, buffer)

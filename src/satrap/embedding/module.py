@@ -13,7 +13,7 @@ from torch import Tensor
 
 from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets, exact
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
-from satrap.embedding.plan import EmbeddingPlan, Ticket
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.embedding.pooling import Bag, Mode, is_finite, merge_runs, pool_beside, pool_features
 from satrap.schema import Categorical, Schema
 
@@ -62,7 +62,7 @@ class Embeddings:
         """Return whether the gradients of all leaves of `rows` are finite."""
         return all(map(is_finite, rows))
 
-    def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
+    def embed(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input; rows are pooled on first access.
 
         Args:
@@ -91,21 +91,23 @@ class Embeddings:
             events=ragged.events(),
         )
 
-    def blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
+    def blocks(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> list[Block]:
         """Return the pooled features of each table group, float32[size, features, dim]."""
         return [
             (names, pool_features(rows[group], self._bags(ticket, group, names)))
             for group, names in self._pooled
         ]
 
-    def _jagged_of(self, ticket: Ticket, rows: Sequence[Tensor], ragged: Ragged) -> dict[str, JaggedRows]:
+    def _jagged_of(
+        self, ticket: BatchLookup, rows: Sequence[Tensor], ragged: Ragged
+    ) -> dict[str, JaggedRows]:
         return {name: ragged.rows(name, self._unpooled(ticket, name, rows)) for name in self._jagged}
 
-    def _beside(self, ticket: Ticket, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
+    def _beside(self, ticket: BatchLookup, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
         [(group, names)] = self._pooled
         return pool_beside(rows[group], self._bags(ticket, group, names), numeric)
 
-    def _bags(self, ticket: Ticket, group: int, names: Sequence[str]) -> list[Bag]:
+    def _bags(self, ticket: BatchLookup, group: int, names: Sequence[str]) -> list[Bag]:
         if ticket.plain[group] and group in self._in_order:
             # the usual batch: the result of `merge_runs`, without computing it
             inverses = ticket.inverses[group]
@@ -117,7 +119,7 @@ class Embeddings:
             return None
         return torch.from_numpy(array.astype(kind or array.dtype, copy=False)).to(self.device)
 
-    def _bag(self, ticket: Ticket, name: str) -> Bag:
+    def _bag(self, ticket: BatchLookup, name: str) -> Bag:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]
         if name in ticket.pooled:
             return Bag(ticket.inverses[span.group], span.start, span.stop)
@@ -135,7 +137,7 @@ class Embeddings:
         pooling = self._features[name].pooling
         return "sum" if pooling == "none" else pooling  # unused if rows are not pooled
 
-    def _unpooled(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> Tensor:
+    def _unpooled(self, ticket: BatchLookup, name: str, rows: Sequence[Tensor]) -> Tensor:
         bag = self._bag(ticket, name)
         index = torch.from_numpy(bag.inverse).to(self.device)
         values = torch.nn.functional.embedding(index, rows[ticket.spans[name].group])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from satrap.batch import Batch, Jagged
 from satrap.errors import ConfigError, did_you_mean
-from satrap.exchange import Request, TableGroup
+from satrap.exchange import LookupRequest, TableGroup
 from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig, TableSettings, distinct
@@ -78,15 +78,15 @@ Places = tuple[Mapping[str, Span], npt.NDArray[np.int64]]
 
 
 class Lookups(NamedTuple):
-    """The lookups of some features: one request per table group; inverses and spans as in a `Ticket`."""
+    """The lookups of some features: one request per table group; inverses and spans as in a `BatchLookup`."""
 
-    requests: list[Request]
+    requests: list[LookupRequest]
     inverses: list[npt.NDArray[np.int32]]
     spans: dict[str, Span]
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class BatchLookup:
     """A batch with the lookup it needs.
 
     Args:
@@ -99,7 +99,7 @@ class Ticket:
     """
 
     batch: Batch
-    requests: Sequence[Request]
+    requests: Sequence[LookupRequest]
     inverses: Sequence[npt.NDArray[np.int32]]
     spans: Mapping[str, Span]
     plain: Sequence[bool] = ()
@@ -133,11 +133,11 @@ class EmbeddingPlan:
         """Return the features of a table group in the order of their ids in a request."""
         return tuple(name for of_table in self._features[group] for name in of_table)
 
-    def distinct(self, ticket: Ticket) -> Sequence[Request]:
+    def distinct(self, ticket: BatchLookup) -> Sequence[LookupRequest]:
         """Return the requests for the unique ids of a ticket, one per table group."""
         return ticket.requests
 
-    def ticket(self, batch: Batch) -> Ticket:
+    def ticket(self, batch: Batch) -> BatchLookup:
         """Remove duplicate ids of a batch, by table group.
 
         Args:
@@ -151,7 +151,7 @@ class EmbeddingPlan:
             all(batch.ids[name].offsets is None and batch.ids[name].weights is None for name in names)
             for names in map(self.features_of, range(len(self.groups)))
         ]
-        return Ticket(batch, lookups.requests, lookups.inverses, lookups.spans, plain)
+        return BatchLookup(batch, lookups.requests, lookups.inverses, lookups.spans, plain)
 
     def lookups(self, ids: Mapping[str, Jagged]) -> Lookups:
         """Remove duplicate ids of features, which may have different numbers of samples."""
@@ -165,7 +165,7 @@ class EmbeddingPlan:
             spans, splits = cached[1]
             result.spans.update(spans)
             unique_ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
-            result.requests.append(Request(group.index, unique_ids, id_splits))
+            result.requests.append(LookupRequest(group.index, unique_ids, id_splits))
             result.inverses.append(inverse)
         return result
 

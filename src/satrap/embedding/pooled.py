@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch
-from satrap.embedding.plan import EmbeddingPlan, Span, Ticket
-from satrap.exchange import Request, TableGroup
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Span
+from satrap.exchange import LookupRequest, TableGroup
 from satrap.exchange.lookup import Bags
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema
@@ -45,7 +45,7 @@ class SharedPoolingPlan(EmbeddingPlan):
             for group, features in zip(self.groups, self._features, strict=True)
         ]
 
-    def ticket(self, batch: Batch) -> Ticket:
+    def ticket(self, batch: Batch) -> BatchLookup:
         """See `EmbeddingPlan.ticket`."""
         plain = super().ticket(batch)
         requests, inverses, spans = list(plain.requests), list(plain.inverses), dict(plain.spans)
@@ -65,9 +65,9 @@ class SharedPoolingPlan(EmbeddingPlan):
             all(name in pooled or _single(batch, name) for of_table in features for name in of_table)
             for features in self._features
         ]
-        return Ticket(batch, requests, inverses, spans, single, frozenset(pooled))
+        return BatchLookup(batch, requests, inverses, spans, single, frozenset(pooled))
 
-    def _bags(self, ticket: Ticket, number: int) -> tuple[list[Bags], set[str]]:
+    def _bags(self, ticket: BatchLookup, number: int) -> tuple[list[Bags], set[str]]:
         """Return the bags of the tables of a group for which pooling sends less, and their features."""
         request, bags, chosen = ticket.requests[number], list[Bags](), set[str]()
         for table, names in self._pools[number].items():
@@ -79,7 +79,7 @@ class SharedPoolingPlan(EmbeddingPlan):
                 chosen.update(names)
         return bags, chosen
 
-    def _bag(self, ticket: Ticket, name: str, table: int) -> Bags:
+    def _bag(self, ticket: BatchLookup, name: str, table: int) -> Bags:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]
         offsets = np.arange(ticket.batch.size + 1) if jagged.offsets is None else jagged.offsets
         inverse = ticket.inverses[span.group][span.start : span.stop]
@@ -97,7 +97,7 @@ def _single(batch: Batch, name: str) -> bool:
 
 
 def _places(
-    request: Request,
+    request: LookupRequest,
     features: Sequence[Sequence[str]],
     pooled: Collection[str],
     inverse: npt.NDArray[np.int32],

@@ -14,7 +14,7 @@ from torch import Tensor
 from satrap.batch import EmbeddedBatch, Floats, Offsets, Runs, Shared, repeated, with_shared
 from satrap.embedding.lazy import LazyBlocks, LazyFeatures
 from satrap.embedding.module import Embeddings
-from satrap.embedding.plan import EmbeddingPlan, Lookups, Span, Ticket
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Lookups, Span
 from satrap.embedding.pooling import Bag, pool_into
 from satrap.machine_code import compiled
 
@@ -26,8 +26,8 @@ _LONG = 4
 
 
 @dataclass(frozen=True)
-class RunTicket:
-    """Samples in runs with the lookups they need; like `Ticket`, but shared ids occur once.
+class RunLookup:
+    """Samples in runs with the lookups they need; like `BatchLookup`, but shared ids occur once.
 
     Args:
         runs: the samples.
@@ -40,7 +40,7 @@ class RunTicket:
     groups: Sequence[Sequence[str]]
 
     @cached_property
-    def expanded(self) -> Ticket:
+    def expanded(self) -> BatchLookup:
         """The ticket that `EmbeddingPlan.ticket` returns for all samples; the rows are the same."""
         runs, batch = self.runs, self.runs.expanded()
         spans: dict[str, Span] = {}
@@ -56,7 +56,7 @@ class RunTicket:
                 spans[name] = Span(group, end, end + len(part))
                 end += len(part)
             inverses.append(np.concatenate(parts))
-        return Ticket(batch, self.lookups.requests, inverses, spans, [False] * len(inverses))
+        return BatchLookup(batch, self.lookups.requests, inverses, spans, [False] * len(inverses))
 
 
 class RunEmbeddings:
@@ -72,11 +72,11 @@ class RunEmbeddings:
         self._groups = [plan.features_of(group) for group in range(len(plan.groups))]
         self._layouts: dict[tuple[frozenset[str], bytes], tuple[Flags, Flags]] = {}
 
-    def ticket(self, runs: Runs) -> RunTicket:
+    def ticket(self, runs: Runs) -> RunLookup:
         """Remove duplicate ids, by table group."""
-        return RunTicket(runs, self._plan.lookups({**runs.own, **runs.shared}), self._groups)
+        return RunLookup(runs, self._plan.lookups({**runs.own, **runs.shared}), self._groups)
 
-    def embed(self, ticket: RunTicket, rows: Sequence[Floats]) -> EmbeddedBatch:
+    def embed(self, ticket: RunLookup, rows: Sequence[Floats]) -> EmbeddedBatch:
         """Return the network's input, see `Embeddings.embed`.
 
         The result of `flat` carries its shared columns, see `satrap.batch.Shared`.
@@ -99,7 +99,7 @@ class RunEmbeddings:
             beside=partial(self._flat, ticket, rows[0], numbers),
         )
 
-    def _flat(self, ticket: RunTicket, rows: Floats, numbers: Floats) -> Tensor:
+    def _flat(self, ticket: RunLookup, rows: Floats, numbers: Floats) -> Tensor:
         """Return the result of `EmbeddedBatch.flat`: concatenated pooled features, then the numbers."""
         runs, counts = ticket.runs, ticket.runs.counts
         rows, inverse, starts = self._plain(ticket, rows)
@@ -121,7 +121,7 @@ class RunEmbeddings:
         with torch.inference_mode(False):  # inference tensors have no version to detect changes by
             return with_shared(torch.from_numpy(flat), split)
 
-    def _plain(self, ticket: RunTicket, rows: Floats) -> tuple[Floats, Inverse, Offsets]:
+    def _plain(self, ticket: RunLookup, rows: Floats) -> tuple[Floats, Inverse, Offsets]:
         """Return rows, positions in them, and each feature's first position; one position per sample.
 
         Features with other numbers of ids are pooled, and their vectors are appended to the rows.

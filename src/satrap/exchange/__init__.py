@@ -7,21 +7,21 @@ in which they are made: this order *is* the training schedule.
 """
 
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.lookup import Lookup, Request
-from satrap.exchange.protocol import Cut, Durability, Exchange, Snapshot, TableGroup, Telemetry
+from satrap.exchange.lookup import Lookup, LookupRequest
+from satrap.exchange.protocol import Durability, Exchange, Snapshot, SnapshotCut, TableGroup, Telemetry
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Traffic
 
 __all__ = [
-    "Cut",
     "Durability",
     "Exchange",
     "ExchangeStatistics",
     "LocalExchange",
     "Lookup",
-    "Request",
+    "LookupRequest",
     "ShardStatistics",
     "Snapshot",
+    "SnapshotCut",
     "TableGroup",
     "Telemetry",
     "Traffic",

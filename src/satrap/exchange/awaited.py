@@ -10,7 +10,7 @@ from satrap.store import Shard, Slots
 Mask = npt.NDArray[np.bool_]
 
 
-class Awaited:
+class PendingRows:
     """Counts the lookups that wait for each row of a store.
 
     Each pending lookup is followed by an update of its rows. So a row that another lookup waits for will

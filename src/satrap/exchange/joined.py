@@ -12,13 +12,13 @@ import numpy as np
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective import CollectiveExchange
-from satrap.exchange.lookup import Array, Lookup, Request
-from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup, Telemetry
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
+from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup, Telemetry
 from satrap.exchange.servers import ServersExchange
 from satrap.exchange.servers.moves import Moves
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from satrap.store.types import check_rows, not_finite
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
-class JoinedLookup(Lookup[Array]):
+class RoutedLookup(Lookup[Array]):
     """A lookup with one part at the shards and one part at the workers' replicas.
 
     Args:
@@ -45,7 +45,7 @@ class JoinedLookup(Lookup[Array]):
         return self.recall()
 
 
-class JoinedExchange:
+class RoutedExchange:
     """Tables at shard servers, combined with tables that every worker holds completely.
 
     ```python
@@ -95,23 +95,23 @@ class JoinedExchange:
         moved = (replace(group, index=self._first + group.index) for group in replicas.groups)
         self.groups: Sequence[TableGroup] = [*servers.groups, *moved]
         self._lock = threading.Lock()
-        self.telemetry: Telemetry = JoinedTelemetry(servers.telemetry, replicas.telemetry)
-        self.durability: Durability = JoinedDurability(servers.durability, replicas, names, self.flush)
+        self.telemetry: Telemetry = RoutedTelemetry(servers.telemetry, replicas.telemetry)
+        self.durability: Durability = RoutedDurability(servers.durability, replicas, names, self.flush)
 
     @property
     def moves(self) -> Moves:
         """See `Movable`; moves of the tables at shard servers."""
         return self.servers.moves
 
-    def _replicated(self, request: Request) -> bool:
+    def _replicated(self, request: LookupRequest) -> bool:
         return request.group >= self._first
 
-    def _part(self, requests: Sequence[Request], values: Sequence[T], replicated: bool) -> list[T]:
+    def _part(self, requests: Sequence[LookupRequest], values: Sequence[T], replicated: bool) -> list[T]:
         """Return the values of the requests that one part serves."""
         pairs = zip(requests, values, strict=True)
         return [value for request, value in pairs if self._replicated(request) == replicated]
 
-    def _parts(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
+    def _parts(self, requests: Sequence[LookupRequest]) -> tuple[list[LookupRequest], list[LookupRequest]]:
         """Return the requests of each part, with the numbers of its own groups."""
         ours = self._part(requests, requests, True)
         # Unknown groups keep their number, and are rejected later.
@@ -120,14 +120,14 @@ class JoinedExchange:
         return self._part(requests, requests, False), moved
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
-    ) -> JoinedLookup:
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
+    ) -> RoutedLookup:
         """See `Exchange.lookup`; `known` is ignored for replicas that are never stale."""
         first, second = self._parts(requests)
         # An empty request tells other ranks that this one has a batch.
         if first and not second and not create:
             group = self.replicas.groups[0]
-            second = [Request(0, np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))]
+            second = [LookupRequest(0, np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))]
         rows: list[Sequence[Array] | None] = [
             None if known is None else self._part(requests, known, replicated) for replicated in (False, True)
         ]
@@ -140,12 +140,12 @@ class JoinedExchange:
             replicated = self.replicas.here(second) if waits else ours.distinct()
             return self._in_order(requests, theirs.distinct(), replicated)
 
-        lookup = JoinedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
+        lookup = RoutedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
         for part in lookup.parts:
             part.rows.add_done_callback(lambda _: self._answered(lookup))
         return lookup
 
-    def _answered(self, lookup: JoinedLookup) -> None:
+    def _answered(self, lookup: RoutedLookup) -> None:
         """Complete a lookup once both parts have their rows, or one has failed."""
         with self._lock:  # the two parts complete in different threads
             if lookup.rows.done():
@@ -158,12 +158,12 @@ class JoinedExchange:
                 lookup.rows.set_result(self._in_order(lookup.requests, *(rows.result() for rows in done)))
 
     def _in_order(
-        self, requests: Sequence[Request], first: Sequence[Array], second: Sequence[Array]
+        self, requests: Sequence[LookupRequest], first: Sequence[Array], second: Sequence[Array]
     ) -> list[Array]:
         sources = iter(first), iter(second)
         return [next(sources[self._replicated(request)]) for request in requests]
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         self.servers.prefetch(self._parts(requests)[0])
 
@@ -178,7 +178,7 @@ class JoinedExchange:
         """See `Exchange.update`. If a gradient is rejected here, neither part gets any."""
         lookup = Lookup.given(lookup, self)
         parts = [Lookup[Array](part) for part in self._parts(lookup.requests)]
-        if isinstance(lookup, JoinedLookup):
+        if isinstance(lookup, RoutedLookup):
             parts = list(lookup.parts)
         if not finite:
             try:
@@ -191,7 +191,7 @@ class JoinedExchange:
         self.replicas.update(parts[1], second, lr_scale=lr_scale)
         self.servers.update(parts[0], first, lr_scale=lr_scale)
 
-    def _check(self, requests: Sequence[Request], gradients: Sequence[Array]) -> None:
+    def _check(self, requests: Sequence[LookupRequest], gradients: Sequence[Array]) -> None:
         for request, rows in zip(requests, gradients, strict=True):
             group = self.groups[request.group]
             if not np.isfinite(check_rows(rows, request.rows, group.dim, "gradients")).all():
@@ -212,7 +212,7 @@ class JoinedExchange:
             self.servers.close()
 
 
-class JoinedTelemetry:
+class RoutedTelemetry:
     """Counters of both parts. Staleness, times and rounding are measured at the shards.
 
     Args:
@@ -240,7 +240,7 @@ class JoinedTelemetry:
         return replace(first, sent=first.sent + second.sent, received=first.received + second.received)
 
 
-class JoinedDurability(Durability):
+class RoutedDurability(Durability):
     """Saves and restores the rows of both parts; rank 0 sends requests to the shards, for all ranks.
 
     Args:
@@ -269,7 +269,7 @@ class JoinedDurability(Durability):
         theirs = self._servers.snapshot()
         return Snapshot(itertools.chain(theirs, ours), _both(theirs.write, ours.write))
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """See `Durability.cut`. If one part can only give all rows, so does the other."""
         self._flush()
         if self._rank:
@@ -286,7 +286,7 @@ class JoinedDurability(Durability):
                 ours.put_back()
 
         counts = {**theirs.counts, **ours.counts}
-        return Cut(counts, _both(theirs.write, ours.write), theirs.deleted, put_back)
+        return SnapshotCut(counts, _both(theirs.write, ours.write), theirs.deleted, put_back)
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""
@@ -303,7 +303,7 @@ class JoinedDurability(Durability):
         """See `Durability.release`."""
         self._replicas.release(kept=kept, feed=feed)
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """See `Durability.load`."""
         if table in self._tables:
             self._replicas.load(table, chunk)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.exchange.lookup import Array, Lookup, Request, answered
-from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
+from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
+from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
-from satrap.store import BUCKETS, Chunk, Delta, Shard
+from satrap.store import BUCKETS, Delta, RowChunk, Shard
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
 from satrap.store.types import Found, Offsets, per_table
@@ -51,7 +51,7 @@ class LocalExchange:
         self.durability = LocalDurability(shard, self._thread, self.flush)
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
         """See `Exchange.lookup`."""
         if known is not None:
@@ -77,19 +77,19 @@ class LocalExchange:
         finally:
             done()
 
-    def peek(self, requests: Sequence[Request]) -> list[Array]:
+    def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of a lookup that creates nothing, read in the caller's thread.
 
         This does not wait for earlier requests. Only one thread may read at a time.
         """
         return [self._peek_one(request) for request in requests]
 
-    def _peek_one(self, request: Request) -> Array:
+    def _peek_one(self, request: LookupRequest) -> Array:
         rows, mask = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
         self.telemetry.count_peek(request, mask)
         return rows
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         for request in requests:
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
@@ -171,12 +171,12 @@ class LocalTelemetry:
         self._peeked = [np.zeros(len(tables), np.int64) for tables in self._tables]
         self._unseen = [np.zeros(len(tables), np.int64) for tables in self._tables]
 
-    def count_peek(self, request: Request, found: Found) -> None:
+    def count_peek(self, request: LookupRequest, found: Found) -> None:
         """Count the ids of a lookup that creates nothing, and the ids without a row."""
         splits = request.splits
         self.count_unseen(request, 0 if found.all() else per_table(np.flatnonzero(~found), splits))
 
-    def count_unseen(self, request: Request, unseen: Offsets | int) -> None:
+    def count_unseen(self, request: LookupRequest, unseen: Offsets | int) -> None:
         """Count the ids of a lookup that creates nothing; `unseen`: ids without a row, int64[tables]."""
         self._peeked[request.group] += request.splits[1:] - request.splits[:-1]
         self._unseen[request.group] += unseen
@@ -224,14 +224,14 @@ class LocalDurability(Durability):
         return Snapshot(((chunk.table, chunk) for chunk in chunks), self._part(chunks).write)
 
     def _part(
-        self, chunks: Iterator[Chunk], state: State | None = None, feed: str | None = None
+        self, chunks: Iterator[RowChunk], state: State | None = None, feed: str | None = None
     ) -> StorePart:
         from satrap.checkpoint.store_part import StorePart
 
         tables = [table for group in self._shard.groups for table in group.tables]
         return StorePart(chunks, tables, state or {}, weights=feed)
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """See `Durability.cut`."""
         self._flush()
         changes = self._shard.weight_changes if feed else self._shard.changes
@@ -245,7 +245,7 @@ class LocalDurability(Durability):
             if delta is not None:
                 changes.put_back(taken)
 
-        return Cut(
+        return SnapshotCut(
             counts_of(self._shard),
             self._part(taken.chunks, None if feed else state_of(self._shard), feed).write,
             None if taken.full else taken.deleted,
@@ -264,7 +264,7 @@ class LocalDurability(Durability):
         if feed and alone:
             self._shard.weight_changes.follow()
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """Insert or overwrite rows with their optimizer state."""
         self._thread.submit(self._shard.load, table, chunk).result()
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange.awaited import Awaited, Mask
+from satrap.exchange.awaited import Mask, PendingRows
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.lookup import Array, Lookup, Request
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.store import Shard
 from satrap.store.shard import check_lookups
 
 
 @dataclass(slots=True)
-class _Early:
+class _DeferredLookup:
     """A lookup that waits for its turn: its rows when issued, and masks of the rows that will change."""
 
     lookup: Lookup[Array]
@@ -41,11 +41,11 @@ class LocalLookahead(LocalExchange):
 
     def __init__(self, shard: Shard) -> None:
         super().__init__(shard)
-        self._early: deque[_Early] = deque()
-        self._awaited = Awaited(shard)
+        self._early: deque[_DeferredLookup] = deque()
+        self._awaited = PendingRows(shard)
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
         """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
         if not create:
@@ -64,7 +64,7 @@ class LocalLookahead(LocalExchange):
         changing = [self._awaited.among(slots) for slots in lookup.places]
         for slots in lookup.places:
             self._awaited.add(slots)
-        self._early.append(_Early(lookup, [rows for rows, _ in pairs], changing))
+        self._early.append(_DeferredLookup(lookup, [rows for rows, _ in pairs], changing))
         if len(self._early) == 1:
             self._hand_out()
 

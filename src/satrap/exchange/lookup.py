@@ -16,7 +16,7 @@ from satrap.errors import StoreError
 Array = npt.NDArray[np.float32]
 
 
-class Rows(Protocol):
+class RowArray(Protocol):
     """float32[n, dim]: a NumPy array, or a tensor on the device where the exchange keeps its rows."""
 
     @property
@@ -24,7 +24,7 @@ class Rows(Protocol):
         """(n, dim)."""
 
 
-R = TypeVar("R", bound=Rows, covariant=True)
+R = TypeVar("R", bound=RowArray, covariant=True)
 
 Seen = tuple[int, int]
 """Updates that a shard had applied when it ran a request: (of this caller, of all callers)."""
@@ -55,7 +55,7 @@ class Bags:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LookupRequest:
     """The unique ids of one batch in one table group.
 
     Args:
@@ -105,7 +105,7 @@ class Lookup(Generic[R]):
             others); -1 while unknown.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[LookupRequest]
     rows: Future[list[R]] = field(default_factory=Future)
     exchange: object = None
     places: Sequence[Any] = ()
@@ -144,7 +144,7 @@ class Lookup(Generic[R]):
             )
 
 
-def answered(requests: Sequence[Request], rows: Sequence[R]) -> Lookup[R]:
+def answered(requests: Sequence[LookupRequest], rows: Sequence[R]) -> Lookup[R]:
     """Return a lookup whose rows are known already."""
     lookup = Lookup[R](requests)
     lookup.rows.set_result(list(rows))

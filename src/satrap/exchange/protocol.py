@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.lookup import Lookup, Request, Rows
+from satrap.exchange.lookup import Lookup, LookupRequest, RowArray
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -23,8 +23,8 @@ class TableGroup:
     """Tables of equal dim and optimizer, which one request serves together.
 
     Args:
-        index: value of `Request.group`.
-        tables: names, in the order of `Request.splits`.
+        index: value of `LookupRequest.group`.
+        tables: names, in the order of `LookupRequest.splits`.
         dim: weights per row.
         frozen: rows never change: updates need no gradients for them, and ignore them.
     """
@@ -41,7 +41,7 @@ class TableGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SnapshotCut:
     """All rows at one instant, to be written once while training continues.
 
     Args:
@@ -73,10 +73,10 @@ class Snapshot:
             the files, and raises CheckpointError or OSError.
     """
 
-    chunks: Iterator[tuple[str, Chunk]]
+    chunks: Iterator[tuple[str, RowChunk]]
     write: Callable[[Storage, str], Mapping[str, FileEntry]]
 
-    def __iter__(self) -> Iterator[tuple[str, Chunk]]:
+    def __iter__(self) -> Iterator[tuple[str, RowChunk]]:
         return self.chunks
 
 
@@ -105,8 +105,8 @@ class Exchange(Protocol):
         """Counters."""
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Any] | None = None
-    ) -> Lookup[Rows]:
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Any] | None = None
+    ) -> Lookup[RowArray]:
         """Issue a lookup; returns at once.
 
         Args:
@@ -117,7 +117,7 @@ class Exchange(Protocol):
                 snapshot was taken; they are returned instead of the rows in the store.
         """
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """Announce that these rows will be looked up soon; returns at once, and changes nothing.
 
         Stores that keep rows on a disk start reading them. Any thread may call it; it is only a hint.
@@ -153,7 +153,7 @@ class Exchange(Protocol):
 
 
 @runtime_checkable
-class Unanimous(Protocol):
+class AtomicStep(Protocol):
     """An exchange whose update is one step of all processes, which each of them may reject.
 
     So a process can issue its update before it knows whether the others accept the step.
@@ -166,8 +166,8 @@ class Unanimous(Protocol):
 class Durability(Protocol):
     """Saves and restores all rows. Everything issued before is applied first.
 
-    In a collective exchange all processes call each method. While process 0 writes a `Snapshot` or a `Cut`,
-    the others call `assist`, which returns when process 0 calls `release`.
+    In a collective exchange all processes call each method. While process 0 writes a `Snapshot` or a
+    `SnapshotCut`, the others call `assist`, which returns when process 0 calls `release`.
 
     Cuts for a feed, which holds weights only, have their own record of changes. They may be taken and written
     concurrently with other cuts; the methods have an argument for the kind.
@@ -180,7 +180,7 @@ class Durability(Protocol):
         changes stay as they are.
         """
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """Return a consistent cut; the next one of its kind ends it.
 
         Its time does not grow with the number of rows: a row is copied only if it changes before it is
@@ -189,8 +189,8 @@ class Durability(Protocol):
         Args:
             delta: True: only the changes since the previous cut, if they are known. False: all rows, and
                 changes are recorded from now on. None: all rows.
-            feed: a cut for a feed: only weights, in this format, see `Chunk.only_weights`. A lookup does not
-                count as a change, and there is no state to continue from. `delta` must not be None.
+            feed: a cut for a feed: only weights, in this format, see `RowChunk.only_weights`. A lookup does
+                not count as a change, and there is no state to continue from. `delta` must not be None.
         """
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
@@ -218,7 +218,7 @@ class Durability(Protocol):
         """Release the other processes after a snapshot; `kept`: their files are part of a checkpoint."""
         return
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """Insert or overwrite rows with their optimizer state."""
 
     def clear(self) -> None:

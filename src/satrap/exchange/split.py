@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.exchange import kernels
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.shard_map import ShardMap
 from satrap.store import bucket_of
@@ -27,7 +27,7 @@ EVERYWHERE = int(kernels.EVERYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """One shard's part of a request.
 
     Args:
@@ -64,20 +64,20 @@ class Splitter:
     def _owners_of(self, table: str) -> Owners:
         return self._of_table.get(table, self._even)
 
-    def checked(self, request: Request) -> Request:
+    def checked(self, request: LookupRequest) -> LookupRequest:
         """Return a request with contiguous ids; raise a `StoreError` for wrong dtypes or splits."""
         if not 0 <= request.group < len(self._salts):
             raise StoreError(f"there is no group {request.group}: there are {len(self._salts)}")
         ids = plain(request.ids, np.uint64, 1, "ids")
         tables = len(self._salts[request.group])
-        return Request(request.group, ids, check_splits(request.splits, tables, len(ids)))
+        return LookupRequest(request.group, ids, check_splits(request.splits, tables, len(ids)))
 
-    def split(self, request: Request) -> list[Part]:
+    def split(self, request: LookupRequest) -> list[ShardPart]:
         """Return one part per shard; raise a `StoreError` for wrong dtypes or splits."""
         request = self.checked(request)
         ids, splits, salts = request.ids, request.splits, self._salts[request.group]
         if self._shards == 1:
-            return [Part(ids, splits, None)]
+            return [ShardPart(ids, splits, None)]
         n, copied = len(ids), self._everywhere[request.group]
         k = n + (self._shards - 1) * int(np.diff(splits)[copied].sum())
         bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
@@ -85,7 +85,7 @@ class Splitter:
         owners, owner = self._owners[request.group], np.empty(n, np.uint16)
         kernels.split(ids, splits, salts, owners, owner, bounds, grouped, positions)
         slices = [slice(b[0], b[-1]) for b in bounds]
-        return [Part(grouped[s], b - b[0], positions[s]) for s, b in zip(slices, bounds, strict=True)]
+        return [ShardPart(grouped[s], b - b[0], positions[s]) for s, b in zip(slices, bounds, strict=True)]
 
     def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
         """Return the shard of each id of a table, uint16[n]."""

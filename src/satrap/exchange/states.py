@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store import BUCKETS, Chunk, Shard
+from satrap.store import BUCKETS, RowChunk, Shard
 
 if TYPE_CHECKING:
-    from satrap.store.group import Group
+    from satrap.store.group import GroupStore
 
 State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
@@ -31,7 +31,7 @@ def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
     return {_prefix(g) + k: v for g in store.groups for k, v in g.state().items()}
 
 
-def _prefix(group: Group) -> str:
+def _prefix(group: GroupStore) -> str:
     """Return the prefix of names in a group's state: its tables, as other stores have other groups."""
     return f"{json.dumps(group.tables)}."
 
@@ -130,13 +130,13 @@ def held_by(
     return lambda table: range(0) if table not in tables else buckets(table) if callable(buckets) else buckets
 
 
-def to_read(store: Shard, chunk: Chunk) -> Chunk:
+def to_read(store: Shard, chunk: RowChunk) -> RowChunk:
     """Return rows for a store that will only read them: their optimizer state is zeros."""
     width = store.groups[store.group_of(chunk.table)[0]].plan.width
     return replace(chunk, state=np.zeros((len(chunk.ids), width), np.float32))
 
 
-def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
+def load_rows(store: Shard, chunks: Iterable[RowChunk]) -> tuple[int, bool]:
     """Load rows; return their number, and whether the store now holds exactly these."""
     before, rows = _evicted(store), 0
     for chunk in chunks:

@@ -23,7 +23,7 @@ _ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class RequestTotals:
     """Requests of one kind: number completed, their total seconds, and number still in flight."""
 
     count: int = 0
@@ -53,8 +53,8 @@ class Traffic:
 
     own: Mapping[int, int]
     others: Mapping[int, int]
-    lookups: Answers
-    pushes: Answers
+    lookups: RequestTotals
+    pushes: RequestTotals
     sent: int = 0
     received: int = 0
     resent: int = 0
@@ -155,7 +155,9 @@ class Meter:
         Without `waiting` in `transfer`, it is the number of requests in flight.
         """
         lookups, pushes = (
-            Answers(self._answered[kind], self._seconds[kind], self._issued[kind] - self._answered[kind])
+            RequestTotals(
+                self._answered[kind], self._seconds[kind], self._issued[kind] - self._answered[kind]
+            )
             for kind in ("lookup", "push")
         )
         waiting = {"waiting": lookups.in_flight + pushes.in_flight}

@@ -1,5 +1,5 @@
 """`satrap init`: makes a recipe from data and explains each choice."""
 
-from satrap.init.recipe import Request, make_recipe
+from satrap.init.recipe import InitRequest, make_recipe
 
-__all__ = ["Request", "make_recipe"]
+__all__ = ["InitRequest", "make_recipe"]

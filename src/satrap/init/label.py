@@ -27,7 +27,7 @@ _FAR = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LabelChoice:
     """The label: its recipe keys except name, the reason, and the share of 1s of a binary label."""
 
     column: str
@@ -65,7 +65,7 @@ def choose_label(
     kind: Kind | None = None,
     positive: Sequence[str] = (),
     threshold: float | None = None,
-) -> Target:
+) -> LabelChoice:
     """Return the target, as requested by `kind`, `positive` or `threshold`, else inferred from the values.
 
     Raises `DataError` for a label that is missing in rows, constant, or has too many values, `ConfigError`
@@ -131,12 +131,12 @@ def _number(text: str) -> float | None:
     return {"true": 1.0, "false": 0.0}.get(text.lower())
 
 
-def _of_two(name: str, counts: Counter[str]) -> Target:
+def _of_two(name: str, counts: Counter[str]) -> LabelChoice:
     rows = sum(counts.values())
     numbers = {value: _number(value) for value in counts}
     if set(numbers.values()) == {0.0, 1.0}:
         positive = next(value for value, number in numbers.items() if number == 1)
-        return Target(name, {}, "0 and 1", counts[positive] / rows)
+        return LabelChoice(name, {}, "0 and 1", counts[positive] / rows)
     yes = [value for value in counts if value.lower() in _YES]
     if len(yes) == 1:
         chosen, reason = yes[0], "by its name"
@@ -145,7 +145,7 @@ def _of_two(name: str, counts: Counter[str]) -> Target:
     else:
         chosen, reason = min(counts, key=lambda value: (counts[value], value)), "the rarer value"
     [other] = [value for value in counts if value != chosen]
-    return Target(name, {"positive": [chosen]}, f"{reason}; {other!r} is 0", counts[chosen] / rows)
+    return LabelChoice(name, {"positive": [chosen]}, f"{reason}; {other!r} is 0", counts[chosen] / rows)
 
 
 def _ratings(column: Column, counts: Counter[str], name: str) -> bool:
@@ -154,7 +154,7 @@ def _ratings(column: Column, counts: Counter[str], name: str) -> bool:
     return few and -10 <= column.low <= column.high <= 100 and bool(_RATINGS & set(words(name)))
 
 
-def _of_ratings(column: Column, name: str, counts: Counter[str]) -> Target:
+def _of_ratings(column: Column, name: str, counts: Counter[str]) -> LabelChoice:
     values = sorted(_number(text) or 0.0 for text in counts)
     if not counts or not _measured(column):
         raise ConfigError(
@@ -165,10 +165,10 @@ def _of_ratings(column: Column, name: str, counts: Counter[str]) -> Target:
     shares = {v: sum(n for text, n in counts.items() if (_number(text) or 0.0) >= v) / rows for v in values}
     best = min(values[1:], key=lambda value: abs(shares[value] - 0.5))
     why = f"{len(values)} values, {values[0]:g} to {values[-1]:g}, probably a rating; see --threshold"
-    return Target(name, {"threshold": best}, why, shares[best])
+    return LabelChoice(name, {"threshold": best}, why, shares[best])
 
 
-def _of_numbers(column: Column, name: str, values: Any) -> Target:
+def _of_numbers(column: Column, name: str, values: Any) -> LabelChoice:
     """Return the target for a numeric label; `values`, float64[n], are a sample of it."""
     if values is None:
         raise DataError(
@@ -180,15 +180,15 @@ def _of_numbers(column: Column, name: str, values: Any) -> Target:
     skew = np.mean((values - mean) ** 3) / max(deviation**3, 1e-30)
     far = max(column.high - mean, mean - column.low) / max(deviation, 1e-30)
     if whole and column.low == 0 and column.high <= 1000 and skew > 1:
-        return Target(name, keys | {"loss": "poisson"}, "whole numbers from 0 with a long tail: a count")
+        return LabelChoice(name, keys | {"loss": "poisson"}, "whole numbers from 0 with a long tail: a count")
     if far > _FAR:
         why = f"the farthest number is {far:.0f} deviations from the mean, too far for squared errors"
-        return Target(name, keys | {"loss": "huber"}, why)
+        return LabelChoice(name, keys | {"loss": "huber"}, why)
     why = f"numbers, {column.low:g} to {column.high:g}; squared errors learn their mean"
-    return Target(name, keys | {"loss": "squared"}, why)
+    return LabelChoice(name, keys | {"loss": "squared"}, why)
 
 
-def _of_classes(column: Column, name: str, counts: Counter[str]) -> Target:
+def _of_classes(column: Column, name: str, counts: Counter[str]) -> LabelChoice:
     if not counts or 2 * len(counts) > column.rows:
         many = f"{len(counts)} values" if counts else f"more than {LABEL_VALUES} values"
         raise DataError(
@@ -200,12 +200,12 @@ def _of_classes(column: Column, name: str, counts: Counter[str]) -> Target:
     why = f"{len(counts)} classes, {often!r} has {count / column.rows:.3g} of the rows"
     numbers = {value: _number(value) for value in counts}
     if set(numbers.values()) == set(range(len(counts))):
-        return Target(name, {"kind": "multiclass", "classes": len(counts)}, why)
+        return LabelChoice(name, {"kind": "multiclass", "classes": len(counts)}, why)
     ordered = sorted(counts, key=lambda value: (numbers[value] or 0.0, value))
-    return Target(name, {"kind": "multiclass", "classes": ordered}, why)
+    return LabelChoice(name, {"kind": "multiclass", "classes": ordered}, why)
 
 
-def _by_threshold(column: Column, name: str, counts: Counter[str], threshold: float) -> Target:
+def _by_threshold(column: Column, name: str, counts: Counter[str], threshold: float) -> LabelChoice:
     if not column.numbers:
         raise ConfigError(
             f"--threshold needs numbers, but the label {name!r} has other values", fix="use --positive VALUE"
@@ -218,16 +218,16 @@ def _by_threshold(column: Column, name: str, counts: Counter[str], threshold: fl
             why=f"{name!r} ranges from {column.low:g} to {column.high:g}",
             fix="give a number in this range",
         )
-    return Target(name, {"threshold": threshold}, "as requested", share)
+    return LabelChoice(name, {"threshold": threshold}, "as requested", share)
 
 
-def _by_values(name: str, counts: Counter[str], positive: Sequence[str]) -> Target:
+def _by_values(name: str, counts: Counter[str], positive: Sequence[str]) -> LabelChoice:
     ids = set(hash_ids(list(positive)).tolist())
     positives = sum(n for value, n in counts.items() if int(hash_ids([value])[0]) in ids)
     if counts and not positives:
         shown = ", ".join(sorted(counts)[:5])
         what = f"--positive: {positive[0]!r} is not a value of {name!r}"
         raise ConfigError(what, fix=f"use one of the values, such as {shown}")
-    return Target(
+    return LabelChoice(
         name, {"positive": list(positive)}, "as requested", positives / max(1, sum(counts.values()))
     )

@@ -16,7 +16,7 @@ from satrap.data.encode import MISSING, Missing
 from satrap.data.hashing import hash_ids
 from satrap.data.source import Scan, Source
 from satrap.errors import DataError
-from satrap.init.sketch import Distinct, RowSample
+from satrap.init.sketch import RowSample, UniqueCounter
 from satrap.schema import MISSING_ID
 
 SAMPLE_ROWS, SAMPLE_CELLS = 100_000, 20_000_000
@@ -59,7 +59,7 @@ class Column:
     high: float = -np.inf
     shortest: int = 2**62
     longest: int = 0
-    distinct: Distinct = field(default_factory=Distinct)
+    distinct: UniqueCounter = field(default_factory=UniqueCounter)
 
     @property
     def is_list(self) -> bool:

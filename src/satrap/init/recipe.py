@@ -20,7 +20,7 @@ from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.init.alone import auc_alone, one_label
 from satrap.init.choose import Features, Lines, add_features, bins_for
 from satrap.init.kinds import Decision, decide
-from satrap.init.label import Target, choose_label
+from satrap.init.label import LabelChoice, choose_label
 from satrap.init.names import meaning, names_user, words
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
@@ -39,7 +39,7 @@ _WEIGHTS = {"weight", "weights"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class InitRequest:
     """Options of `satrap init`.
 
     Args:
@@ -83,7 +83,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Found:
+class DraftRecipe:
     """The text of a recipe, and the numbers of used and unused columns and of rows.
 
     `copies` are unused columns that look like a copy of the label, with the reason.
@@ -96,7 +96,7 @@ class Found:
     copies: dict[str, str]
 
 
-def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None) -> Found:
+def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: None) -> DraftRecipe:
     """Read the data once and return a recipe for it.
 
     Raises `DataError` for data, or a label, that cannot be learned from, `ConfigError` for columns that do
@@ -148,7 +148,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
     for name, values in chosen.items():
         lines += [*section(name, values), ""]
-    return Found("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
+    return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
 
 
 def _check_features(features: Features, source: Source, unused: Mapping[str, str], *, kept: bool) -> None:
@@ -163,7 +163,7 @@ def _check_features(features: Features, source: Source, unused: Mapping[str, str
         )
 
 
-def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
+def _features(facts: Profile, target: LabelChoice, decisions: dict[str, Decision], rows: int) -> Features:
     """Return the features of the used columns, for a number of training rows."""
     features = Features()
     numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
@@ -177,11 +177,11 @@ def _features(facts: Profile, target: Target, decisions: dict[str, Decision], ro
     return features
 
 
-def _training_rows(asked: Request, facts: Profile) -> int:
+def _training_rows(asked: InitRequest, facts: Profile) -> int:
     return facts.rows * 9 // 10 if asked.test else facts.rows * 8 // 10
 
 
-def _check_columns(asked: Request, source: Source) -> None:
+def _check_columns(asked: InitRequest, source: Source) -> None:
     """Raise `ConfigError` for a column that does not exist, `DataError` for duplicate names in use."""
     named: dict[str, Sequence[str | None]] = {"--label": [asked.label]}
     named |= {"--drop": asked.drop, "--keep": asked.keep, "--weight": [asked.weight]}
@@ -209,7 +209,7 @@ def _check_columns(asked: Request, source: Source) -> None:
             )
 
 
-def _decisions(asked: Request, facts: Profile, unused: dict[str, str]) -> dict[str, Decision]:
+def _decisions(asked: InitRequest, facts: Profile, unused: dict[str, str]) -> dict[str, Decision]:
     """Return the kinds of the used columns; add the reasons for the others to `unused`."""
     decisions: dict[str, Decision] = {}
     for name, column in facts.columns.items():
@@ -230,7 +230,7 @@ def _decisions(asked: Request, facts: Profile, unused: dict[str, str]) -> dict[s
 
 
 def _leave_out_copies(
-    asked: Request, facts: Profile, target: Target, decisions: dict[str, Decision]
+    asked: InitRequest, facts: Profile, target: LabelChoice, decisions: dict[str, Decision]
 ) -> dict[str, str]:
     """Remove columns that look like a copy of the label and return the reasons; set `alone` of the others."""
     copies: dict[str, str] = {}
@@ -254,14 +254,16 @@ def _leave_out_copies(
     return copies
 
 
-def _times(asked: Request, facts: Profile) -> list[str]:
+def _times(asked: InitRequest, facts: Profile) -> list[str]:
     """Return the columns of times."""
     names = [name for name in facts.columns if name not in (asked.label, asked.time)]
     times = [n for n in names if decide(facts.columns[n], as_array(facts.sample.column(n))).kind == "time"]
     return [asked.time, *times] if asked.time else times
 
 
-def _by_time(asked: Request, facts: Profile, source: Source, times: Sequence[str]) -> dict[str, Any] | None:
+def _by_time(
+    asked: InitRequest, facts: Profile, source: Source, times: Sequence[str]
+) -> dict[str, Any] | None:
     """Return a split by the requested column, or by the first column of times; None if there is none."""
     parts = ["validation"] if asked.test else ["validation", "test"]
     for name in times:
@@ -286,7 +288,7 @@ def _by_time(asked: Request, facts: Profile, source: Source, times: Sequence[str
 
 
 def _data(
-    asked: Request, csv: CsvOptions, kind: str, odd: Sequence[str], by_time: dict[str, Any] | None
+    asked: InitRequest, csv: CsvOptions, kind: str, odd: Sequence[str], by_time: dict[str, Any] | None
 ) -> Lines:
     lines: Lines = {"train": (_paths(asked.data, asked.output), "")}
     split: tuple[dict[str, Any], str]
@@ -348,7 +350,7 @@ def _head(facts: Profile, source: Source) -> list[str]:
     ]
 
 
-def _labels(target: Target, rows: int) -> list[str]:
+def _labels(target: LabelChoice, rows: int) -> list[str]:
     start: dict[str, Any] = {}
     if starts_at_mean(rows, target.share):
         start = {"mean": float(f"{target.share:.4g}")}
@@ -359,7 +361,9 @@ def _labels(target: Target, rows: int) -> list[str]:
     return ["labels:", f"  - {keys}  {comment(target.why + share)}"]
 
 
-def _roles(asked: Request, facts: Profile, target: Target, decisions: dict[str, Decision]) -> list[str]:
+def _roles(
+    asked: InitRequest, facts: Profile, target: LabelChoice, decisions: dict[str, Decision]
+) -> list[str]:
     lines = []
     if asked.weight:
         lines.append(f"weight: {scalar(asked.weight)}")

@@ -16,7 +16,7 @@ _ORDER = 0x5EED
 """Salt of the hash that draws rows."""
 
 
-class Distinct:
+class UniqueCounter:
     """Counts unique 64-bit hashes: exactly up to `bound`, then with a relative error of `1 / sqrt(bound)`.
 
     It keeps the `bound` smallest hashes. Hashes are spread evenly, so the largest kept hash gives their

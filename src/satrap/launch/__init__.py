@@ -1,8 +1,8 @@
 """From a recipe to a run: the only package that combines data, model, trainer and run folder."""
 
 from satrap.launch.folder import RunFolder
-from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.outcome import InterruptedRunError, RunOutcome
 from satrap.launch.scoring import evaluate, predict
 from satrap.launch.training import train
 
-__all__ = ["InterruptedRunError", "Outcome", "RunFolder", "evaluate", "predict", "train"]
+__all__ = ["InterruptedRunError", "RunFolder", "RunOutcome", "evaluate", "predict", "train"]

@@ -10,7 +10,7 @@ from satrap.errors import SatrapError
 from satrap.events import Event, Ready
 from satrap.exchange.shard_map import ShardMap
 from satrap.launchers.launcher import Ended, Launched, Logged, Stop
-from satrap.train.desk import Order
+from satrap.train.desk import ReshardRequest
 
 TAIL_LINES = 3
 """Number of last log lines of a role in an error."""
@@ -71,7 +71,7 @@ class Finish:
 class GiveOrder:
     """Give the workers an order for the shards; None: withdraw it."""
 
-    order: Order | None
+    order: ReshardRequest | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ChangeWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyToRequest:
     """Answer a request of a user."""
 
     request: str
@@ -124,7 +124,7 @@ Action = (
     | MakeRoom
     | MakeShardRoom
     | ChangeWorkers
-    | Reply
+    | ReplyToRequest
 )
 
 

@@ -20,12 +20,12 @@ from satrap.exchange.servers import Wire
 from satrap.models.presets import PRESETS
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
-from satrap.train import Place, Trainer, TrainingOptions
-from satrap.train.desk import Desk
-from satrap.train.predictor import Data
+from satrap.train import Trainer, TrainingOptions, WorkerContext
+from satrap.train.desk import RequestSource
+from satrap.train.predictor import BatchSource
 from satrap.train.pretrained import check_rows
 
-OpenData = Callable[[str], Data | None]
+OpenData = Callable[[str], BatchSource | None]
 Parameters = list[torch.nn.Parameter]
 
 WORKER_SEEDS = 1_000_003
@@ -49,7 +49,7 @@ class Site:
     threads: int | None = None  # PyTorch's threads without training.threads; None: as in `Trainer`
     data: OpenData | None = None  # returns this worker's share of a part, None without rows
     report: Report = lambda _: None  # called with the events of this process
-    desk: Desk | None = None  # source of resharding requests
+    desk: RequestSource | None = None  # source of resharding requests
     trial: bool = False  # measure validation metrics only: no test, no saved model
 
 
@@ -91,7 +91,7 @@ def make_trainer(
         store=store_of(recipe),
         training=training_options(recipe),
         **own_functions(recipe, "loss"),
-        place=Place(site.exchange, site.workers, training.threads or site.threads, site.desk),
+        place=WorkerContext(site.exchange, site.workers, training.threads or site.threads, site.desk),
     )
     return trainer
 

@@ -27,7 +27,7 @@ from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.identity import Identity
 from satrap.launch.mailbox import MapLog
-from satrap.launch.outcome import Outcome
+from satrap.launch.outcome import RunOutcome
 from satrap.launch.resume import begun, complete, nothing_to_resume, stop_at_signals
 from satrap.launch.shard_requests import obstacles
 from satrap.launch.worker import Assignment, assignment_of, device_of, site_of
@@ -70,7 +70,7 @@ def train(
     trial: bool,
     observers: Sequence[Observer],
     notice: Callable[[str], None],
-) -> Outcome:
+) -> RunOutcome:
     """Train with all processes of `torchrun`, each of which calls this function.
 
     Rank 0 opens the run folder, which all ranks must reach at the same path, and sends the assignment. Only

@@ -17,7 +17,7 @@ from satrap.config import load
 from satrap.launch.folder import write_whole
 from satrap.launch.planning import check_tables
 from satrap.launch.probe import probe
-from satrap.plan.simulate.costs import Calibration, Run
+from satrap.plan.simulate.costs import Calibration, MeasuredRun
 from satrap.plan.simulate.measured import Measured
 from satrap.words import duration
 
@@ -32,7 +32,7 @@ class Case:
     """A run to measure; batch size and dims are the recipe's values times a factor, default 1.
 
     Args:
-        exchange, mode, ahead, copies, delay: as of `Run`.
+        exchange, mode, ahead, copies, delay: as of `MeasuredRun`.
         workers, shards: their numbers.
     """
 
@@ -164,7 +164,9 @@ def calibrate(
         if kept is not None:
             write_whole(kept, json.dumps({"of": of, "runs": [asdict(run) for run in done]}))
     runs = [
-        Run(case.exchange, case.mode, case.ahead, Measured.median(done[i :: len(all_cases)]), case.copies)
+        MeasuredRun(
+            case.exchange, case.mode, case.ahead, Measured.median(done[i :: len(all_cases)]), case.copies
+        )
         for i, case in enumerate(all_cases)
     ]
     if kept is not None:

@@ -20,13 +20,13 @@ from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import Storage
 from satrap.checkpoint.stream import streamed
 from satrap.data.hashing import hash_ids
-from satrap.data.row_files import Floats, Wanted, read_rows
+from satrap.data.row_files import Floats, RowFileSpec, read_rows
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.launch.folder import RunFolder
 from satrap.optim import Optimizer, from_dict
 from satrap.rpc.server.journal import Journal
 from satrap.schema import Table
-from satrap.store import Chunk, Shard, TableSettings
+from satrap.store import RowChunk, Shard, TableSettings
 from satrap.store.steps import plan
 
 
@@ -90,18 +90,18 @@ def import_rows(
     chain = open_chain(url)
     salt, tables = _described(chain, table)
     plans = {own.dim: plan(_optimizer(own), own.dim) for own in tables}
-    requirements = Wanted(table, {dim: own.width for dim, own in plans.items()}, salt)
+    requirements = RowFileSpec(table, {dim: own.width for dim, own in plans.items()}, salt)
     parts = list(read_rows(Path(file), requirements, tensor=tensor, raw=raw))
     ids, weights = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     [own] = [own for own in tables if own.dim == weights.shape[1]]
     states = [part.state for part in parts if part.state is not None]
     initial = plans[own.dim].initial_state
     state = np.concatenate(states) if states else np.tile(initial, (len(ids), 1))
-    fresh = Chunk(table, ids, weights, state)
+    fresh = RowChunk(table, ids, weights, state)
     compact(url)  # a delta does not hold a whole table
     with closing(Shard([own])) as shard:
 
-        def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        def merged(chunks: Iterator[RowChunk]) -> Iterator[RowChunk]:
             for chunk in itertools.chain(chunks, [fresh]):
                 shard.load(table, chunk)
             return shard.export(table)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import SatrapError
 from satrap.events import Event
 from satrap.launch.actions import (
@@ -26,7 +26,7 @@ from satrap.launch.actions import (
     KeepMap,
     MakeRoom,
     MakeShardRoom,
-    Reply,
+    ReplyToRequest,
     Say,
     StartServer,
     StartWorkers,
@@ -41,7 +41,7 @@ from satrap.launch.events import tell
 from satrap.launch.folder import RunFolder
 from satrap.launch.identity import Identity
 from satrap.launch.mailbox import Mailbox, MapLog
-from satrap.launch.outcome import Outcome
+from satrap.launch.outcome import RunOutcome
 from satrap.launch.planning import placement_of
 from satrap.launch.resume import signal_handlers
 from satrap.launch.shard_requests import ShardRequests, obstacles
@@ -67,7 +67,7 @@ def run(
     trial: bool = False,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
-) -> Outcome:
+) -> RunOutcome:
     """Train a recipe with its workers and shards as separate processes.
 
     `Supervisor` describes the handling of dead processes. `observers` are called for evaluations, and for
@@ -93,12 +93,12 @@ def run(
         assignment = replace(assignment, resume=resume, trial=trial)
         launcher = _launcher(recipe, identity.run, folder, maps, notice, server)
         mailbox = Mailbox(folder.requests)
-        cluster = _Cluster(
+        cluster = _ClusterActions(
             recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps, keys
         )
         _lead(cluster)
         assert supervisor.trained is not None
-        outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
+        outcome = RunOutcome(folder, supervisor.trained.result, supervisor.trained.test)
         if supervisor.restarts:
             restarts = {"restarts": supervisor.restarts, "repeated_steps": supervisor.repeated}
             folder.write_metrics({**outcome.metrics, **restarts})
@@ -106,7 +106,7 @@ def run(
         return outcome
 
 
-def _lead(cluster: "_Cluster") -> None:
+def _lead(cluster: "_ClusterActions") -> None:
     """Carry out the supervisor's decisions until the run has ended."""
     supervisor, launcher, mailbox = cluster.supervisor, cluster.launcher, cluster.mailbox
     interrupts: list[int] = []
@@ -178,7 +178,7 @@ def _launcher(
 
 
 @dataclass
-class _Cluster:
+class _ClusterActions:
     """Carries out the decisions of a supervisor.
 
     Adds rank, addresses, generation and rendezvous address to the assignment of each worker. `begun` has the
@@ -195,7 +195,7 @@ class _Cluster:
     notice: Callable[[str], None]
     mailbox: Mailbox
     maps: MapLog
-    begun: Cluster
+    begun: ClusterKeys
     store: Any = None  # kept alive for the workers' rendezvous
 
     def __post_init__(self) -> None:
@@ -222,7 +222,14 @@ class _Cluster:
                 case FindSnapshot():
                     step = Series(self.folder.snapshots(self.recipe)).latest()
                     self.do(self.supervisor.restart_workers(step))
-                case GiveOrder() | KeepMap() | MakeRoom() | MakeShardRoom() | ChangeWorkers() | Reply():
+                case (
+                    GiveOrder()
+                    | KeepMap()
+                    | MakeRoom()
+                    | MakeShardRoom()
+                    | ChangeWorkers()
+                    | ReplyToRequest()
+                ):
                     self._about_requests(action)
                 case Say(text):
                     self.notice(text)
@@ -260,7 +267,7 @@ class _Cluster:
         self.assignment = replace(self.assignment, world=workers, placement=placement)
 
     def _about_requests(
-        self, action: GiveOrder | KeepMap | MakeRoom | MakeShardRoom | ChangeWorkers | Reply
+        self, action: GiveOrder | KeepMap | MakeRoom | MakeShardRoom | ChangeWorkers | ReplyToRequest
     ) -> None:
         match action:
             case GiveOrder(None):
@@ -275,7 +282,7 @@ class _Cluster:
                 self.do(self.supervisor.shard_has_room(self._make_shard_room(shard)))
             case ChangeWorkers(workers):
                 self._change_workers(workers)
-            case Reply(request, answer):
+            case ReplyToRequest(request, answer):
                 self.mailbox.reply(request, answer)
 
     def _start_server(self, action: StartServer) -> None:

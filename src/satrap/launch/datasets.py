@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap import data
 from satrap.config import Recipe, load
-from satrap.config.data import LogKeys, Split, TimeSplit
+from satrap.config.data import LogKeys, SplitKeys, TimeSplitKeys
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
 from satrap.data.measure import measured_as
@@ -96,9 +96,11 @@ def _csv_options(recipe: Recipe) -> data.CsvOptions:
     return recipe.located(("data",), data.CsvOptions, **options)
 
 
-def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSplit | data.TimeRange | None:
+def _rows_of(
+    recipe: Recipe, split: SplitKeys | TimeSplitKeys, part: str
+) -> data.RowSplit | data.TimeRange | None:
     """Return the selection of a part's rows in `data.train`; None if the part has no rows there."""
-    if isinstance(split, Split):
+    if isinstance(split, SplitKeys):
         held = [*split.validation, *split.test]
         numbers = {
             "train": [i for i in range(split.modulo) if i not in held],
@@ -124,7 +126,7 @@ def open_whole(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None
     sources, rows = getattr(keys, part), None
     if sources is None:
         return None
-    if isinstance(keys.split, TimeSplit) and part == "train":
+    if isinstance(keys.split, TimeSplitKeys) and part == "train":
         rows = data.TimeRange(keys.split.column)
     return _read(recipe, schema, [recipe.locate(source) for source in sources], format=keys.format, rows=rows)
 

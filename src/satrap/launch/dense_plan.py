@@ -29,7 +29,7 @@ from satrap.launch.build import (
 from satrap.launch.datasets import open_part
 from satrap.launch.planning import WITHOUT_NUMBERS
 from satrap.own_code import blaming
-from satrap.plan.dense import DensePlan, Inputs, Network, Speed, plan_dense
+from satrap.plan.dense import DensePlan, Inputs, NetworkSpec, Speed, plan_dense
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.train.loop import Loss
@@ -75,11 +75,11 @@ def plan_network(
         return plan_dense(_network(recipe), mesh=mesh, devices=devices, memory=memory, speed=speed)
 
 
-def _network(recipe: Recipe) -> Network:
+def _network(recipe: Recipe) -> NetworkSpec:
     schema, options, wire = recipe.schema(), training_options(recipe), wire_of(recipe)
     dense = recipe.sections.dense
     make = partial(make_model, recipe, schema)
-    return Network(
+    return NetworkSpec(
         make,
         _inputs(recipe, schema, make),
         dense_optimizer(recipe),
@@ -95,7 +95,7 @@ def _network(recipe: Recipe) -> Network:
 
 
 def offload_of(recipe: Recipe) -> str:
-    """Return the place of the optimizer state, as in `Network`; none of it stays on a GPU."""
+    """Return the place of the optimizer state, as in `NetworkSpec`; none of it stays on a GPU."""
     sections = recipe.sections
     if sections.dense.offload is None:
         return ""

@@ -11,7 +11,7 @@ from torch import nn
 from satrap.batch import EmbeddedBatch
 from satrap.config import Recipe
 from satrap.dense.deferred import deferral, deferred
-from satrap.dense.stages import described, links_of, stage_cuts, stages_of
+from satrap.dense.stages import chain_steps, described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
@@ -39,7 +39,7 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
     layout = ("dense", "layout" if recipe.sections.dense.layout else "mesh")
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else layout
-        recipe.located(place, links_of, model, mesh)
+        recipe.located(place, chain_steps, model, mesh)
         if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
             return f"mesh: {mesh}"
         record = deferral(model)

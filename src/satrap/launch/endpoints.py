@@ -4,13 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from satrap.config import Recipe
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.events import MetricsServed, Report
 from satrap.openmetrics import Endpoint, worker_values
 from satrap.train import Trainer
 
 
-def metrics_address(keys: Cluster, number: int) -> str | None:
+def metrics_address(keys: ClusterKeys, number: int) -> str | None:
     """Return HOST:PORT of a process's endpoint, None without one; `number` counts shards first."""
     if keys.metrics_port is None:
         return None

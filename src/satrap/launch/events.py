@@ -9,7 +9,7 @@ from satrap.errors import error_of, error_values
 from satrap.events import Event, Report
 from satrap.exchange.shard_map import ShardMap
 from satrap.train import Observer, Progress, Result
-from satrap.train.desk import Moved
+from satrap.train.desk import ReshardResult
 
 STEP_SECONDS = 0.2
 """Seconds between two reported steps; the first step of each epoch is always reported."""
@@ -41,7 +41,7 @@ class Started(TrainingEvent):
 
 
 @dataclass(frozen=True)
-class Stepped(TrainingEvent):
+class StepTaken(TrainingEvent):
     """A step was taken."""
 
     progress: Progress
@@ -75,11 +75,11 @@ class Finished(TrainingEvent):
 class RowsMoved(Event):
     """An order for the shards was carried out or failed."""
 
-    moved: Moved
+    moved: ReshardResult
 
     def values(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        plain = {field.name: getattr(self.moved, field.name) for field in fields(Moved)}
+        plain = {field.name: getattr(self.moved, field.name) for field in fields(ReshardResult)}
         error = None if self.moved.error is None else error_values(self.moved.error)
         return {"moved": {**plain, "map": self.moved.map.to_dict(), "error": error}}
 
@@ -90,7 +90,7 @@ class RowsMoved(Event):
         for name in ("rows", "bytes", "traffic"):
             plain[name] = {int(shard): count for shard, count in plain[name].items()}
         error = None if plain["error"] is None else error_of(plain["error"])
-        return cls(Moved(**{**plain, "map": ShardMap.from_dict(plain["map"]), "error": error}))
+        return cls(ReshardResult(**{**plain, "map": ShardMap.from_dict(plain["map"]), "error": error}))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Forward(Observer):
         now = time.monotonic()
         if now - self._sent_at >= STEP_SECONDS or progress.epoch != self._epoch:
             self._sent_at, self._epoch = now, progress.epoch
-            self._report(Stepped(progress))
+            self._report(StepTaken(progress))
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         """Report the metrics."""
@@ -136,7 +136,7 @@ def tell(observer: Observer, event: Event) -> None:
     match event:
         case Started(progress):
             observer.started(progress)
-        case Stepped(progress):
+        case StepTaken(progress):
             observer.step(progress)
         case Evaluated(metrics, progress):
             observer.evaluated(metrics, progress)

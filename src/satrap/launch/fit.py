@@ -11,8 +11,8 @@ from satrap.launch.build import Site, make_trainer
 from satrap.launch.datasets import PARTS, open_part, open_stream
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
-from satrap.launch.machine import Session
-from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.machine import MachineLog
+from satrap.launch.outcome import InterruptedRunError, RunOutcome
 from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
 from satrap.own_code import blaming
@@ -33,7 +33,7 @@ def fit(
     notice: Callable[[str], None] = lambda _: None,
     started: Callable[[Trainer], None] = lambda _: None,
     resume: bool = False,
-) -> Outcome:
+) -> RunOutcome:
     """Train a recipe in this process, alone or as one of several workers, which all call this function.
 
     `schema` is measured. Rank 0 writes to the folder. `started` is called with the trainer before training.
@@ -72,7 +72,7 @@ def fit(
                     resume=resume,
                 )
             if result.stopped == "stopped":
-                return _record(Outcome(folder, result), history, workers)
+                return _record(RunOutcome(folder, result), history, workers)
             if not site.trial:
                 save_model(trainer, folder)
             held = parts.get("test")
@@ -82,7 +82,7 @@ def fit(
                     notice(warning)
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
-    return _record(Outcome(folder, result, test), history, workers)
+    return _record(RunOutcome(folder, result, test), history, workers)
 
 
 def one_class(part: str, metrics: Mapping[str, float]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def one_class(part: str, metrics: Mapping[str, float]) -> Iterator[str]:
             )
 
 
-def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:
+def _record(outcome: RunOutcome, history: History, workers: Workers) -> RunOutcome:
     if workers.rank == 0:
         if outcome.test:
             history.write("test", {"step": outcome.result.steps, **outcome.test})
@@ -110,7 +110,7 @@ def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:
 def _recorders(
     stack: ExitStack, folder: RunFolder, history: History, notice: Callable[[str], None]
 ) -> list[Observer]:
-    recorders: list[Observer] = [history, Session(folder.sessions_file, notice=notice)]
+    recorders: list[Observer] = [history, MachineLog(folder.sessions_file, notice=notice)]
     if curves_available():
         curves = Curves(folder.curves, notice=notice)
         stack.callback(curves.close)

@@ -41,7 +41,7 @@ def processor(info: Path = CPU_INFO) -> str:
     return next(named, platform.processor())
 
 
-class Session(Observer):
+class MachineLog(Observer):
     """Appends a line to a file when training starts: step, time (UTC), and the facts above.
 
     A resumed run has several lines. If a line cannot be written, `notice` gets a warning.

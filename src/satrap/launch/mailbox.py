@@ -22,7 +22,7 @@ from satrap.events import Report
 from satrap.exchange.shard_map import ShardMap
 from satrap.launch.events import RowsMoved
 from satrap.launch.folder import LOCK, locked
-from satrap.train.desk import Desk, Moved, Order
+from satrap.train.desk import RequestSource, ReshardRequest, ReshardResult
 
 AT_WORK = "at_work"
 """File that a run locks to show that it accepts requests. Clients must not test `LOCK`, which could block a
@@ -33,11 +33,11 @@ LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ControlRequest:
     """A user's request to a run: `command` is list, add, drain or balance (shards), or workers.
 
     `number` is the shard to drain, or the new number of workers. `by` is the quantity to balance, see
-    `Order`.
+    `ReshardRequest`.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Mailbox:
                 fix="give the folder of such a run; to change a stopped run, resume it with another "
                 "cluster.shards or cluster.workers",
             )
-        request = Request(secrets.token_hex(4), command, number, by)
+        request = ControlRequest(secrets.token_hex(4), command, number, by)
         write_durably(self.folder / f"{request.id}.ask.json", asdict(request))
         return request.id
 
@@ -150,7 +150,7 @@ class Mailbox:
             (self.folder / AT_WORK).unlink(missing_ok=True)
             os.close(lock)
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[ControlRequest]:
         """Yield new requests and remove their files; reject requests written by another version."""
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
@@ -158,7 +158,7 @@ class Mailbox:
         for file in sorted(self.folder.glob("*.ask.json")):
             request, id = None, file.name.removesuffix(".ask.json")
             try:
-                request = Request(**json.loads(file.read_text(encoding="utf-8")))
+                request = ControlRequest(**json.loads(file.read_text(encoding="utf-8")))
             except (ValueError, TypeError):
                 why = "the command and the run have different versions of satrap"
                 fix = "use the version of satrap that started the run"
@@ -172,7 +172,7 @@ class Mailbox:
         plain = {"error": error_values(answer)} if isinstance(answer, SatrapError) else dict(answer)
         write_durably(self.folder / f"{request}.answer.json", plain)
 
-    def give(self, order: Order) -> None:
+    def give(self, order: ReshardRequest) -> None:
         """Give an order to the workers."""
         write_durably(self._order, asdict(order))
 
@@ -182,25 +182,25 @@ class Mailbox:
 
     # -- for the workers
 
-    def order(self) -> Order | None:
+    def order(self) -> ReshardRequest | None:
         """Return the current order; None without one."""
         try:
             plain = json.loads(self._order.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
         join = {int(shard): address for shard, address in plain.pop("join").items()}
-        return Order(**{**plain, "join": join, "leave": tuple(plain["leave"])})
+        return ReshardRequest(**{**plain, "join": join, "leave": tuple(plain["leave"])})
 
 
-class FolderDesk(Desk):
+class FolderDesk(RequestSource):
     """The desk of rank 0: reads orders from a mailbox and reports answers to the launcher."""
 
     def __init__(self, mailbox: Mailbox, report: Report) -> None:
         self._mailbox, self._report = mailbox, report
         self._looked_at, self._done = 0.0, ""
 
-    def order(self) -> Order | None:
-        """See `Desk.order`; checks at most every `LOOK_SECONDS`."""
+    def order(self) -> ReshardRequest | None:
+        """See `RequestSource.order`; checks at most every `LOOK_SECONDS`."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return None
@@ -208,8 +208,8 @@ class FolderDesk(Desk):
         order = self._mailbox.order()
         return None if order is None or order.id == self._done else order
 
-    def answer(self, moved: Moved) -> None:
-        """See `Desk.answer`."""
+    def answer(self, moved: ReshardResult) -> None:
+        """See `RequestSource.answer`."""
         self._done = moved.id
         self._report(RowsMoved(moved))
 

@@ -11,7 +11,7 @@ from satrap.words import quality
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The result of a run: the trainer's result, and the metrics of the test rows, if any."""
 
     folder: RunFolder

@@ -29,7 +29,7 @@ from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.folder import RunFolder, write_whole
 from satrap.own_code import blaming
-from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
+from satrap.plan import Plan, Topology, WorkerRates, Workload, measure, place, workload
 from satrap.plan.cluster import ClusterPlan, Demand, plan_cluster, read
 from satrap.plan.dense import Inputs
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
@@ -305,7 +305,7 @@ def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Fact
         memory,
         facts.bandwidth or bandwidth,
         facts.latency or latency,
-        {d: Rates(facts.lookups or r.lookups, facts.updates or r.updates) for d, r in rates.items()},
+        {d: WorkerRates(facts.lookups or r.lookups, facts.updates or r.updates) for d, r in rates.items()},
         bounded_by="" if "" in kinds else max(kinds) if len(kinds) == 1 else "admission",
         memory_from=origin,
         speeds_from=_origin(sum(speed is not None for speed in speeds), facts.measure),

@@ -74,7 +74,7 @@ def output_columns(
     return Columns(chosen, predictions)
 
 
-class Writer(ABC):
+class TableWriter(ABC):
     """Writes tables, which may lack columns, with columns in a fixed order; a context manager."""
 
     def __init__(self, columns: Columns) -> None:
@@ -109,7 +109,7 @@ class Writer(ABC):
     def _write(self, table: pa.Table) -> None: ...
 
 
-class ParquetWriter(Writer):
+class ParquetWriter(TableWriter):
     """Writes Parquet: each column has one type that can hold the values of all files.
 
     Raises `DataError` for a column without such a type, or with a type that Parquet lacks.
@@ -142,7 +142,7 @@ class ParquetWriter(Writer):
         self._file.write_table(table)
 
 
-class CsvWriter(Writer):
+class CsvWriter(TableWriter):
     """Writes CSV: values as in the input file, and an empty field for a missing value.
 
     Raises `DataError` for a column of values without a text form, such as lists and non-UTF-8 bytes.
@@ -169,7 +169,7 @@ class CsvWriter(Writer):
         pyarrow.csv.write_csv(table, self._sink, header)
 
 
-def writer_of(path: Path, columns: Columns) -> Writer:
+def writer_of(path: Path, columns: Columns) -> TableWriter:
     """Return the writer of a file with one of the `ENDINGS`."""
     return (ParquetWriter if path.name.removesuffix(".partial").endswith(".parquet") else CsvWriter)(
         path, columns

@@ -11,7 +11,7 @@ from satrap.checkpoint.rewrite import rewrite_rows
 from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.exchange.servers import ShardMap
-from satrap.store import Chunk, bucket_of
+from satrap.store import RowChunk, bucket_of
 from satrap.store.buckets import runs_of
 
 
@@ -41,7 +41,9 @@ def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) ->
     return files
 
 
-def _pieces(storage: Storage, old: Manifest, table: str, shard_map: ShardMap) -> Iterator[tuple[int, Chunk]]:
+def _pieces(
+    storage: Storage, old: Manifest, table: str, shard_map: ShardMap
+) -> Iterator[tuple[int, RowChunk]]:
     """Yield (shard, rows); rows are in bucket order, so each shard occurs once."""
     for _, chunk in read_chunks(storage, old, table):
         shards = shard_map.owners[bucket_of(table, chunk.ids)]

@@ -14,7 +14,7 @@ from satrap.data.sample import Sample
 from satrap.metrics.curves import ScoreCurves
 from satrap.report.page import LabelCurves, Scores
 from satrap.schema import Categorical, Schema
-from satrap.train.predictor import Data, Predictor, Rows
+from satrap.train.predictor import BatchSource, Predictor, Rows
 from satrap.words import quality
 
 SAMPLED_ROWS = 20_000
@@ -23,7 +23,7 @@ PIECE_ROWS = 4096
 """Number of these rows scored at a time."""
 
 
-def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLED_ROWS) -> Scores:
+def scores(predictor: Predictor, data: BatchSource, part: str, *, sampled: int = SAMPLED_ROWS) -> Scores:
     """Score all rows of a part of the data once, and a sample of the rows again for each column.
 
     Args:

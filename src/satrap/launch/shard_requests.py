@@ -13,15 +13,15 @@ from satrap.launch.actions import (
     GiveOrder,
     KeepMap,
     MakeShardRoom,
-    Reply,
+    ReplyToRequest,
     RoleState,
     Say,
     StartServer,
     StopRole,
 )
-from satrap.launch.mailbox import Request
+from satrap.launch.mailbox import ControlRequest
 from satrap.launchers.launcher import Stop
-from satrap.train.desk import MEASURES, Measure, Moved, Order
+from satrap.train.desk import MEASURES, Measure, ReshardRequest, ReshardResult
 
 READY_SECONDS = 120.0
 """Seconds for servers to start; imports may take long on a busy machine."""
@@ -65,20 +65,20 @@ class ShardRequests:
 
     def __init__(self, map: ShardMap, *, fixed: str = "", foreign: str = "") -> None:
         self.map, self._fixed, self._foreign = map, fixed, foreign
-        self._waiting: deque[Request] = deque()
-        self._now: Request | None = None
+        self._waiting: deque[ControlRequest] = deque()
+        self._now: ControlRequest | None = None
         self._joining = ""  # name of the joining role
         self._until: float | None = None  # its start deadline; None: the workers have the order
         self._epoch = map.epoch
 
-    def ask(self, request: Request) -> list[Action]:
+    def ask(self, request: ControlRequest) -> list[Action]:
         """Accept a request, or reject it if it cannot be carried out."""
         if (error := self._refused(request)) is not None:
-            return [Reply(request.id, error)]
+            return [ReplyToRequest(request.id, error)]
         self._waiting.append(request)
         return []
 
-    def _refused(self, request: Request) -> ConfigError | None:
+    def _refused(self, request: ControlRequest) -> ConfigError | None:
         why = self._fixed or (self._foreign if request.command in ("add", "drain") else "")
         if why:
             what = f"the shards of this run do not support the request {request.command}"
@@ -119,9 +119,9 @@ class ShardRequests:
             return self._end(ExchangeError(f"{role.name} {ending}", where=role.traces), roles)
         return []
 
-    def _begin(self, request: Request, now: float, roles: Roles) -> list[Action]:
+    def _begin(self, request: ControlRequest, now: float, roles: Roles) -> list[Action]:
         if (error := self._refused(request)) is not None:  # an earlier request may have changed the map
-            return [Reply(request.id, error)]
+            return [ReplyToRequest(request.id, error)]
         self._now = request
         if request.command != "add":
             return self._order({})
@@ -135,7 +135,7 @@ class ShardRequests:
         if error is not None:
             request, self._now, self._until = self._now, None, None
             assert request is not None
-            return [Reply(request.id, error)]
+            return [ReplyToRequest(request.id, error)]
         roles[self._joining] = RoleState(self._joining)
         roles[self._joining].aside = True
         return [Say(f"[{self._joining}] is starting and will join"), StartServer(self._joining, fresh=True)]
@@ -146,9 +146,9 @@ class ShardRequests:
         self._epoch += 1
         leave = (request.number,) if request.command == "drain" else ()
         survey, by = request.command == "list", cast(Measure, request.by)
-        return [GiveOrder(Order(request.id, leave, join, self._epoch, survey, by))]
+        return [GiveOrder(ReshardRequest(request.id, leave, join, self._epoch, survey, by))]
 
-    def answered(self, moved: Moved, roles: Roles) -> list[Action]:
+    def answered(self, moved: ReshardResult, roles: Roles) -> list[Action]:
         """Receive the workers' result of an order."""
         request = self._now
         if request is None or request.id != moved.id:
@@ -169,7 +169,7 @@ class ShardRequests:
         saves = [KeepMap(self.map, about)] if self.map.epoch > before else []
         return [*actions, *saves, Say(text), *self._end(None, roles, answer)]
 
-    def _stopped_halfway(self, request: Request, moved: Moved) -> list[Action]:
+    def _stopped_halfway(self, request: ControlRequest, moved: ReshardResult) -> list[Action]:
         """Save the map of the completed moves before a failure; shards that own rows in this map stay."""
         self._epoch = max(self._epoch, moved.map.epoch)
         if moved.map.epoch == self.map.epoch:
@@ -180,7 +180,7 @@ class ShardRequests:
         )
         return [KeepMap(self.map, about), Say(what)]
 
-    def _listed(self, moved: Moved, roles: Roles) -> dict[str, Any]:
+    def _listed(self, moved: ReshardResult, roles: Roles) -> dict[str, Any]:
         """Return a line for each shard, as plain data."""
         owners = moved.map.owners
         return {
@@ -210,7 +210,7 @@ class ShardRequests:
             joining = roles[self._joining]
             joining.aside = True
             actions += [StopRole(joining.name, Stop.KILL)] if joining.code is None else []
-        return [*actions, Reply(request.id, error or answer or {})]
+        return [*actions, ReplyToRequest(request.id, error or answer or {})]
 
     def give_up(self, why: str, roles: Roles, *, final: bool = False) -> list[Action]:
         """Give up the current request; if `final`, also give up waiting requests."""
@@ -221,11 +221,11 @@ class ShardRequests:
         if self._now is not None:
             actions = [GiveOrder(None), *self._end(error, roles)]
         while final and self._waiting:
-            actions.append(Reply(self._waiting.popleft().id, error))
+            actions.append(ReplyToRequest(self._waiting.popleft().id, error))
         return actions
 
 
-def _said(request: Request, moved: Moved) -> str:
+def _said(request: ControlRequest, moved: ReshardResult) -> str:
     if not moved.pauses:
         return (
             f"shards {request.command}: no rows moved, because moving whole buckets would hardly balance the "
@@ -240,7 +240,7 @@ def _said(request: Request, moved: Moved) -> str:
     )
 
 
-def _about(request: Request, moved: Moved) -> dict[str, Any]:
+def _about(request: ControlRequest, moved: ReshardResult) -> dict[str, Any]:
     """Return a record of the move, as plain data."""
     return {
         "command": request.command,

@@ -12,7 +12,7 @@ from satrap.launch.planning import Facts, counted
 from satrap.plan.cost import ID_BYTES
 from satrap.plan.simulate.availability import Deaths, survive
 from satrap.plan.simulate.cluster import simulate
-from satrap.plan.simulate.costs import DISTURBED, Calibration, Costs
+from satrap.plan.simulate.costs import DISTURBED, Calibration, MachineCosts
 from satrap.plan.simulate.report import AS_ASKED, Simulated, what_if
 from satrap.plan.simulate.setup import Setup
 
@@ -76,7 +76,7 @@ def simulate_recipe(
         ConfigError: the recipe has embedding workers, loaders or a mesh that divides the network.
         DataError: no training rows.
     """
-    costs = Costs(calibration)
+    costs = MachineCosts(calibration)
     if calibration.disturbed > DISTURBED:
         notice(
             f"warning: other programs used {calibration.disturbed:.1f} cores during the calibration\n"
@@ -105,7 +105,7 @@ def simulate_recipe(
 
 
 def _setup(
-    recipe: Recipe, costs: Costs, question: Question, facts: Facts, notice: Callable[[str], None]
+    recipe: Recipe, costs: MachineCosts, question: Question, facts: Facts, notice: Callable[[str], None]
 ) -> tuple[Setup, float, float]:
     """Return the setup of the simulation, and the bytes per step from and to a worker."""
     sections = recipe.sections

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import CheckpointError, ExchangeError, SatrapError
 from satrap.events import Event, Failed, Notice, Recovering
 from satrap.exchange.shard_map import ShardMap
@@ -17,8 +17,8 @@ from satrap.launch.actions import (
     StopRole,
     Tell,
 )
-from satrap.launch.events import Finished, RowsMoved, Stepped, Trained, TrainingEvent
-from satrap.launch.mailbox import Request
+from satrap.launch.events import Finished, RowsMoved, StepTaken, Trained, TrainingEvent
+from satrap.launch.mailbox import ControlRequest
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.shard_requests import READY_SECONDS, ShardRequests
 from satrap.launch.worker import INTERRUPTED, PEER_LOST
@@ -65,7 +65,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, keys: Cluster, *, journal: bool, snapshots: bool, requests: ShardRequests | None = None
+        self, keys: ClusterKeys, *, journal: bool, snapshots: bool, requests: ShardRequests | None = None
     ) -> None:
         self._keys, self._journal, self._snapshots = keys, journal, snapshots
         self._requests = requests or ShardRequests(ShardMap(keys.servers or 1))
@@ -99,7 +99,7 @@ class Supervisor:
         """Names of ended shards that will not come back: drained shards and shards that never joined."""
         return [name for name, role in self._roles.items() if role.aside and role.code is not None]
 
-    def asked(self, request: Request) -> list[Action]:
+    def asked(self, request: ControlRequest) -> list[Action]:
         """Receive a user's request about the shards or the number of workers."""
         return (self._workers if request.command == "workers" else self._requests).ask(request)
 
@@ -129,7 +129,7 @@ class Supervisor:
                 self._errors[name] = error
             case Trained():
                 self.trained = event
-            case Stepped(progress):
+            case StepTaken(progress):
                 self._step = progress.step
                 self._workers.stepped()
             case Finished() if self._workers.stopping:

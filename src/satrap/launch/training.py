@@ -13,7 +13,7 @@ from satrap.launch.build import Site
 from satrap.launch.by_torchrun import launched_by_torchrun
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
-from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.outcome import InterruptedRunError, RunOutcome
 from satrap.launch.resume import signal_handlers, stop_at_signals
 from satrap.launch.targets import Targets
 from satrap.train import Observer
@@ -29,7 +29,7 @@ def train(
     trial: bool = False,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> RunOutcome:
     """Train a recipe and write all results to a run folder.
 
     Args:
@@ -84,7 +84,7 @@ def _trained(
     trial: bool,
     observers: Sequence[Observer],
     notice: Callable[[str], None],
-) -> Outcome:
+) -> RunOutcome:
     """Train in this process or in others; for the arguments see `train`."""
     if recipe.sections.cluster.exchange != "local":
         return cluster.run(recipe, folder, resume, trial=trial, observers=observers, notice=notice)

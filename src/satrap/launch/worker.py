@@ -14,14 +14,14 @@ import torch
 
 from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
-from satrap.dense import ConnectedWorkers, Group, Workers
+from satrap.dense import ConnectedWorkers, WorkerGroup, Workers
 from satrap.dense.peers import for_group
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
-from satrap.exchange.joined import JoinedExchange
+from satrap.exchange.joined import RoutedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardMap, WorkerId
 from satrap.launch import kept_code
 from satrap.launch.build import OpenData, Site, mesh_of, pools, store_of, wire_of
@@ -167,7 +167,7 @@ def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, st
     except SatrapError:
         servers.close()
         raise
-    return JoinedExchange(servers, replicas)
+    return RoutedExchange(servers, replicas)
 
 
 def _ranks(workers: Workers, deadline: float) -> Ranks:
@@ -181,7 +181,7 @@ def _order_decides(store: StoreConfig, tables: Sequence[Table]) -> bool:
     return chance or "eviction" in store.bounds(tables).values()
 
 
-def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | None:
+def _data(recipe: Recipe, assignment: Assignment, share: WorkerGroup) -> OpenData | None:
     """Return the function that opens this worker's rows at its loader; None without loaders."""
     if not assignment.loaders:
         return None

@@ -11,10 +11,10 @@ import torch
 
 from satrap.config import Recipe
 from satrap.errors import ConfigError, ExchangeError, SatrapError
-from satrap.launch.actions import Action, ChangeWorkers, MakeRoom, Reply, RoleState, Say, StopRole
+from satrap.launch.actions import Action, ChangeWorkers, MakeRoom, ReplyToRequest, RoleState, Say, StopRole
 from satrap.launch.build import mesh_of
 from satrap.launch.folder import RunFolder
-from satrap.launch.mailbox import Request, write_durably
+from satrap.launch.mailbox import ControlRequest, write_durably
 from satrap.launchers.launcher import Stop
 from satrap.words import counted
 
@@ -36,12 +36,12 @@ class WorkerRequests:
 
     def __init__(self, workers: int) -> None:
         self.workers, self.stopping = workers, False
-        self._now: Request | None = None
+        self._now: ControlRequest | None = None
         self._starting = self._training = False
         self._begun = 0.0
         self._about: dict[str, Any] = {}
 
-    def ask(self, request: Request) -> list[Action]:
+    def ask(self, request: ControlRequest) -> list[Action]:
         """Accept a request, or reject it if it cannot be carried out."""
         what, fix = "", "give another number"
         if request.number < 1:
@@ -51,7 +51,7 @@ class WorkerRequests:
         elif request.number == self.workers:
             what = f"the run already has {counted(self.workers, 'worker')}"
         if what:
-            return [Reply(request.id, ConfigError(what, fix=fix))]
+            return [ReplyToRequest(request.id, ConfigError(what, fix=fix))]
         self._now = request
         return []
 
@@ -104,7 +104,7 @@ class WorkerRequests:
     def _answer(self, answer: dict[str, Any] | SatrapError) -> list[Action]:
         request, self._now = self._now, None
         assert request is not None
-        return [Reply(request.id, answer)]
+        return [ReplyToRequest(request.id, answer)]
 
 
 def with_workers(recipe: Recipe, workers: int, begun: int) -> Recipe:

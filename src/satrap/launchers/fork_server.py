@@ -42,7 +42,7 @@ _READ_EARLY = re.compile(
 
 
 @dataclass(frozen=True)
-class Request:
+class ForkRequest:
     """A process to fork."""
 
     module: str
@@ -147,7 +147,7 @@ class ForkServer:
         theirs = [stdin, *(write for _, write in pipes)]
         try:
             blocks, folder = [*map(int, blocked)], str(Path.cwd())
-            process = self.ask(Request(module, [*arguments], folder, blocks, changes=changes), theirs)
+            process = self.ask(ForkRequest(module, [*arguments], folder, blocks, changes=changes), theirs)
         finally:
             for number in theirs:
                 os.close(number)
@@ -165,7 +165,7 @@ class ForkServer:
         names = {name for name, _ in environment.items() ^ self._environment.items()}
         return None if any(map(_READ_EARLY, names)) else {name: environment.get(name) for name in names}
 
-    def ask(self, request: Request, files: Sequence[int]) -> tuple[int, int] | None:
+    def ask(self, request: ForkRequest, files: Sequence[int]) -> tuple[int, int] | None:
         """Fork; return id and handle of the new process, or None if the server has ended.
 
         Args:
@@ -246,7 +246,7 @@ class _Server:
                 text, files, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 4)
                 if not text:
                     return
-                pid, handle = self._fork(Request(**json.loads(text)), files)
+                pid, handle = self._fork(ForkRequest(**json.loads(text)), files)
                 socket.send_fds(self._requests, [b"%d" % pid], [handle])
 
     def _reap(self, handle: int) -> None:
@@ -257,7 +257,7 @@ class _Server:
         with contextlib.suppress(BrokenPipeError), os.fdopen(file, "w") as ended:
             ended.write(f"{code}\n")
 
-    def _fork(self, request: Request, files: Sequence[int]) -> tuple[int, int]:
+    def _fork(self, request: ForkRequest, files: Sequence[int]) -> tuple[int, int]:
         *standard, ended = files
         pid = os.fork()
         if pid == 0:
@@ -274,7 +274,7 @@ class _Server:
         return pid, handle
 
 
-def _become(request: Request, standard: Sequence[int]) -> None:
+def _become(request: ForkRequest, standard: Sequence[int]) -> None:
     """Run the requested process until it ends."""
     try:
         cast(Any, threading.main_thread())._set_native_id()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.events import Event
 
 
@@ -55,13 +55,13 @@ class Launcher(Protocol):
     def host(self) -> str:
         """An address of this machine that roles can reach."""
 
-    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
+    def reserve(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Reserve resources for additional roles in `keys`; raise `ConfigError` if they do not fit.
 
         `shards` are the numbers of the shards; they override `keys`.
         """
 
-    def release(self, keys: Cluster, shards: Collection[int]) -> None:
+    def release(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Release, where possible, the resources of roles that are not in `keys` and `shards`."""
 
     def start(self, role: Role) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import IO
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.events import Event, decode
 from satrap.launchers.fork_server import Forked, ForkServer
 from satrap.launchers.launcher import Ended, Launched, Logged, Role, Stop
@@ -52,10 +52,10 @@ class LocalLauncher:
         self._readers: dict[str, list[threading.Thread]] = {}
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
 
-    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
+    def reserve(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Do nothing: resources of this machine are not counted."""
 
-    def release(self, keys: Cluster, shards: Collection[int]) -> None:
+    def release(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Do nothing."""
 
     def start(self, role: Role) -> None:

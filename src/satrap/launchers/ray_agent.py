@@ -31,7 +31,7 @@ _SCORE = Path("/proc/self/oom_score_adj")
 
 
 @dataclass(frozen=True)
-class Output(Event):
+class OutputLine(Event):
     """A line of a role's standard output: an event or any text."""
 
     line: str
@@ -125,7 +125,7 @@ class Agent:
         if role.listen and role.listen.rpartition(":")[0] != host:
             role = replace(role, listen="")  # it ran on another node before
         with alone(f"\0satrap {self._terms.run} {role.name}") as name:
-            self._local = LocalLauncher(host=host, read=Output, inherit=[name.fileno()])
+            self._local = LocalLauncher(host=host, read=OutputLine, inherit=[name.fileno()])
             self._local.start(role)
         if warning := yielding(priority(), self._terms.priority):
             self._said.append(encode(Warned(warning)))
@@ -165,7 +165,7 @@ class Agent:
         for _, event in self._local.events(seconds) if self._local else ():
             if isinstance(event, Launched):
                 event = Launched(f"{event.place} on node {self._node}")
-            if isinstance(event, Output) and isinstance(served := decode(event.line), MetricsServed):
+            if isinstance(event, OutputLine) and isinstance(served := decode(event.line), MetricsServed):
                 self._gauges.follow(served.address)
             self._said.append(encode(event))
 

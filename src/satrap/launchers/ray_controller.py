@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.environment import variables
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.launchers.ray_agent import alone
@@ -140,7 +140,7 @@ class Controller:
                 os.kill(self._process.pid, signal.SIGINT)
 
 
-def detach(keys: Cluster, folder: Path, command: Sequence[str]) -> None:
+def detach(keys: ClusterKeys, folder: Path, command: Sequence[str]) -> None:
     """Start the controller of the run in a folder; for the command see `Controller`.
 
     Raises:
@@ -172,7 +172,7 @@ def detach(keys: Cluster, folder: Path, command: Sequence[str]) -> None:
         raise ExchangeError("Ray did not start the controller of the run", why=last_line(error)) from error
 
 
-def attach(keys: Cluster, folder: Path, show: Callable[[str], None], *, stop: bool = False) -> int:
+def attach(keys: ClusterKeys, folder: Path, show: Callable[[str], None], *, stop: bool = False) -> int:
     """Show the output of a detached run until it ends; return its exit code, and end its controller.
 
     Args:
@@ -222,7 +222,7 @@ def attach(keys: Cluster, folder: Path, show: Callable[[str], None], *, stop: bo
     return code
 
 
-def _connected(keys: Cluster) -> Any:
+def _connected(keys: ClusterKeys) -> Any:
     """Return the package `ray`, connected to the cluster of a recipe."""
     if keys.launcher != "ray" or keys.address is None:
         raise ConfigError(

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import satrap
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import ClusterKeys
 from satrap.errors import ConfigError, ExchangeError
 from satrap.events import Event, Failed, decode
 from satrap.launchers.launcher import Ended, Logged, Role, Stop
 from satrap.launchers.local_launcher import STOP_SECONDS
-from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority
+from satrap.launchers.ray_agent import Agent, OutputLine, Terms, Warned, priority
 from satrap.launchers.ray_cluster import join, last_line, ray_module
 from satrap.launchers.room import Amounts, asked, by_kind, fitting, relevant, total, words
 
@@ -80,7 +80,7 @@ class RayLauncher:
 
     def __init__(
         self,
-        keys: Cluster,
+        keys: ClusterKeys,
         *,
         run: str,
         folder: str,
@@ -141,7 +141,7 @@ class RayLauncher:
     def _nodes(self) -> list[Mapping[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
+    def reserve(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Reserve a placement group for each additional role in `keys`, or for no role.
 
         Raises:
@@ -157,7 +157,7 @@ class RayLauncher:
             raise ConfigError(error.what, where=error.where, why=error.why, fix=fix) from error
         self._asked |= more
 
-    def release(self, keys: Cluster, shards: Collection[int]) -> None:
+    def release(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Release the resources of roles added later; a group of several roles stays reserved."""
         self._give_back(self._places.keys() - asked(keys, shards).keys())
 
@@ -346,4 +346,4 @@ class RayLauncher:
 def _event(line: str) -> Event:
     event = decode(line)
     assert event is not None
-    return decode(event.line) or Logged(event.line) if isinstance(event, Output) else event
+    return decode(event.line) or Logged(event.line) if isinstance(event, OutputLine) else event

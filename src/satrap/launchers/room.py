@@ -3,21 +3,21 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from satrap.config.cluster import Cluster, Resources
+from satrap.config.cluster import ClusterKeys, ResourcesKeys
 from satrap.words import size
 
 Amounts = Mapping[str, float]
 """Resource -> amount, by Ray's names: CPU, GPU, memory (bytes), or custom names."""
 
 
-def asked(keys: Cluster, shards: Collection[int] | None = None) -> dict[str, Amounts]:
+def asked(keys: ClusterKeys, shards: Collection[int] | None = None) -> dict[str, Amounts]:
     """Return the resources of each role by name, in the order in which roles are started.
 
     A shard server needs `memory` only if the recipe sets it. `shards` are the numbers of the shard servers,
     if the run starts any; default: from the recipe.
     """
     numbers = range(keys.servers) if shards is None or not keys.servers else sorted(shards)
-    kinds: tuple[tuple[str, Collection[int], Resources], ...] = (
+    kinds: tuple[tuple[str, Collection[int], ResourcesKeys], ...] = (
         ("shard", numbers, keys.resources.shard),
         ("loader", range(keys.loaders), keys.resources.loader),
         ("embedding worker", range(keys.embedding_workers), keys.resources.embedding_worker),

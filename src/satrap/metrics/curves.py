@@ -12,7 +12,7 @@ BINS = 1 << 18
 """Number of bins over [0, 1], logarithmic towards both ends, see `add_to_histogram`."""
 
 
-class Calibration(NamedTuple):
+class CalibrationBins(NamedTuple):
     """Groups of samples by rising prediction: mean prediction, share of positives and weight of each."""
 
     predicted: Doubles
@@ -58,7 +58,7 @@ class ScoreCurves:
         chosen = np.unique(np.searchsorted(rates[0] + rates[1], np.linspace(0, 2, points)).clip(max=BINS))
         return rates[0][chosen], rates[1][chosen]
 
-    def calibration(self, groups: int = 20) -> Calibration:
+    def calibration(self, groups: int = 20) -> CalibrationBins:
         """Return groups of about equal weight, sorted by prediction, without empty ones; float64[<= groups].
 
         Like the quantiles of scikit-learn's `calibration_curve`, but equal predictions stay together.
@@ -72,4 +72,4 @@ class ScoreCurves:
             for values in (self._predicted.sum(axis=0), self._counts[1], weight)
         ]
         predicted, observed, total = (np.asarray(values[sums[2] > 0], np.float64) for values in sums)
-        return Calibration(predicted / total, observed / total, total)
+        return CalibrationBins(predicted / total, observed / total, total)

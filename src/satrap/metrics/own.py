@@ -25,7 +25,7 @@ RESERVED = ("epoch", "event", "step")
 """Names in the lines of `metrics.jsonl` that are not metrics."""
 
 
-class Kept(NamedTuple):
+class SampleReservoir(NamedTuple):
     """Samples, arrays [n] and [n, width]; `keys` choose the samples to drop if there are too many."""
 
     labels: Array
@@ -100,7 +100,7 @@ class OwnMetrics:
     def reset(self) -> None:
         """Remove all samples."""
         labels, outputs = (np.empty((0, width), self._type) for width in self.widths)
-        self._chunks = [Kept(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
+        self._chunks = [SampleReservoir(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
         self._seen = self._kept = self.level = 0
 
     def update(
@@ -112,18 +112,20 @@ class OwnMetrics:
         valid = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
         columns = (np.where(valid, labels, self._type("nan")), predictions, weights, keys)
         rows = valid.any(axis=1)
-        self._add(Kept(*(np.asarray(column)[rows] for column in columns)))
+        self._add(SampleReservoir(*(np.asarray(column)[rows] for column in columns)))
 
     def merge(self, other: OwnMetrics) -> None:
         """Add all samples of `other`, which has the same metrics and does not change."""
         self._narrow(max(self.level, other.level))
         self._add(other.samples())
 
-    def samples(self) -> Kept:
+    def samples(self) -> SampleReservoir:
         """Return the kept samples."""
         if len(self._chunks) > 1:
             columns = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
-            self._chunks = [Kept(*(c.astype(e.dtype) for c, e in zip(columns, self._chunks[0], strict=True)))]
+            self._chunks = [
+                SampleReservoir(*(c.astype(e.dtype) for c, e in zip(columns, self._chunks[0], strict=True)))
+            ]
         return self._chunks[0]
 
     def compute(self) -> dict[str, float]:
@@ -152,10 +154,10 @@ class OwnMetrics:
     def restore(self, state: Mapping[str, Array]) -> None:
         """Restore the result of `state`."""
         self.level = int(state["level"])
-        self._chunks = [Kept(*(np.array(state[name]) for name in Kept._fields))]
+        self._chunks = [SampleReservoir(*(np.array(state[name]) for name in SampleReservoir._fields))]
         self._kept = len(self._chunks[0].keys)
 
-    def _add(self, samples: Kept) -> None:
+    def _add(self, samples: SampleReservoir) -> None:
         chosen = _of_level(samples, self.level)
         self._chunks.append(chosen)
         self._kept += len(chosen.keys)
@@ -258,9 +260,9 @@ def _number(function: Metric, value: Any) -> float:
         ) from error
 
 
-def _of_level(samples: Kept, level: int) -> Kept:
+def _of_level(samples: SampleReservoir, level: int) -> SampleReservoir:
     """Return the samples whose key's hash is below 2^(64 - level)."""
     if level == 0:
         return samples
     keep = mix(samples.keys.astype(np.uint64)) >> np.uint64(64 - level) == 0
-    return Kept(*(column[keep] for column in samples))
+    return SampleReservoir(*(column[keep] for column in samples))

@@ -41,7 +41,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class AttentionPattern:
     """The tokens that each token attends to.
 
     Args:
@@ -63,7 +63,7 @@ def layout(
     window: int | None = None,
     global_tokens: int = 0,
     last: bool = False,
-) -> Layout:
+) -> AttentionPattern:
     """Return the layout of causal attention: a token attends to itself and earlier tokens of its sequence.
 
     Args:
@@ -103,7 +103,7 @@ def layout(
             arrays = (*padded, distance.clip(0), hidden[:, None])
             tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in arrays)))
     rows = torch.from_numpy(ends - 1).to(device) if last else None
-    return Layout(tiles, torch.from_numpy(places).to(device), rows)
+    return AttentionPattern(tiles, torch.from_numpy(places).to(device), rows)
 
 
 def sight(window: int | None, global_tokens: int | None) -> dict[str, int]:
@@ -175,7 +175,7 @@ def _together(queries: Whole, keys: Whole) -> Iterator[Whole]:
         yield order[start:stop]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: Layout) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: AttentionPattern) -> Tensor:
     """Return `sum over keys of silu(q k / sqrt(dim) + bias[distance]) v / n` for each query.
 
     The result does not depend on how pieces are tiled: it has no softmax, and n is the size of `bias`.
@@ -225,7 +225,7 @@ class HSTUBlock(nn.Module):
         self.scale = nn.LayerNorm(width, eps=1e-6)
         self.out = xavier(nn.Linear(width, width))
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionPattern) -> Tensor:
         """Return float32[queries, width] from float32[tokens, width]."""
         u, *vqk = F.silu(self.project(self.norm(x))).chunk(4, dim=1)
         v, q, k = (torch.unflatten(part, 1, (self.heads, -1)) for part in vqk)

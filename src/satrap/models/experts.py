@@ -78,7 +78,7 @@ def _for_each(same: Sequence[nn.Module]) -> nn.Module:
     return _BatchNorms(same)
 
 
-class Gate(nn.Module):
+class MixtureGate(nn.Module):
     """A mixture of experts: `sum over i of softmax(G x)_i E_i`, one learned matrix G and no bias.
 
     Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD
@@ -113,8 +113,8 @@ class Level(nn.Module):
         super().__init__()
         self.experts = nn.ModuleList(experts)
         *counts, shared = (some.count for some in experts)
-        self.gates = nn.ModuleList(Gate(width, count + shared) for count in counts)
-        self.shared = None if last else Gate(width, sum(counts) + shared)
+        self.gates = nn.ModuleList(MixtureGate(width, count + shared) for count in counts)
+        self.shared = None if last else MixtureGate(width, sum(counts) + shared)
 
     def forward(self, streams: Sequence[Tensor]) -> list[Tensor]:
         """Return float32[size, w] per label, then the shared stream unless `last`, from all streams."""

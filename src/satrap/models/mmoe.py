@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
-from satrap.models.experts import Experts, Gate, Towers
+from satrap.models.experts import Experts, MixtureGate, Towers
 from satrap.models.layers import Ranker, input_width, num_outputs
 from satrap.schema import Schema
 
@@ -48,7 +48,7 @@ class MMoE(Ranker):
         num_outputs(schema)  # raises ConfigError if there are no labels
         width, labels = input_width(schema, "MMoE"), schema.labels
         self.experts = Experts(experts, width, expert_hidden, dropout=dropout, batch_norm=batch_norm)
-        self.gates = nn.ModuleList(Gate(width, experts) for _ in labels)
+        self.gates = nn.ModuleList(MixtureGate(width, experts) for _ in labels)
         self.towers = Towers(labels, self.experts.width, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:

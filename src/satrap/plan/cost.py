@@ -51,7 +51,7 @@ class Cost:
         return float(self.memory.max())
 
 
-class Costs:
+class PlacementCosts:
     """Computes the cost of placements.
 
     Bytes of a step, for W workers and a table with u unique ids in a batch; f and b are the bytes of one of

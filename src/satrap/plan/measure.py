@@ -18,7 +18,7 @@ import torch.distributed as dist
 from satrap.dense import ConnectedWorkers
 from satrap.errors import ExchangeError
 from satrap.exchange.collective.torch_ranks import TorchRanks
-from satrap.plan.topology import Rates
+from satrap.plan.topology import WorkerRates
 from satrap.schema import Table
 from satrap.store import StoreConfig
 
@@ -32,7 +32,7 @@ _c10d: Any = dist
 """Parts of `torch.distributed` that lack type annotations."""
 
 
-def rates(tables: Iterable[Table]) -> dict[int, Rates]:
+def rates(tables: Iterable[Table]) -> dict[int, WorkerRates]:
     """Return rows/s of this process by dim, each measured with the first table of that dim.
 
     Every repetition touches all rows, so many narrow rows are in the CPU caches.
@@ -40,21 +40,21 @@ def rates(tables: Iterable[Table]) -> dict[int, Rates]:
     Args:
         tables: each with an optimizer.
     """
-    rates_by_dim: dict[int, Rates] = {}
+    rates_by_dim: dict[int, WorkerRates] = {}
     for table in tables:
         if table.dim not in rates_by_dim:
             rates_by_dim[table.dim] = _rates(table)
     return rates_by_dim
 
 
-def _rates(table: Table) -> Rates:
+def _rates(table: Table) -> WorkerRates:
     ids = np.random.default_rng(0).permutation(np.arange(1, ROWS + 1, dtype=np.uint64))
     splits, gradients = np.array([0, ROWS], np.int64), np.ones((ROWS, table.dim), np.float32)
     with closing(StoreConfig().open([table])) as shard:
         _, slots = shard.lookup_slots(0, ids, splits)  # makes the rows
         lookup = _seconds(lambda: shard.lookup_slots(0, ids, splits))
         update = _seconds(lambda: shard.update_group(0, ids, splits, gradients, lr_scale=1.0, slots=slots))
-    return Rates(ROWS / lookup, ROWS / update)
+    return WorkerRates(ROWS / lookup, ROWS / update)
 
 
 def network(workers: int) -> tuple[float, float]:

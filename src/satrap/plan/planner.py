@@ -9,7 +9,7 @@ from itertools import product
 
 from satrap.errors import ConfigError
 from satrap.exchange.collective.placement import PLACEMENTS
-from satrap.plan.cost import Cost, Costs
+from satrap.plan.cost import Cost, PlacementCosts
 from satrap.plan.result import Plan
 from satrap.plan.topology import Topology
 from satrap.plan.workload import Workload
@@ -34,13 +34,16 @@ def place(
     Args:
         workload: the tables and their load.
         topology: the workers.
-        pooled: see `Costs`, default False.
+        pooled: see `PlacementCosts`, default False.
         fixed: table -> placement that must not change, default none.
 
     Raises:
         ConfigError: the rows do not fit, even if all tables that are not fixed are spread over all workers.
     """
-    costs, names = Costs(workload, topology, pooled=pooled), [table.name for table in workload.tables]
+    costs, names = (
+        PlacementCosts(workload, topology, pooled=pooled),
+        [table.name for table in workload.tables],
+    )
     pinned = {name: fixed[name] for name in names if fixed and name in fixed}
     free = [name for name in names if name not in pinned]
     spread = dict.fromkeys(names, PLACEMENTS[0])
@@ -64,14 +67,14 @@ def _fits(cost: Cost, topology: Topology) -> bool:
     return cost.most_memory <= topology.memory
 
 
-def _fastest(costs: Costs, candidates: Iterable[Placements]) -> Placements:
+def _fastest(costs: PlacementCosts, candidates: Iterable[Placements]) -> Placements:
     fitting = ((costs.of(candidate), candidate) for candidate in candidates)
     return min(
         (c.seconds, i, candidate) for i, (c, candidate) in enumerate(fitting) if _fits(c, costs.topology)
     )[2]
 
 
-def _improved(costs: Costs, placements: Placements, free: Iterable[str]) -> Placements:
+def _improved(costs: PlacementCosts, placements: Placements, free: Iterable[str]) -> Placements:
     """Change one free table at a time until no change helps; missing memory counts before time."""
     best = _rank(costs, placements)
     while True:
@@ -84,17 +87,18 @@ def _improved(costs: Costs, placements: Placements, free: Iterable[str]) -> Plac
             return placements
 
 
-def _rank(costs: Costs, placements: Placements) -> tuple[float, float]:
+def _rank(costs: PlacementCosts, placements: Placements) -> tuple[float, float]:
     """Return (missing bytes, seconds): less is better."""
     cost = costs.of(placements)
     return max(0.0, cost.most_memory - costs.topology.memory), cost.seconds
 
 
-def _plan(costs: Costs, placements: Placements) -> Plan:
+def _plan(costs: PlacementCosts, placements: Placements) -> Plan:
     workload, topology = costs.workload, costs.topology
     free = topology.workers > 1 and not topology.bounded_by
     single = {
-        t.name: Costs(replace(workload, tables=(t,)), topology, pooled=costs.pooled) for t in workload.tables
+        t.name: PlacementCosts(replace(workload, tables=(t,)), topology, pooled=costs.pooled)
+        for t in workload.tables
     }
     return Plan(
         workload=workload,

@@ -14,7 +14,7 @@ LATENCY = 200e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class WorkerRates:
     """Speed of one worker for rows of one width.
 
     Args:
@@ -30,13 +30,13 @@ class Rates:
         return looked_up / self.lookups + updated / self.updates
 
 
-def assumed(dim: int) -> Rates:
+def assumed(dim: int) -> WorkerRates:
     """Return the assumed rates for rows of `dim` weights.
 
     Linear fits to `benchmarks.store` of 2026-11-22, measured with row-wise Adagrad in float32 on one core
     of an AMD EPYC, at dims 16, 64 and 128: lookups, and updates of rows whose slots are known.
     """
-    return Rates(lookups=1e9 / (10 + 0.3 * dim), updates=1e9 / (1 + 0.4 * dim))
+    return WorkerRates(lookups=1e9 / (10 + 0.3 * dim), updates=1e9 / (1 + 0.4 * dim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Topology:
     memory: float
     bandwidth: float = BANDWIDTH
     latency: float = LATENCY
-    rates: Mapping[int, Rates] = field(default_factory=dict)
+    rates: Mapping[int, WorkerRates] = field(default_factory=dict)
     bounded_by: str = ""
     memory_from: str = "given"
     speeds_from: str = "assumed"
@@ -80,6 +80,6 @@ class Topology:
         """Whether rows that do not fit are evicted, instead of ending the run."""
         return self.bounded_by == "eviction"
 
-    def rates_of(self, dim: int) -> Rates:
+    def rates_of(self, dim: int) -> WorkerRates:
         """Return the rates for rows of `dim` weights."""
         return self.rates.get(dim) or assumed(dim)

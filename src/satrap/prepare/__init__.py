@@ -1,5 +1,5 @@
 """`satrap prepare`: converts raw files to Parquet files of ids and numbers that train faster."""
 
-from satrap.prepare.prepare import Prepared, Progress, prepare
+from satrap.prepare.prepare import Prepared, PrepareProgress, prepare
 
-__all__ = ["Prepared", "Progress", "prepare"]
+__all__ = ["PrepareProgress", "Prepared", "prepare"]

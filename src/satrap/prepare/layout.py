@@ -13,7 +13,7 @@ from satrap.batch import Batch, Jagged
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.encode import Encoder
 from satrap.data.ids import id_array
-from satrap.data.source import Piece
+from satrap.data.source import ScanPiece
 from satrap.schema import Categorical, Feature, Numeric, Schema, Vector
 
 Kind = Literal["raw", "number", "id", "ids", "weights"]
@@ -25,13 +25,13 @@ _BOUNDED = {"clip": [-1.0, 1.0]}
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputColumn:
     """One column of prepared files, with the same name as the raw column.
 
     Args:
         column: name.
         kind: "raw" (unchanged), "number" (float64, if it was text), "id", "ids" (lists), "weights" (lists).
-        feature: name in `Layout.schema` of the feature that yields ids or weights, else "".
+        feature: name in `OutputLayout.schema` of the feature that yields ids or weights, else "".
     """
 
     column: str
@@ -40,7 +40,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OutputLayout:
     """The columns of prepared files.
 
     Args:
@@ -48,10 +48,10 @@ class Layout:
         schema: schema to read the raw files with. It rejects the same values as training.
     """
 
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputColumn, ...]
     schema: Schema
 
-    def table(self, piece: Piece, encoder: Encoder, missing: pa.Array) -> pa.Table:
+    def table(self, piece: ScanPiece, encoder: Encoder, missing: pa.Array) -> pa.Table:
         """Return the prepared columns of some rows; `missing` has the texts that mean missing."""
         batch = encoder(piece.table, piece.origin)
         there = set(piece.table.column_names)  # only training rows have the column of a time split
@@ -59,7 +59,7 @@ class Layout:
         arrays = [self._array(output, piece.table, batch, missing) for output in outputs]
         return pa.Table.from_arrays(arrays, [output.column for output in outputs])
 
-    def _array(self, output: Output, table: pa.Table, batch: Batch, missing: pa.Array) -> pa.Array:
+    def _array(self, output: OutputColumn, table: pa.Table, batch: Batch, missing: pa.Array) -> pa.Array:
         if output.feature:
             feature = self.schema.categorical[output.feature]
             return _of_ids(batch.ids[output.feature], output.kind, feature, self.schema.salt)
@@ -108,7 +108,7 @@ class _Uses:
         return columns
 
 
-def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
+def layout(schema: Schema, also: Sequence[str] = ()) -> OutputLayout:
     """Return the columns that a schema needs; columns in `also` are kept unchanged."""
     uses = _Uses()
     for name, feature in schema.features.items():
@@ -125,9 +125,9 @@ def layout(schema: Schema, also: Sequence[str] = ()) -> Layout:
             features[f"id of {column}"] = Categorical(dim=1, column=column)
         kind, bag = ("raw", None) if column in plain else column_uses[0]
         source = names[bag] if bag is not None else f"id of {column}" if kind == "id" else ""
-        outputs.append(Output(column, kind, source))
+        outputs.append(OutputColumn(column, kind, source))
     reading = Schema(schema.labels, features, weight=schema.weight, group=schema.group, salt=schema.salt)
-    return Layout(tuple(outputs), reading)
+    return OutputLayout(tuple(outputs), reading)
 
 
 def _is_hashed(feature: Feature) -> TypeGuard[Categorical]:

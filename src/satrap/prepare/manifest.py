@@ -12,7 +12,7 @@ from typing import Any
 
 from satrap.errors import ConfigError, DataError
 from satrap.launch.folder import LOCK
-from satrap.prepare.parts import TEMPORARY, Part
+from satrap.prepare.parts import TEMPORARY, OutputPart
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -61,7 +61,7 @@ class View:
 
 
 @dataclass(slots=True)
-class Manifest:
+class PrepareManifest:
     """State of an output folder; each change is on disk when the method returns.
 
     Args:
@@ -74,7 +74,7 @@ class Manifest:
     folder: Path
     settings: Mapping[str, Any]
     inputs: Mapping[str, Any]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[OutputPart] = field(default_factory=list)
 
     def open(self) -> None:
         """Resume an existing folder, or start a new one.
@@ -105,7 +105,7 @@ class Manifest:
                     why="files with different settings cannot be mixed",
                     fix=again,
                 )
-        self.parts = [Part(**part) for part in saved["parts"]]
+        self.parts = [OutputPart(**part) for part in saved["parts"]]
 
     def tidy(self) -> None:
         """Remove the temporary files of dead or abandoned processes."""
@@ -130,11 +130,11 @@ class Manifest:
                     fix=again,
                 )
 
-    def done(self, key: str, file: int) -> dict[int, Part]:
+    def done(self, key: str, file: int) -> dict[int, OutputPart]:
         """Return number -> written part of an input file."""
         return {part.number: part for part in self.parts if (part.key, part.file) == (key, file)}
 
-    def add(self, temporary: Path, part: Part) -> None:
+    def add(self, temporary: Path, part: OutputPart) -> None:
         """Rename a written part to its final name, and record it."""
         path = self.folder / part.name
         path.parent.mkdir(exist_ok=True)

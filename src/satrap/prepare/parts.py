@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from satrap.data import Dataset
 from satrap.data.encode import Encoder, Missing
 from satrap.data.source import Cursor, FileSource
-from satrap.prepare.layout import Layout
+from satrap.prepare.layout import OutputLayout
 
 ROWS, GROUP_BYTES = 1 << 16, 32 << 20
 """Rows and bytes at which a row group ends; a process holds one row group in memory."""
@@ -25,7 +25,7 @@ TEMPORARY = ".part"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PartRun:
     """Parts that one process writes one after another.
 
     They belong to file number `file` of a key such as `train`, from part number `number` on. The rows run
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutputPart:
     """A written file: the rows of an input file from `start` to before `stop`.
 
     It has `rows` rows and `size` bytes, and covers `read` bytes of the input.
@@ -62,8 +62,8 @@ class Part:
 
 
 def runs(
-    source: FileSource, key: str, file: int, done: Mapping[int, Part], limit: int, *, split: bool
-) -> Iterator[Run]:
+    source: FileSource, key: str, file: int, done: Mapping[int, OutputPart], limit: int, *, split: bool
+) -> Iterator[PartRun]:
     """Yield the remaining runs of one input file.
 
     A part ends at the first piece that starts `limit` bytes or more after the part's start, or at the end.
@@ -87,7 +87,7 @@ def runs(
         cursors = source.cursors(start) if split else None
         if cursors is None:
             later = min((n for n in done if n > number), default=None)
-            yield Run(key, file, number, start, done[later].start if later else None)
+            yield PartRun(key, file, number, start, done[later].start if later else None)
             if later is None:
                 return
             number, start = later, done[later].start
@@ -96,16 +96,16 @@ def runs(
         for cursor in cursors:
             begin = source.offset(cursor) if begin is None else begin
             if source.offset(cursor) - begin >= limit:
-                yield Run(key, file, number, start, cursor)
+                yield PartRun(key, file, number, start, cursor)
                 number, start, begin = number + 1, cursor, source.offset(cursor)
                 if number in done:
                     break
         else:
-            yield Run(key, file, number, start, None)
+            yield PartRun(key, file, number, start, None)
             return
 
 
-def after(run: Run, part: Part) -> Run | None:
+def after(run: PartRun, part: OutputPart) -> PartRun | None:
     """Return the rest of a run after one of its parts; None if nothing remains."""
     return None if part.stop == run.stop else replace(run, number=part.number + 1, start=part.stop)
 
@@ -146,8 +146,8 @@ class _Writer:
 
 
 def write(
-    dataset: Dataset, layout: Layout, run: Run, limit: int, folder: Path
-) -> Iterator[tuple[Path, Part]]:
+    dataset: Dataset, layout: OutputLayout, run: PartRun, limit: int, folder: Path
+) -> Iterator[tuple[Path, OutputPart]]:
     """Yield each part of a run once it is on disk, in a temporary file that the caller renames."""
     data = dataset.single(run.file)
     source, texts = data.source, Missing(data.settings.missing, data.schema.salt).texts
@@ -156,10 +156,10 @@ def write(
     number, start, begin = run.number, run.start, 0
     writer: _Writer | None = None
 
-    def part(stop: Cursor | None) -> tuple[Path, Part]:
+    def part(stop: Cursor | None) -> tuple[Path, OutputPart]:
         assert writer is not None
         size, end = writer.end(), source.offset(stop) if stop else max(begin, source.inputs[0].size())
-        return writer.path, Part(run.key, run.file, number, start, stop, writer.rows, end - begin, size)
+        return writer.path, OutputPart(run.key, run.file, number, start, stop, writer.rows, end - begin, size)
 
     for piece in data.pieces(run.start):
         if run.stop is not None and piece.cursor >= run.stop:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from satrap.config import Recipe
-from satrap.config.data import TimeSplit
+from satrap.config.data import TimeSplitKeys
 from satrap.config.recipe import checked
-from satrap.config.source import Source
+from satrap.config.source import RecipeSource
 from satrap.data import Dataset
 from satrap.data.files import File, find_files
 from satrap.data.source import FileSource
@@ -20,9 +20,9 @@ from satrap.errors import DataError
 from satrap.launch.datasets import CSV_KEYS, PARTS, open_whole
 from satrap.launch.folder import locked
 from satrap.prepare import pool, ray_pool
-from satrap.prepare.layout import Layout, layout
-from satrap.prepare.manifest import VERSION, Manifest, View
-from satrap.prepare.parts import Part, Run, after, runs, write
+from satrap.prepare.layout import OutputLayout, layout
+from satrap.prepare.manifest import VERSION, PrepareManifest, View
+from satrap.prepare.parts import OutputPart, PartRun, after, runs, write
 from satrap.prepare.recipe import RECIPE, write_recipe
 
 PART_BYTES = 256 << 20
@@ -44,7 +44,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PrepareProgress:
     """Progress: rows written, bytes of raw files read, and their total; None for compressed text."""
 
     rows: int
@@ -59,7 +59,7 @@ def prepare(
     files: int | None = None,
     processes: int | None = None,
     ray: str | None = None,
-    progress: Callable[[Progress], object] = lambda _: None,
+    progress: Callable[[PrepareProgress], object] = lambda _: None,
     notice: Callable[[str], object] = lambda _: None,
 ) -> Prepared:
     """Write the rows of a recipe's files to `folder` as Parquet files of ids and numbers, with a recipe.
@@ -92,7 +92,7 @@ def prepare(
     packed = any(path.endswith(".gz") for path in inputs)
     limit = PART_BYTES if files is None else max(1, -(-total // files))
     with locked(folder, "satrap prepare"):
-        manifest = Manifest(folder, _settings(recipe, plan, data, limit), inputs)
+        manifest = PrepareManifest(folder, _settings(recipe, plan, data, limit), inputs)
         manifest.open()
         remaining = _left(data, manifest, limit, split=ray is not None or (processes or 1) > 1)
         if ray is None:
@@ -103,7 +103,7 @@ def prepare(
             manifest.add(temporary, part)
             progress(_progress(manifest.parts, None if packed else total))
         manifest.tidy()
-        Manifest(folder, manifest.settings, _inputs(recipe, data)).check(
+        PrepareManifest(folder, manifest.settings, _inputs(recipe, data)).check(
             inputs, f"remove {folder} and run again while no program writes the inputs"
         )
         _check_rows(data, manifest.parts)
@@ -117,12 +117,12 @@ def prepare(
 def _on_ray(
     recipe: Recipe,
     limit: int,
-    manifest: Manifest,
-    left: Iterator[Run],
+    manifest: PrepareManifest,
+    left: Iterator[PartRun],
     address: str,
     workers: int | None,
     notice: Callable[[str], object],
-) -> Iterator[tuple[Path, Part]]:
+) -> Iterator[tuple[Path, OutputPart]]:
     return ray_pool.results(
         node_worker,
         (recipe.source, limit, manifest.view()),
@@ -134,11 +134,13 @@ def _on_ray(
     )
 
 
-def _progress(parts: list[Part], total: int | None) -> Progress:
-    return Progress(sum(part.rows for part in parts), sum(part.read for part in parts), total)
+def _progress(parts: list[OutputPart], total: int | None) -> PrepareProgress:
+    return PrepareProgress(sum(part.rows for part in parts), sum(part.read for part in parts), total)
 
 
-def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
+def worker(
+    source: RecipeSource, limit: int, folder: str
+) -> Callable[[PartRun], Iterator[tuple[Path, OutputPart]]]:
     """Return a function that writes the parts of a run, for a process of `results`."""
     recipe = checked(source)
     plan = _layout(recipe)
@@ -146,7 +148,9 @@ def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[
     return lambda run: write(data[run.key], plan, run, limit, Path(folder))
 
 
-def node_worker(source: Source, limit: int, view: View) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
+def node_worker(
+    source: RecipeSource, limit: int, view: View
+) -> Callable[[PartRun], Iterator[tuple[Path, OutputPart]]]:
     """Return the same as `worker`, on a node; raise `DataError` or `ConfigError` if it sees other files."""
     recipe = checked(source)
     plan = _layout(recipe)
@@ -155,12 +159,12 @@ def node_worker(source: Source, limit: int, view: View) -> Callable[[Run], Itera
     return lambda run: write(data[run.key], plan, run, limit, view.folder)
 
 
-def _layout(recipe: Recipe) -> Layout:
+def _layout(recipe: Recipe) -> OutputLayout:
     split = recipe.sections.data.split
-    return layout(recipe.schema(), [split.column] if isinstance(split, TimeSplit) else [])
+    return layout(recipe.schema(), [split.column] if isinstance(split, TimeSplitKeys) else [])
 
 
-def _open(recipe: Recipe, plan: Layout) -> dict[str, Dataset]:
+def _open(recipe: Recipe, plan: OutputLayout) -> dict[str, Dataset]:
     datasets = {part: open_whole(recipe, plan.schema, part) for part in PARTS}
     return {part: dataset for part, dataset in datasets.items() if dataset is not None}
 
@@ -185,7 +189,7 @@ def _facts(file: File, *, rows: bool) -> dict[str, Any]:
     return {"size": file.size(), "version": file.version(), "rows": rows}
 
 
-def _settings(recipe: Recipe, plan: Layout, data: Mapping[str, Dataset], limit: int) -> dict[str, Any]:
+def _settings(recipe: Recipe, plan: OutputLayout, data: Mapping[str, Dataset], limit: int) -> dict[str, Any]:
     """Return everything except the inputs that affects the output, as JSON data."""
     keys = recipe.sections.data.model_dump(mode="json", include=set(_READING))
     return {
@@ -205,7 +209,9 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _left(data: Mapping[str, Dataset], manifest: Manifest, limit: int, *, split: bool) -> Iterator[Run]:
+def _left(
+    data: Mapping[str, Dataset], manifest: PrepareManifest, limit: int, *, split: bool
+) -> Iterator[PartRun]:
     """Yield the remaining runs."""
     for key, dataset in data.items():
         source = _files(dataset)
@@ -213,7 +219,7 @@ def _left(data: Mapping[str, Dataset], manifest: Manifest, limit: int, *, split:
             yield from runs(source.single(file), key, file, manifest.done(key, file), limit, split=split)
 
 
-def _check_rows(data: Mapping[str, Dataset], parts: list[Part]) -> None:
+def _check_rows(data: Mapping[str, Dataset], parts: list[OutputPart]) -> None:
     for key, dataset in data.items():
         if not any(part.key == key for part in parts):
             raise DataError("no rows: the data is empty", where=dataset.source.label, fix="check the files")

@@ -34,7 +34,7 @@ class _Task:
     deaths: int = 0
 
 
-class Writer:
+class TaskActor:
     """Processes tasks on this node, one after another; a plain class that Ray makes an actor.
 
     Expected errors are returned with the name of the node, because Ray would wrap raised exceptions.
@@ -188,7 +188,7 @@ class _Pool:
         while len(self._starting) < len(self._waiting):
             from ray.util import get_node_ip_address
 
-            actor = self._ray.remote(Writer).options(
+            actor = self._ray.remote(TaskActor).options(
                 num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
             )
             made = actor.remote(*self._arguments, get_node_ip_address)

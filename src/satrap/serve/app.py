@@ -16,15 +16,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from satrap.config.serving import Serving
+from satrap.config.serving import ServingKeys
 from satrap.errors import SatrapError, TrainingError
-from satrap.serve.call import Call, ClientGoneError, Receive, Reply, Send, header
+from satrap.serve.call import AsgiCall, ClientGoneError, Receive, Reply, Send, header
 from satrap.serve.errors import RequestError, status_of
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.refusals import Refusals
 from satrap.serve.request_log import RequestLog
-from satrap.serve.scorer import Answer, Scorer, check_step
+from satrap.serve.scorer import ScoredRequest, Scorer, check_step
 from satrap.serve.shadow import Shadow
 from satrap.serve.versions import Versions
 
@@ -61,7 +61,7 @@ class Application:
         shadow: receives each request after its answer; None: no shadow.
     """
 
-    def __init__(self, scorer: Scorer, limits: Serving, *, secret: bytes | None = None) -> None:
+    def __init__(self, scorer: Scorer, limits: ServingKeys, *, secret: bytes | None = None) -> None:
         self._scorer, self._limits, self._secret = scorer, limits, secret
         self._refusals = Refusals()
         self.draining = False
@@ -102,9 +102,9 @@ class Application:
         hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         await (self._others if hot is None else hot)(scope, receive, send)
 
-    def _endpoint(self, answer: Callable[[Call], Awaitable[Reply]]) -> Endpoint:
+    def _endpoint(self, answer: Callable[[AsgiCall], Awaitable[Reply]]) -> Endpoint:
         async def endpoint(scope: Any, receive: Receive, send: Send) -> None:
-            call = Call(scope, receive)
+            call = AsgiCall(scope, receive)
             try:
                 reply = await answer(call)
             except ClientGoneError:
@@ -123,21 +123,21 @@ class Application:
         """Why the server is not ready; empty if it is."""
         return "the server is shutting down" if self.draining else self._scorer.model.trouble()
 
-    async def _score(self, call: Call) -> Reply:
+    async def _score(self, call: AsgiCall) -> Reply:
         """Answer POST /v1/score."""
         try:
             return await self._answer(call, self._read_v1, self._write_v1)
         except SatrapError as error:
             return self._failed(error, json.write_error(error))
 
-    def _read_v1(self, call: Call, body: bytes) -> Any:
+    def _read_v1(self, call: AsgiCall, body: bytes) -> Any:
         protocol = arrow if _kind(call) == arrow.KIND else json
         return protocol.read(body, self._scorer.model, max_items=self._limits.max_items), protocol
 
-    def _write_v1(self, answer: Answer, protocol: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+    def _write_v1(self, answer: ScoredRequest, protocol: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
         return protocol.write(answer), protocol.KIND, []
 
-    async def _infer(self, call: Call) -> Reply:
+    async def _infer(self, call: AsgiCall) -> Reply:
         """Answer an inference request of the Open Inference Protocol."""
         try:
             self._check_model(call.params["name"])
@@ -145,13 +145,13 @@ class Application:
         except SatrapError as error:
             return self._failed(error, open_inference.write_error(error))
 
-    def _read_v2(self, call: Call, body: bytes) -> Any:
+    def _read_v2(self, call: AsgiCall, body: bytes) -> Any:
         request, tensors = open_inference.read(
             body, call.header(_HEADER_LENGTH), self._scorer.model, max_items=self._limits.max_items
         )
         return replace(request, step=_asked_step(call.params)), tensors
 
-    def _write_v2(self, answer: Answer, tensors: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
+    def _write_v2(self, answer: ScoredRequest, tensors: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
         body, length = open_inference.write(answer, tensors)
         if length is None:
             return body, json.KIND, []
@@ -159,9 +159,9 @@ class Application:
 
     async def _answer(
         self,
-        call: Call,
-        read: Callable[[Call, bytes], Any],
-        write: Callable[[Answer, Any], tuple[bytes, str, list[tuple[bytes, bytes]]]],
+        call: AsgiCall,
+        read: Callable[[AsgiCall, bytes], Any],
+        write: Callable[[ScoredRequest, Any], tuple[bytes, str, list[tuple[bytes, bytes]]]],
     ) -> Reply:
         if self._secret is not None:
             self._check_secret(call.header(b"authorization") or "")
@@ -316,7 +316,7 @@ def _asked_step(params: Mapping[str, str]) -> int | str | None:
     return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
 
 
-def _request_id(call: Call) -> str:
+def _request_id(call: AsgiCall) -> str:
     """Return the client's name for the request if it is short, printable ASCII; else an empty string."""
     name = call.header(_REQUEST_ID) or ""
     return name if len(name) <= 128 and name.isascii() and name.isprintable() else ""
@@ -327,7 +327,7 @@ def _timing(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
 
 
-def _kind(call: Call) -> str:
+def _kind(call: AsgiCall) -> str:
     """Return the media type of a body."""
     return (call.header(_CONTENT_TYPE) or "").partition(";")[0].strip().lower()
 

@@ -23,7 +23,7 @@ class ClientGoneError(Exception):
     """The client has closed the connection."""
 
 
-class Call:
+class AsgiCall:
     """A request of an ASGI server.
 
     Starlette's routing, request and response cost as much processor time as the rest of HTTP, so the busiest

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import nn
 
 from satrap.serve.overlay import Overlay
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.types import Found, Ids
 
 Rows = npt.NDArray[np.float32]
@@ -36,7 +36,7 @@ class Earlier:
     bytes: int = 0
 
 
-class History:
+class VersionHistory:
     """The versions before the served one, newest last, each with the old rows of the next one's changes.
 
     Only the scoring thread may change it. Another thread may read it while no rows are noted.
@@ -97,7 +97,7 @@ class History:
         for version in reversed(self._versions):
             for table, ids, rows, found in _by_table(version):
                 overlay.load(
-                    Chunk(table, ids[found], rows[found], np.empty((int(found.sum()), 0), np.float32))
+                    RowChunk(table, ids[found], rows[found], np.empty((int(found.sum()), 0), np.float32))
                 )
                 overlay.remove(table, ids[~found])
             if version.step == step:

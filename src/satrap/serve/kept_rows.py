@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from satrap.errors import StoreError
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.serve.overlay import Overlay
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.statistics import Statistics
 from satrap.store.types import Found, Ids
 
@@ -57,7 +57,7 @@ class KeptRows:
         self._before: list[Overlay] = []  # per version except the newest: its rows that the next one changes
         self._newest: Overlay | None = None  # changes of the newest version that are not yet in the store
 
-    def peek(self, version: Version, requests: Sequence[Request]) -> list[tuple[Array, Found]]:
+    def peek(self, version: Version, requests: Sequence[LookupRequest]) -> list[tuple[Array, Found]]:
         """Return (rows float32[ids, dim], found bool[ids]) of each request in one of `versions`."""
         answers = [self.store.peek_group(r.group, r.ids, r.splits, warm=True) for r in requests]
         rows = [block for block, _ in answers]
@@ -91,7 +91,7 @@ class KeptRows:
     def _note(self, table: str, ids: Ids) -> None:
         """Save the rows of ids uint64[n], which are about to change, for the version before the newest."""
         rows, _ = self.store.peek(table, ids)
-        self._before[-1].load(Chunk(table, ids, rows, np.empty((len(ids), 0), np.float32)))
+        self._before[-1].load(RowChunk(table, ids, rows, np.empty((len(ids), 0), np.float32)))
 
     def drop_oldest(self) -> None:
         """Drop the oldest version; there must be a newer one."""
@@ -154,7 +154,7 @@ class RowVersions:
         """The store of the newest version."""
         return self._stores[-1].store
 
-    def peek(self, id: str, requests: Sequence[Request]) -> list[tuple[Array, Found]]:
+    def peek(self, id: str, requests: Sequence[LookupRequest]) -> list[tuple[Array, Found]]:
         """Return the result of `KeptRows.peek` for the version with this id.
 
         Raises:

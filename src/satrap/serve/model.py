@@ -21,11 +21,11 @@ from satrap.data.encode import MISSING, needed_columns
 from satrap.embedding.runs import RunEmbeddings
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import LocalExchange
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.models.linear import pack
 from satrap.schema import Schema, Vector
 from satrap.serve.encoder import RequestEncoder
-from satrap.serve.history import History
+from satrap.serve.history import VersionHistory
 from satrap.serve.overlay import Overlay
 from satrap.serve.precision import compute_in
 from satrap.serve.request import ScoreRequest
@@ -122,7 +122,7 @@ class ServedModel:
         self.published = time() if published is None else published
         self._overlay: Overlay | None = None
         self.held = self.went_back = False
-        self.history = History(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
+        self.history = VersionHistory(self._exchange.shard, keep=keep, most_bytes=keep_bytes)
         self._spare: nn.Module | None = None  # a second network, for the weights of the next update
         self.trouble: Callable[[], str] = str
         self.precision = precision
@@ -171,7 +171,7 @@ class ServedModel:
         self.seconds.network += perf_counter() - looked_up
         return scores
 
-    def _rows(self, requests: Sequence[Request]) -> list[Array]:
+    def _rows(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of unique ids, float32[ids, dim] for each request."""
         rows = self._exchange.peek(requests)
         if self._overlay is not None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.exchange.states import to_read
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.types import Ids
 
 FOLDED_ROWS = 4096
@@ -36,9 +36,9 @@ class Overlay:
 
     def __init__(self, store: Shard) -> None:
         self._store, self._rows = store, store.another()
-        self._loaded: list[Chunk] = []
+        self._loaded: list[RowChunk] = []
         self._removed: dict[str, Ids] = {}
-        self._pieces: deque[tuple[Chunk, Ids]] = deque()
+        self._pieces: deque[tuple[RowChunk, Ids]] = deque()
 
     @property
     def folding(self) -> bool:
@@ -50,13 +50,13 @@ class Overlay:
         """Memory of the changed rows."""
         return self._rows.statistics().bytes
 
-    def load(self, chunk: Chunk) -> None:
+    def load(self, chunk: RowChunk) -> None:
         """Add rows, without their optimizer state; later rows replace earlier rows."""
         self._loaded.append(self._put(chunk))
         if chunk.table in self._removed:
             self._removed[chunk.table] = np.setdiff1d(self._removed[chunk.table], chunk.ids)
 
-    def _put(self, chunk: Chunk) -> Chunk:
+    def _put(self, chunk: RowChunk) -> RowChunk:
         read = to_read(self._rows, chunk)
         self._rows.load(chunk.table, read)
         return read
@@ -67,7 +67,7 @@ class Overlay:
             return
         self._rows.remove(table, ids)
         first = np.empty((len(ids), 0), np.float32)
-        put = self._put(Chunk(table, ids, self._rows.peek(table, ids)[0], first))
+        put = self._put(RowChunk(table, ids, self._rows.peek(table, ids)[0], first))
         if (
             self._store.ahead.useful
         ):  # a tier cannot remove single rows, so it keeps them with their initial values
@@ -95,11 +95,11 @@ class Overlay:
                 self._pieces.append((chunk.pick(~out), chunk.ids[out]))
         self._loaded.clear()
 
-    def _empty(self, table: str) -> Chunk:
+    def _empty(self, table: str) -> RowChunk:
         dim = self._rows.groups[self._rows.group_of(table)[0]].dim
-        return Chunk(table, _NONE, np.empty((0, dim), np.float32), np.empty((0, 0), np.float32))
+        return RowChunk(table, _NONE, np.empty((0, dim), np.float32), np.empty((0, 0), np.float32))
 
-    def cover(self, requests: Sequence[Request], rows: Sequence[Array]) -> None:
+    def cover(self, requests: Sequence[LookupRequest], rows: Sequence[Array]) -> None:
         """Overwrite rows of a lookup, float32[ids, dim] for each request, with the changed rows."""
         for request, block in zip(requests, rows, strict=True):
             changed, present = self._rows.peek_group(request.group, request.ids, request.splits)

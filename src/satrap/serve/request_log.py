@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from satrap.data.columns import as_array
 from satrap.errors import DataError
 from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 SECONDS = 1.0
 """Time between two files."""
@@ -50,7 +50,7 @@ class _Entry:
     name: str
     at: float
     request: ScoreRequest
-    answer: Answer
+    answer: ScoredRequest
 
 
 class RequestLog:
@@ -89,7 +89,7 @@ class RequestLog:
         self._ending.set()
         self._thread.join()
 
-    def add(self, request: ScoreRequest, answer: Answer, name: str = "") -> str:
+    def add(self, request: ScoreRequest, answer: ScoredRequest, name: str = "") -> str:
         """Log an answer, and return the name of the request in the log; empty if the answer is not logged.
 
         Args:

@@ -10,7 +10,7 @@ import numpy as np
 
 from satrap.errors import ConfigError
 from satrap.exchange.kernels import FLOAT32
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.servers.rows import check_sections
 from satrap.exchange.servers.sections import Section, pack, unpack
 from satrap.exchange.servers.wire import to_wire
@@ -18,7 +18,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.statistics import ShardStatistics
 from satrap.rpc.server.handler import Board, SerialHandler, Work
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, MessageKind
 from satrap.rpc.wire.text import only, pack_text, unpack_text
 from satrap.serve.kept_rows import RowVersions
 from satrap.store.statistics import merged
@@ -43,7 +43,12 @@ class RowsService(SerialHandler):
     """
 
     role = "serve-shard"
-    kinds: Sequence[Kind] = (Kind.HELLO, Kind.PEEK, Kind.STATISTICS, Kind.BYE)
+    kinds: Sequence[MessageKind] = (
+        MessageKind.HELLO,
+        MessageKind.PEEK,
+        MessageKind.STATISTICS,
+        MessageKind.BYE,
+    )
 
     def __init__(self, rows: RowVersions, map: ShardMap, shard: int, *, max_bytes: int = MAX_BYTES) -> None:
         self.board = Board()
@@ -52,13 +57,13 @@ class RowsService(SerialHandler):
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""
         match header.kind:
-            case Kind.PEEK:
+            case MessageKind.PEEK:
                 return self._peek(parts)
-            case Kind.STATISTICS:
+            case MessageKind.STATISTICS:
                 return self._tell(session, unpack_text(only(parts)))
-            case Kind.HELLO:
+            case MessageKind.HELLO:
                 return self._greet(unpack_text(only(parts)))
-            case Kind.BYE:
+            case MessageKind.BYE:
                 return Work(partial(self._leave, session))
         raise FrameError(f"the request has the unknown kind {header.kind}")
 
@@ -104,7 +109,7 @@ class RowsService(SerialHandler):
         return Work(partial(self._look_up, bytes(memoryview(parts[0])).decode("ascii", "replace"), sections))
 
     def _look_up(self, id: str, sections: Sequence[Section]) -> list[Buffer]:
-        requests = [Request(s.group, s.ids, s.splits) for s in sections if s.ids is not None]
+        requests = [LookupRequest(s.group, s.ids, s.splits) for s in sections if s.ids is not None]
         unseen, answer = [np.empty(0, np.int64)], []
         for s, (rows, found) in zip(sections, self._rows.peek(id, requests), strict=True):
             unseen.append(per_table(np.flatnonzero(~found), s.splits))

@@ -258,7 +258,7 @@ def _answer(
 ) -> None:
     from satrap.serve.app import Application
     from satrap.serve.metrics import server_values
-    from satrap.serve.server import Server
+    from satrap.serve.server import ScoringServer
 
     model = loaded.model()
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ def _answer(
             for line in _introduction(loaded.folder, model, _url(listener), metrics):
                 say(line)
 
-        Server(application, listener, drain_seconds=options.drain_seconds).run(started)
+        ScoringServer(application, listener, drain_seconds=options.drain_seconds).run(started)
 
 
 def _url(listener: socket.socket) -> str:

@@ -26,7 +26,7 @@ JOINED_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoredRequest:
     """The scores of a request.
 
     Args:
@@ -44,10 +44,10 @@ class Answer:
 
 
 @dataclass(eq=False, slots=True)
-class _Job:
+class _ScoringJob:
     request: ScoreRequest
     until: float  # on the clock of `perf_counter`
-    future: asyncio.Future[Answer]
+    future: asyncio.Future[ScoredRequest]
     begun: float = field(default_factory=perf_counter)
 
 
@@ -105,7 +105,7 @@ class Scorer:
         self._max_queue, self._alone_seconds = max_queue, alone_seconds
         self._row_seconds = float("inf")  # of the last batch
         self._actions: deque[tuple[Callable[[], object], Future[None]]] = deque()
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_ScoringJob] = deque()
         self._changed = threading.Condition()
         self._stopping = self._resting = self._called = False
         self._thread = threading.Thread(target=self._run, name="satrap-scorer", daemon=True)
@@ -122,7 +122,7 @@ class Scorer:
         """Number of waiting requests."""
         return len(self._waiting)
 
-    def score(self, request: ScoreRequest, *, seconds: float) -> asyncio.Future[Answer]:
+    def score(self, request: ScoreRequest, *, seconds: float) -> asyncio.Future[ScoredRequest]:
         """Queue a request; all callers share one event loop.
 
         Args:
@@ -136,7 +136,7 @@ class Scorer:
             RequestError: too many requests are waiting.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(request, perf_counter() + seconds, loop.create_future())
+        job = _ScoringJob(request, perf_counter() + seconds, loop.create_future())
         with self._changed:
             if len(self._waiting) >= self._max_queue:
                 raise RequestError(
@@ -230,23 +230,25 @@ class Scorer:
             else:
                 done.set_exception(error)
 
-    def _next(self) -> list[_Job]:
+    def _next(self) -> list[_ScoringJob]:
         """Wait for requests, actions or rows to write; return the requests to score together."""
         with self._changed:
             while not (self._waiting or self._actions or self._stopping or self.model.folding):
                 self._resting = True
                 self._changed.wait()
             self._resting = False
-            jobs: list[_Job] = []
+            jobs: list[_ScoringJob] = []
             rows = 0
             while self._waiting and (not jobs or rows + self._waiting[0].request.size <= JOINED_ROWS):
                 jobs.append(self._waiting.popleft())
                 rows += jobs[-1].request.size
         return jobs
 
-    def _results(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
-        results: list[tuple[_Job, Answer | BaseException]] = []
-        due: list[_Job] = []
+    def _results(
+        self, jobs: Sequence[_ScoringJob]
+    ) -> list[tuple[_ScoringJob, ScoredRequest | BaseException]]:
+        results: list[tuple[_ScoringJob, ScoredRequest | BaseException]] = []
+        due: list[_ScoringJob] = []
         now = perf_counter()
         for job in jobs:
             self.statistics.wait_seconds += now - job.begun
@@ -263,7 +265,7 @@ class Scorer:
                     results.append((job, error))
         return results + self._scored(due) if due else results
 
-    def _scored(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Answer | BaseException]]:
+    def _scored(self, jobs: Sequence[_ScoringJob]) -> list[tuple[_ScoringJob, ScoredRequest | BaseException]]:
         """Score requests together; if that fails, score each alone, so that only the bad one fails."""
         model, requests, begun = self.model, [job.request for job in jobs], perf_counter()
         before = model.seconds.by_stage()
@@ -274,11 +276,11 @@ class Scorer:
                 return [result for job in jobs for result in self._scored([job])]
             self.statistics.failed += 1
             return [(jobs[0], error)]
-        results: list[tuple[_Job, Answer | BaseException]] = []
+        results: list[tuple[_ScoringJob, ScoredRequest | BaseException]] = []
         start, took = 0, {stage: s - before[stage] for stage, s in model.seconds.by_stage().items()}
         for job in jobs:
             part = scores[start : start + job.request.size]
-            results.append((job, Answer(model, model.step, part, {"wait": begun - job.begun, **took})))
+            results.append((job, ScoredRequest(model, model.step, part, {"wait": begun - job.begun, **took})))
             start += job.request.size
         self._row_seconds = (perf_counter() - begun) / start
         self.statistics.requests += len(jobs)
@@ -315,7 +317,7 @@ def _late(waited: float) -> SatrapError:
     )
 
 
-def _deliver(results: Sequence[tuple[_Job, Answer | BaseException]]) -> None:
+def _deliver(results: Sequence[tuple[_ScoringJob, ScoredRequest | BaseException]]) -> None:
     """Complete the futures; call it in their event loop."""
     for job, result in results:
         if job.future.done():

@@ -58,7 +58,7 @@ def listening(host: str, port: int, *, secret: bytes | None) -> socket.socket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that leaves signals to `Server`, which drains first."""
+    """A uvicorn server that leaves signals to `ScoringServer`, which drains first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ def _protocol() -> type[asyncio.Protocol]:
     return Protocol
 
 
-class Server:
+class ScoringServer:
     """Answers requests until it is stopped.
 
     ```python

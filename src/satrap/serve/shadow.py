@@ -15,11 +15,11 @@ from typing import Any, Self
 import numpy as np
 import orjson
 
-from satrap.serve.loadtest.connection import Connection, Reply, Target
+from satrap.serve.loadtest.connection import HttpConnection, HttpReply, TargetServer
 from satrap.serve.protocols import arrow
 from satrap.serve.protocols.json import KIND
 from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 UNDER_WAY = 8
 """Maximum number of requests that the shadow scores at a time; further ones are dropped."""
@@ -103,9 +103,9 @@ class Shadow:
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.statistics = ShadowStatistics()
-        self.target: Target | None = None
+        self.target: TargetServer | None = None
         self._arguments, self._headers, self._say = list(arguments), headers, say
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
@@ -141,11 +141,11 @@ class Shadow:
             for line in lines:
                 name, _, text = line.strip().partition(" ")
                 if name == "scores":
-                    self.target = Target.of(text.strip().removesuffix("/v1/score"), self._headers)
+                    self.target = TargetServer.of(text.strip().removesuffix("/v1/score"), self._headers)
                 self._say(f"shadow: {line.rstrip()}")
         self.target = None
 
-    async def offer(self, request: ScoreRequest, body: bytes, kind: str, answer: Answer) -> None:
+    async def offer(self, request: ScoreRequest, body: bytes, kind: str, answer: ScoredRequest) -> None:
         """Send the shadow a request that has been answered, without waiting for its scores.
 
         Args:
@@ -165,7 +165,7 @@ class Shadow:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _compare(self, target: Target, body: bytes, kind: str, answer: Answer) -> None:
+    async def _compare(self, target: TargetServer, body: bytes, kind: str, answer: ScoredRequest) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 reply = await self._ask(target, target.post("/v1/score", body, kind))
@@ -188,7 +188,7 @@ class Shadow:
         self.statistics.answers += 1
         self.statistics.step = int(reply.headers.get("satrap-step", "-1"))
 
-    async def _ask(self, target: Target, request: bytes) -> Reply:
+    async def _ask(self, target: TargetServer, request: bytes) -> HttpReply:
         connection = self._idle.pop() if self._idle else None
         if connection is None or not connection.usable:
             connection = await target.connect()
@@ -201,7 +201,7 @@ class Shadow:
         return reply
 
 
-def _predictions(reply: Reply, kind: str) -> dict[str, Any]:
+def _predictions(reply: HttpReply, kind: str) -> dict[str, Any]:
     """Return the predictions in an answer of /v1/score, by name."""
     if kind == arrow.KIND:
         return arrow.scores_in(reply.body)

@@ -11,10 +11,10 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, SatrapError, StoreError
-from satrap.exchange import LocalExchange, Lookup, Request
+from satrap.exchange import LocalExchange, Lookup, LookupRequest
 from satrap.exchange.local import LocalTelemetry
 from satrap.exchange.lookup import Array
-from satrap.exchange.servers.answers import Answers
+from satrap.exchange.servers.answers import ShardReplies
 from satrap.exchange.servers.client import sections_of
 from satrap.exchange.servers.sections import pack
 from satrap.exchange.split import Splitter
@@ -22,11 +22,11 @@ from satrap.rpc.client.call import Call
 from satrap.rpc.wire.frames import Buffer, as_bytes
 from satrap.serve.errors import RequestError
 from satrap.serve.follow import Follower
-from satrap.serve.history import History
+from satrap.serve.history import VersionHistory
 from satrap.serve.model import ServedModel
 from satrap.serve.operator import PATH
 from satrap.serve.scorer import Scorer
-from satrap.serve.shards import Link, ShardLinks, unavailable
+from satrap.serve.shards import ShardConnection, ShardLinks, unavailable
 from satrap.serve.update import Update
 from satrap.store import Shard
 from satrap.store.statistics import TierStatistics
@@ -61,7 +61,7 @@ class ShardedRows(LocalExchange):
     def version(self, id: str) -> None:
         self.links.holds = id
 
-    def peek(self, requests: Sequence[Request]) -> list[Array]:
+    def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return rows float32[ids, dim] of each request, all of `version`.
 
         Raises:
@@ -78,7 +78,7 @@ class ShardedRows(LocalExchange):
         widths = [self.groups[request.group].dim for request in requests]
         if not targets:
             return [np.empty((0, width), np.float32) for width in widths]
-        answers = Answers(call, lookup, widths, len(targets))
+        answers = ShardReplies(call, lookup, widths, len(targets))
         version = self.version
         pending = [
             (number, link, link.ask(pack(sections_of(requests, lookup.places, number)), version))
@@ -96,7 +96,7 @@ class ShardedRows(LocalExchange):
         return call.future.result()
 
     def _counted(
-        self, link: Link, parts: Sequence[Buffer], lookup: Lookup[Array], number: int
+        self, link: ShardConnection, parts: Sequence[Buffer], lookup: Lookup[Array], number: int
     ) -> Sequence[Buffer]:
         """Count the ids without a row in a shard; return the parts with the rows."""
         sizes = [len(self.groups[request.group].tables) for request in lookup.requests]
@@ -105,7 +105,7 @@ class ShardedRows(LocalExchange):
         unseen = np.split(raw.view(np.int64), np.cumsum(sizes)[:-1])
         for request, places, counts in zip(lookup.requests, lookup.places, unseen, strict=True):
             part = places[number]
-            self.telemetry.count_unseen(Request(request.group, part.ids, part.splits), counts)
+            self.telemetry.count_unseen(LookupRequest(request.group, part.ids, part.splits), counts)
         return parts[1:]
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ShardedRows(LocalExchange):
         super().close()
 
 
-class Kept(History):
+class SharedHistory(VersionHistory):
     """The earlier versions that all shards have, to which a server can roll back.
 
     Args:
@@ -146,7 +146,7 @@ class ShardedModel(ServedModel):
         assert isinstance(self._exchange, ShardedRows)
         self._shards = self._exchange
         self.trouble = lambda: self._shards.links.trouble(self.version)
-        self.history = Kept(self._shards.shard, self._shards, lambda: self.step)
+        self.history = SharedHistory(self._shards.shard, self._shards, lambda: self.step)
 
     def apply(self, update: Update) -> None:
         """See `ServedModel.apply`; any version may follow any other."""

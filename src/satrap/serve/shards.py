@@ -15,7 +15,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import Key
 from satrap.rpc.client.call import told
 from satrap.rpc.client.client import Client, ClientOptions
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.serve.errors import RequestError
 from satrap.serve.kept_rows import Version
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 2.0
 """Time after which a silent shard is unreachable; requests to it fail at once until it answers again."""
 
 
-class Link:
+class ShardConnection:
     """The connection to one shard, and the shard's last status.
 
     Args:
@@ -63,7 +63,7 @@ class Link:
                 self._client = Client(
                     f"shard {self._number}", self._address, hello=hello, options=self._options
                 )
-            answer = self._client.ask(Kind.STATISTICS, [pack_text({"holds": holds})])
+            answer = self._client.ask(MessageKind.STATISTICS, [pack_text({"holds": holds})])
             self._has(told(answer.result()))
         except SatrapError as error:
             self.refusal = error if isinstance(error, ConfigError) else None
@@ -102,7 +102,7 @@ class Link:
         client = self._client
         if (trouble := self.trouble(version)) or client is None:
             raise unavailable(trouble or f"{self.name} is not connected yet")
-        return client.ask(Kind.PEEK, [version.encode(), *parts])
+        return client.ask(MessageKind.PEEK, [version.encode(), *parts])
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,7 +140,9 @@ class ShardLinks:
             )
         check_reach(addresses, key)
         self.map, self.holds = ShardMap(len(addresses)), ""
-        self.links = [Link(number, address, self.map, key) for number, address in enumerate(addresses)]
+        self.links = [
+            ShardConnection(number, address, self.map, key) for number, address in enumerate(addresses)
+        ]
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._watch, args=(link,), name="satrap-shards", daemon=True)
@@ -155,7 +157,7 @@ class ShardLinks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: ShardConnection) -> None:
         while not self._stopping.is_set():
             # Hold a version only while all shards have it: otherwise the other shards could not advance.
             link.look("" if self.trouble(self.holds) else self.holds)

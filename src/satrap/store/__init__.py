@@ -8,9 +8,9 @@ rows, and turn the rows into a model's input.
 from satrap.retention import Admission, Eviction
 from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
-from satrap.store.chunk import Chunk
+from satrap.store.chunk import RowChunk
 from satrap.store.config import StoreConfig, TableSettings
-from satrap.store.group import Group
+from satrap.store.group import GroupStore
 from satrap.store.hashes import BUCKETS, bucket_of
 from satrap.store.pooling import (
     distinct,
@@ -30,10 +30,10 @@ __all__ = [
     "BUCKETS",
     "Admission",
     "Changes",
-    "Chunk",
     "Delta",
     "Eviction",
-    "Group",
+    "GroupStore",
+    "RowChunk",
     "Shard",
     "Slots",
     "Statistics",

@@ -17,7 +17,7 @@ LINES = 4
 """Independent counts per id; the smallest one is used."""
 
 
-class Gate:
+class AdmissionGate:
     """Decides which new ids of one table group get a row; `seed` is the seed of the coin tosses.
 
     Attributes:
@@ -69,7 +69,7 @@ class Gate:
         return admitted
 
 
-class ClosedGate(Gate):
+class ClosedAdmissionGate(AdmissionGate):
     """Admits no id: frozen tables only have the rows that were loaded."""
 
     def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:

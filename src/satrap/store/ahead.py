@@ -12,7 +12,7 @@ import numpy as np
 
 from satrap.errors import StoreError
 from satrap.store.backend import RowBackend
-from satrap.store.group import Group
+from satrap.store.group import GroupStore
 from satrap.store.types import Ids, Offsets, check_splits, plain
 
 MOST = 16
@@ -23,7 +23,7 @@ PIECE = 1 << 14
 """Ids searched at a time: a lookup waits for at most one search of this size."""
 
 
-class Ahead:
+class TierPrefetcher:
     """Prefetches rows that will be looked up soon: `Shard.ahead`. Neither changes nor moves rows.
 
     ```python
@@ -33,7 +33,7 @@ class Ahead:
     ```
     """
 
-    def __init__(self, groups: Sequence[Group], lock: AbstractContextManager[object]) -> None:
+    def __init__(self, groups: Sequence[GroupStore], lock: AbstractContextManager[object]) -> None:
         self._groups, self._lock = groups, lock
         self.useful = any(len(group.backend.parts) > 1 for group in groups)
         """Whether there is a tier: without one, `prefetch` does nothing."""

@@ -17,7 +17,7 @@ SHARE = 4
 """A cut of many rows may hold copies of one in this many."""
 
 
-class Aside:
+class CopyOnWrite:
     """Copies of rows of one cut, by table and fixed bucket; freed positions are reused.
 
     A row has `dim` float32 of weights and `width` of state. Each of the `rows` rows is copied at most once.

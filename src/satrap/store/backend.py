@@ -29,7 +29,7 @@ FAST = 0
 """Index of the fast part of a backend, where rows are created and trained while there is room."""
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """One memory of a backend.
 
     Args:
@@ -154,7 +154,7 @@ class RowBackend(RowEvents, ABC):
     """
 
     directory: Directory
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
 
     @abstractmethod
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:

@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satrap.errors import StoreError
-from satrap.store.backend import Part, PartRows, RowEvents
-from satrap.store.chunk import Chunk
+from satrap.store.backend import MemoryPart, PartRows, RowEvents
+from satrap.store.chunk import RowChunk
 from satrap.store.kernels.marks import assign, mark, marked, unmark
 from satrap.store.memory import Reserved
 from satrap.store.types import Bytes, Ids, Inverse, Offsets
 
 if TYPE_CHECKING:
-    from satrap.store.group import Group
+    from satrap.store.group import GroupStore
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The result of `Tracker.take`: for each part, bits by slot; ids and splits of removed rows."""
+    """The result of `ChangeTracker.take`: for each part, bits by slot; ids and splits of removed rows."""
 
     changed: list[Bytes]
     made: list[Bytes]
     gone: list[tuple[Ids, Offsets]]
 
 
-class Tracker(RowEvents):
+class ChangeTracker(RowEvents):
     """Records changed, created and removed rows since the last `take`: two bits per slot of each part.
 
     With `uses`, a lookup also counts as a change where uses decide on eviction. Raises `StoreError` if the
     bits do not fit in the address space.
     """
 
-    def __init__(self, parts: Sequence[Part], *, uses: bool) -> None:
+    def __init__(self, parts: Sequence[MemoryPart], *, uses: bool) -> None:
         super().__init__()
         self._uses = uses
         self._changed, self._made = (
@@ -71,7 +71,7 @@ class Tracker(RowEvents):
         if len(old.ids):  # rows created since the last `take` are not in any delta
             self._gone.append((old.ids, old.splits))
 
-    def take(self, parts: Sequence[Part]) -> Taken:
+    def take(self, parts: Sequence[MemoryPart]) -> Taken:
         """Return the marks of the used slots of these parts, and reset them."""
         used = [part.directory.slots // 8 + 1 for part in parts]
         changed, made = (
@@ -102,9 +102,9 @@ class Delta:
     """
 
     full: bool
-    chunks: Generator[Chunk, None, None]
+    chunks: Generator[RowChunk, None, None]
     deleted: Mapping[str, Ids]
-    taken: tuple[tuple[Tracker, Taken], ...] = field(default=(), repr=False)
+    taken: tuple[tuple[ChangeTracker, Taken], ...] = field(default=(), repr=False)
 
 
 class Changes:
@@ -127,9 +127,9 @@ class Changes:
     blocks the store while it copies the bits.
     """
 
-    def __init__(self, groups: Sequence[Group], lock: threading.Condition, *, uses: bool) -> None:
+    def __init__(self, groups: Sequence[GroupStore], lock: threading.Condition, *, uses: bool) -> None:
         self._groups, self._lock, self._uses = groups, lock, uses
-        self._trackers: list[Tracker] = []
+        self._trackers: list[ChangeTracker] = []
 
     @property
     def following(self) -> bool:
@@ -145,7 +145,7 @@ class Changes:
             StoreError: the marks do not fit in the address space; nothing has changed.
         """
         with self._lock:
-            trackers = [Tracker(group.backend.parts, uses=self._uses) for group in self._groups]
+            trackers = [ChangeTracker(group.backend.parts, uses=self._uses) for group in self._groups]
             self.stop()
             self._trackers = trackers
             for group, tracker in zip(self._groups, trackers, strict=True):
@@ -174,7 +174,7 @@ class Changes:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             full = full or not self.following
-            taken: list[tuple[Tracker, Taken]] = []
+            taken: list[tuple[ChangeTracker, Taken]] = []
             deleted: dict[str, Ids] = {}
             unchanged: list[list[Bytes] | None] = [None] * len(self._groups)
             try:

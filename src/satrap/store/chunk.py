@@ -19,7 +19,7 @@ FEED_FORMATS = ("float32", "float16")
 
 @checked()
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RowChunk:
     """Rows of one table as columns.
 
     Args:
@@ -37,11 +37,11 @@ class Chunk:
     weights: Floats
     state: Floats
 
-    def pick(self, rows: Offsets | Found | slice) -> Chunk:
+    def pick(self, rows: Offsets | Found | slice) -> RowChunk:
         """Return some of the rows: a slice, their positions, or a mask."""
-        return Chunk(self.table, self.ids[rows], self.weights[rows], self.state[rows])
+        return RowChunk(self.table, self.ids[rows], self.weights[rows], self.state[rows])
 
-    def only_weights(self, dtype: str) -> Chunk:
+    def only_weights(self, dtype: str) -> RowChunk:
         """Return the rows without optimizer state.
 
         `dtype`: "float32", or "float16", to which weights are rounded and clamped. Any other value raises
@@ -54,4 +54,4 @@ class Chunk:
         weights: npt.NDArray[Any] = self.weights
         if dtype == "float16":
             weights = np.clip(weights, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
-        return Chunk(self.table, self.ids, weights, self.state[:, :0])
+        return RowChunk(self.table, self.ids, weights, self.state[:, :0])

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store import hashes
-from satrap.store.aside import Aside
+from satrap.store.aside import CopyOnWrite
 from satrap.store.backend import FAST, PartRows, RowBackend, RowEvents
 from satrap.store.buckets import mask_of
-from satrap.store.chunk import Chunk
+from satrap.store.chunk import RowChunk
 from satrap.store.spill import Spill
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
 from satrap.store.unread import Unread
 
@@ -85,7 +85,7 @@ class Cut(RowEvents):
     """
 
     def __init__(
-        self, backend: RowBackend, kind: RowKind, tables: list[int], without: Sequence[Bytes] | None = None
+        self, backend: RowBackend, kind: RowSpec, tables: list[int], without: Sequence[Bytes] | None = None
     ) -> None:
         super().__init__()
         self._backend, self._kind, self._parts = backend, kind, backend.parts
@@ -94,7 +94,7 @@ class Cut(RowEvents):
         marks: Sequence[Bytes | None] = without or [None] * len(backend.parts)
         self._unread = [Unread(part, bits) for part, bits in zip(backend.parts, marks, strict=True)]
         self._most = sum(part.directory.slots for part in backend.parts)
-        self._aside: Aside | None = Aside(kind.tables, kind.dim, kind.plan.width, self._most)
+        self._aside: CopyOnWrite | None = CopyOnWrite(kind.tables, kind.dim, kind.plan.width, self._most)
         backend.observers.add(self)
 
     @property
@@ -143,7 +143,7 @@ class Cut(RowEvents):
 
     def every_chunk(
         self, chunk_rows: int, lock: Condition, buckets: Sequence[int] = range(hashes.BUCKETS)
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[RowChunk]:
         """Yield the rows of each table of the cut in some fixed buckets (default all), by bucket, then id.
 
         Each chunk of a table except its last has exactly `chunk_rows` rows, so equal rows yield equal chunks.
@@ -206,7 +206,7 @@ class Cut(RowEvents):
                     directory.name_slots(t, bucket, last, first, ids, owners)
         return ids, owners
 
-    def _chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
+    def _chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[RowChunk]:
         """Yield the rows of table t in the wanted fixed buckets, bool[4096], each read in place."""
         rows = max(1, int(self._backend.counters()["rows"][t]))
         width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
@@ -227,7 +227,7 @@ class Cut(RowEvents):
                 part = waiting.part(slice(i, min(i + chunk_rows, ready)))
                 with lock:
                     rows_read = self._read(t, part)
-                yield Chunk(self._kind.tables[t], part.ids, *rows_read)
+                yield RowChunk(self._kind.tables[t], part.ids, *rows_read)
             waiting = waiting.part(slice(ready, None))
             unread = int(waiting.buckets[0]) if len(waiting.ids) else last + 1
             if unread > done:
@@ -274,7 +274,7 @@ class Cut(RowEvents):
             weights[at], state[at] = aside.read(t, rows.ids[at], rows.buckets[at])
         return weights, state
 
-    def _copies(self) -> Aside:
+    def _copies(self) -> CopyOnWrite:
         """Return the copies; raise if the remaining rows can no longer be read."""
         if self._backend.parts is not self._parts:
             raise StoreError("the store was cleared or closed while it was being exported")

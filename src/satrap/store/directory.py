@@ -17,7 +17,7 @@ from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, 
 from satrap.store.limits import machine_bytes
 from satrap.store.memory import HUGE, PAGE, Reserved
 from satrap.store.types import Ids, Inverse, Offsets, address
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 MAX_SLOTS = 2**31 - 2
 INDEX_BYTES = 17
@@ -32,7 +32,7 @@ _POLICIES = {"lru": layout.RECENT, "lfu": layout.FREQUENT, "ttl": layout.RECENT}
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class IndexMemory:
     """The memory of an index, see `layout.Index`: `memory` by name, `counts` and `records` as arrays."""
 
     memory: Mapping[str, Reserved]
@@ -121,7 +121,7 @@ class Directory:
     """
 
     def __init__(
-        self, tables: Sequence[str], room: Budget, eviction: Eviction | None, workers: Workers
+        self, tables: Sequence[str], room: Budget, eviction: Eviction | None, workers: ThreadPool
     ) -> None:
         self._tables, self._workers, self._eviction = len(tables), workers, eviction
         self.step, self.limit = 0, room.rows
@@ -153,7 +153,7 @@ class Directory:
             "free": Reserved(4 * room.rows, huge=False),
             "log": Reserved(layout.LOG_ENTRY * log, huge=False),
         }
-        self.parts = Parts(self._memory, self._counts, self._records)
+        self.parts = IndexMemory(self._memory, self._counts, self._records)
         self._marks = Reserved(room.rows // 8 + 1, huge=False)
         addresses = {name: np.uint64(memory.address) for name, memory in self._memory.items()}
         if not self.evicts:

@@ -11,25 +11,25 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
 from satrap.retention import Admission
-from satrap.store.admission import ClosedGate, Gate
+from satrap.store.admission import AdmissionGate, ClosedAdmissionGate
 from satrap.store.backend import FAST, Features, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.cut import Cut, wait_for_room
 from satrap.store.directory import Directory, budget
-from satrap.store.grouping import Share
+from satrap.store.grouping import GroupSpec
 from satrap.store.image import save
 from satrap.store.ram import Ram
 from satrap.store.statistics import TableStatistics
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.tier import Tiered, most_records
 from satrap.store.types import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 COUNTERS = ("hits", "misses", "unadmitted", "dropped")
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-class Group:
+class GroupStore:
     """Tables of one kind, see `Kind`: admission, counters, and the order of backend calls.
 
     Made by `Shard`; read only. Methods take arrays that `Shard` has checked.
@@ -53,13 +53,13 @@ class Group:
     def __init__(
         self,
         index: int,
-        share: Share,
+        share: GroupSpec,
         *,
         seed: int,
-        workers: Workers,
+        workers: ThreadPool,
     ) -> None:
         tables, tier, eviction = share.tables, share.tier, share.kind.eviction
-        kind = RowKind(tables, share.kind.optimizer, seed)
+        kind = RowSpec(tables, share.kind.optimizer, seed)
         self.index, self.optimizer, self._kind = index, share.kind.optimizer, kind
         self.tables, self.dim, self.plan = kind.tables, kind.dim, kind.plan
         self.row_bytes = kind.plan.row_bytes
@@ -254,13 +254,15 @@ class Group:
         self.counters[COUNTERS.index(name)] += amounts
 
 
-def _gate(admission: Admission | None, seed: int, tables: tuple[str, ...], *, frozen: bool) -> Gate | None:
+def _gate(
+    admission: Admission | None, seed: int, tables: tuple[str, ...], *, frozen: bool
+) -> AdmissionGate | None:
     if frozen:
-        return ClosedGate(Admission(), seed, tables)
-    return None if admission is None else Gate(admission, seed, tables)
+        return ClosedAdmissionGate(Admission(), seed, tables)
+    return None if admission is None else AdmissionGate(admission, seed, tables)
 
 
-def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
+def _left_for_rows(memory: int | None, gate: AdmissionGate | None) -> int | None:
     """Return the memory left after the admission counts; raise `ConfigError` if less than half is left."""
     if memory is None or gate is None:
         return memory
@@ -273,7 +275,7 @@ def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
     return memory - gate.bytes
 
 
-def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
+def check_room(group: GroupStore, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
     """Raise `StoreError` if a group that does not evict has no room for all of these ids.
 
     `missing`: the positions of the ids to create rows for; None: all ids without a row.

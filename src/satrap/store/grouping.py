@@ -22,7 +22,7 @@ LEAST_LEFT = 256 << 20
 """Fewest bytes of address space for a store without a budget."""
 
 
-class Kind(NamedTuple):
+class GroupKind(NamedTuple):
     """The settings that the tables of a group have in common.
 
     Attributes:
@@ -43,13 +43,13 @@ class Kind(NamedTuple):
     alone: str
 
 
-Members = Mapping[Kind, Sequence[Table]]
+Members = Mapping[GroupKind, Sequence[Table]]
 
 
-class Share(NamedTuple):
+class GroupSpec(NamedTuple):
     """A group to create, with its budget in bytes and its part of the tier (None: neither)."""
 
-    kind: Kind
+    kind: GroupKind
     tables: Sequence[Table]
     memory: int | None
     tier: Tier | None
@@ -63,9 +63,9 @@ def shares(
     admission: Admission | None = None,
     eviction: Eviction | None = None,
     tier: Tier | None = None,
-) -> list[Share]:
+) -> list[GroupSpec]:
     """Return the groups of a store, by first appearance of a table; arguments and errors as for `Shard`."""
-    members: dict[Kind, list[Table]] = {}
+    members: dict[GroupKind, list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         if table.name in names:
@@ -81,12 +81,12 @@ def shares(
     budgets = [None if size is None else size // 1 for size in sizes]
     parts = [None] * len(sizes) if tier is None else _parts(tier, members, sizes)
     groups = zip(members.items(), budgets, parts, strict=True)
-    return [Share(kind, group, budget, part) for (kind, group), budget, part in groups]
+    return [GroupSpec(kind, group, budget, part) for (kind, group), budget, part in groups]
 
 
 def _kind(
     table: Table, default: Optimizer | None, admission: Admission | None, eviction: Eviction | None
-) -> Kind:
+) -> GroupKind:
     chosen = table.optimizer or default
     if chosen is None:
         raise ConfigError(
@@ -95,7 +95,7 @@ def _kind(
         )
     alone = "" if table.memory is None else table.name
     gate, policy = table.admission_or(admission), table.eviction_or(eviction)
-    return Kind(table.dim, table.dtype, chosen, table.frozen, gate, policy, table.memory, alone)
+    return GroupKind(table.dim, table.dtype, chosen, table.frozen, gate, policy, table.memory, alone)
 
 
 def _names(tables: Sequence[Table]) -> str:
@@ -117,7 +117,7 @@ def _sizes(memory: int | None, members: Members) -> list[Fraction | None]:
     else:
         rest = _address_space(own) if weights else None
 
-    def size(kind: Kind) -> Fraction | None:
+    def size(kind: GroupKind) -> Fraction | None:
         if kind.memory is not None:
             return Fraction(kind.memory)
         return None if rest is None else Fraction(rest * weights[kind], whole)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from satrap.store.buckets import Mask
-from satrap.store.group import Group
+from satrap.store.group import GroupStore
 from satrap.store.hashes import BUCKETS
 from satrap.store.types import Ids, Inverse, Offsets
 
@@ -15,7 +15,7 @@ _PIECE = 64
 """Number of fixed buckets whose rows are listed at once, which keeps the list small."""
 
 
-def discard(group: Group, buckets: Mask) -> int:
+def discard(group: GroupStore, buckets: Mask) -> int:
     """Drop the rows of some fixed buckets, bool[4096]; return their number.
 
     Raises:
@@ -31,7 +31,7 @@ def discard(group: Group, buckets: Mask) -> int:
     return dropped
 
 
-def rows_by_bucket(group: Group, buckets: Mask) -> Offsets:
+def rows_by_bucket(group: GroupStore, buckets: Mask) -> Offsets:
     """Return the number of fast-part rows in each of some fixed buckets, int64[4096]; 0 in the others."""
     counts = np.zeros(BUCKETS, np.int64)
     for _, _, _, numbers in _listed(group, buckets):
@@ -39,7 +39,7 @@ def rows_by_bucket(group: Group, buckets: Mask) -> Offsets:
     return np.where(buckets, counts, 0)
 
 
-def _listed(group: Group, buckets: Mask) -> Iterator[tuple[int, Ids, Inverse, Inverse]]:
+def _listed(group: GroupStore, buckets: Mask) -> Iterator[tuple[int, Ids, Inverse, Inverse]]:
     """Yield (table, ids, slots, buckets) of rows of the fast part, in pieces that cover all of `buckets`.
 
     A piece may include other buckets, but unwanted buckets at its ends are skipped, so that a few buckets

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.retention import Eviction
-from satrap.store.backend import FAST, Features, Part, PartRows, Places, RowBackend
+from satrap.store.backend import FAST, Features, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.directory import Budget, Directory
 from satrap.store.image import place
 from satrap.store.pooling import gather_features
 from satrap.store.slab import Slab
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 _NOWHERE = np.empty(0, np.int64)
 
@@ -29,7 +29,7 @@ class Ram(RowBackend):
         StoreError: the system does not grant the memory.
     """
 
-    def __init__(self, kind: RowKind, room: Budget, eviction: Eviction | None, workers: Workers) -> None:
+    def __init__(self, kind: RowSpec, room: Budget, eviction: Eviction | None, workers: ThreadPool) -> None:
         super().__init__()
         self.kind, self._room, self._eviction, self._workers = kind, room, eviction, workers
         self._open()
@@ -37,7 +37,7 @@ class Ram(RowBackend):
     def _open(self) -> None:
         slab = Slab(self.kind, self._room.rows, self._workers, huge=self._room.huge_rows)
         self.directory = Directory(self.kind.tables, self._room, self._eviction, self._workers)
-        self.slab, self.parts = slab, (Part(self.directory, slab.read),)
+        self.slab, self.parts = slab, (MemoryPart(self.directory, slab.read),)
 
     def clear(self) -> None:
         """Forget every row."""

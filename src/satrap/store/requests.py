@@ -9,7 +9,7 @@ import numpy as np
 
 from satrap.arguments import checked
 from satrap.errors import StoreError
-from satrap.store.group import Group
+from satrap.store.group import GroupStore
 from satrap.store.kernels.rows import all_finite
 from satrap.store.pooling import block_of
 from satrap.store.types import (
@@ -35,7 +35,7 @@ class GroupRequests:
         groups: the table groups; tables of a group share one slab of rows. Empty once the store is closed.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[GroupStore]) -> None:
         self.groups = tuple(groups)
         self._lock = threading.Condition()
         self._refused = 0  # updates
@@ -208,7 +208,7 @@ class GroupRequests:
                 g = self._group(group)
                 self._refuse_nonfinite(g, check_rows(rows, len(rows), g.dim, "gradients"))
 
-    def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
+    def _refuse_nonfinite(self, g: GroupStore, gradients: Floats) -> None:
         if not all_finite(gradients.reshape(-1).view(np.uint32)):
             self._refused += 1
             raise not_finite(f"{len(gradients)} rows of {', '.join(g.tables)}")
@@ -217,19 +217,19 @@ class GroupRequests:
         if self._closed:
             raise StoreError("the store is closed")
 
-    def _group(self, group: int) -> Group:
+    def _group(self, group: int) -> GroupStore:
         self._open()
         if not 0 <= group < len(self.groups):
             raise StoreError(f"group {group} does not exist (number of groups: {len(self.groups)})")
         return self.groups[group]
 
-    def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[Group, Ids, Offsets]:
+    def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[GroupStore, Ids, Offsets]:
         g = self._group(group)
         ids = plain(ids, np.uint64, 1, "ids")
         return g, ids, check_splits(splits, len(g.tables), len(ids))
 
 
-def _check_slots(slots: Slots | None, group: Group, ids: Ids) -> None:
+def _check_slots(slots: Slots | None, group: GroupStore, ids: Ids) -> None:
     if slots is not None and (slots.group != group.index or len(slots.numbers) != len(ids)):
         raise StoreError(
             "the slots belong to another request",

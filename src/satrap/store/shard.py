@@ -13,11 +13,11 @@ from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
 from satrap.schema import Table
 from satrap.store import moving
-from satrap.store.ahead import Ahead
+from satrap.store.ahead import TierPrefetcher
 from satrap.store.buckets import mask_of
 from satrap.store.changes import Changes
-from satrap.store.chunk import Chunk
-from satrap.store.group import Group, check_room
+from satrap.store.chunk import RowChunk
+from satrap.store.group import GroupStore, check_room
 from satrap.store.grouping import shares
 from satrap.store.hashes import BUCKETS
 from satrap.store.pooling import distinct, segment_sum
@@ -25,7 +25,7 @@ from satrap.store.requests import GroupRequests
 from satrap.store.statistics import Statistics, total
 from satrap.store.tier import Tier
 from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 from satrap.words import size
 
 
@@ -66,7 +66,7 @@ class Shard(GroupRequests):
     Attributes:
         changes: tracks rows that change or are removed; off until first used, see `Changes`.
         weight_changes: the same for another reader, for which a lookup is not a change.
-        ahead: prefetches rows of the tier before they are looked up, see `Ahead`.
+        ahead: prefetches rows of the tier before they are looked up, see `TierPrefetcher`.
 
     Raises:
         ConfigError: a repeated name, a table without optimizer, an invalid budget, tables whose own memory
@@ -95,11 +95,11 @@ class Shard(GroupRequests):
         self._another = partial(
             Shard, tables, seed=seed, optimizer=optimizer, threads=threads, admission=admission
         )
-        self._workers = Workers(threads)
-        groups: list[Group] = []
+        self._workers = ThreadPool(threads)
+        groups: list[GroupStore] = []
         try:
             for share in parts:
-                groups.append(Group(len(groups), share, seed=seed, workers=self._workers))
+                groups.append(GroupStore(len(groups), share, seed=seed, workers=self._workers))
         except SatrapError:
             for group in groups:
                 group.close()
@@ -108,7 +108,7 @@ class Shard(GroupRequests):
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self.changes = Changes(self.groups, self._lock, uses=True)
         self.weight_changes = Changes(self.groups, self._lock, uses=False)
-        self.ahead = Ahead(self.groups, self._lock)
+        self.ahead = TierPrefetcher(self.groups, self._lock)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -175,7 +175,7 @@ class Shard(GroupRequests):
 
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[RowChunk]:
         """Yield the current rows of a table by bucket, then id; equal contents yield equal bytes.
 
         Args:
@@ -200,7 +200,7 @@ class Shard(GroupRequests):
 
     def snapshot(
         self, *, buckets: Sequence[int] = range(BUCKETS), chunk_rows: int = 16384
-    ) -> Generator[Chunk, None, None]:
+    ) -> Generator[RowChunk, None, None]:
         """Yield the current rows of all tables, each table as `export` does: one consistent cut.
 
         `buckets`: only rows of these fixed buckets (0..4095), default all.
@@ -225,7 +225,7 @@ class Shard(GroupRequests):
             cuts = [g.cut(list(range(len(g.tables)))) for g in self.groups]
         return (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock, buckets))
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """Insert or overwrite the rows of a chunk, with their optimizer state.
 
         A table that evicts, and does not have room for all rows, keeps the last ones of the chunk.

@@ -8,12 +8,12 @@ import numpy as np
 
 from satrap.store.kernels import batch, export, files
 from satrap.store.kernels import rows as row_kernels
-from satrap.store.kernels.rows import Rows
+from satrap.store.kernels.rows import SlabRows
 from satrap.store.memory import Reserved
 from satrap.store.pooling import strided
-from satrap.store.steps import NO_NOISE, RowKind
+from satrap.store.steps import NO_NOISE, RowSpec
 from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, address
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 
 class Slab:
@@ -32,7 +32,7 @@ class Slab:
         StoreError: the system does not grant the memory.
     """
 
-    def __init__(self, kind: RowKind, count: int, workers: Workers, *, huge: bool | None = None) -> None:
+    def __init__(self, kind: RowSpec, count: int, workers: ThreadPool, *, huge: bool | None = None) -> None:
         self.kind, self._workers = kind, workers
         self._exact, self._rounding = kind.plan.format(NO_NOISE), kind.plan.format(kind.noise)
 
@@ -45,7 +45,7 @@ class Slab:
         self.bytes = memory(count * kind.plan.stride)
         self.scalars = memory(4 * count if scalar else 0).view(np.float32)
         apart = address(self.scalars) if scalar else np.uint64(0)
-        self.rows = Rows(address(self.bytes), stride, np.uint64(kind.dim), apart)
+        self.rows = SlabRows(address(self.bytes), stride, np.uint64(kind.dim), apart)
         self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
 
     def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:

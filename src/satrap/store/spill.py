@@ -11,33 +11,33 @@ import numpy as np
 
 from satrap.errors import StoreError
 from satrap.store import hashes
-from satrap.store.chunk import Chunk
+from satrap.store.chunk import RowChunk
 from satrap.store.slab import Slab
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 PIECE = 32 << 20
 """Bytes per write and read of the file: few enough to sort in memory."""
 
 
-class _Rows(NamedTuple):
+class _SpilledRows(NamedTuple):
     """Rows of one table: ids uint64[n], fixed buckets int32[n], records uint8[n, record]."""
 
     ids: Ids
     buckets: Inverse
     records: Bytes
 
-    def part(self, which: slice) -> _Rows:
-        return _Rows(self.ids[which], self.buckets[which], self.records[which])
+    def part(self, which: slice) -> _SpilledRows:
+        return _SpilledRows(self.ids[which], self.buckets[which], self.records[which])
 
-    def take(self, order: Offsets) -> _Rows:
+    def take(self, order: Offsets) -> _SpilledRows:
         # `take` is faster than an index for records of several bytes
-        return _Rows(self.ids[order], self.buckets[order], self.records.take(order, axis=0))
+        return _SpilledRows(self.ids[order], self.buckets[order], self.records.take(order, axis=0))
 
 
-def _joined(rows: list[_Rows]) -> _Rows:
-    return _Rows(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+def _joined(rows: list[_SpilledRows]) -> _SpilledRows:
+    return _SpilledRows(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
 class Spill:
@@ -57,12 +57,12 @@ class Spill:
         StoreError: the file cannot be created, written or read.
     """
 
-    def __init__(self, folder: str, kind: RowKind, rows: int, wanted: Found) -> None:
-        self._folder, self._kind, self._wanted, self._workers = folder, kind, wanted, Workers(1)
+    def __init__(self, folder: str, kind: RowSpec, rows: int, wanted: Found) -> None:
+        self._folder, self._kind, self._wanted, self._workers = folder, kind, wanted, ThreadPool(1)
         self._most = max(1, PIECE // (kind.plan.row_bytes + 8))
         self._width = max(1, min(hashes.BUCKETS, hashes.BUCKETS * self._most // max(1, rows)))
         self._starts = np.arange(0, hashes.BUCKETS + self._width, self._width)
-        self._waiting: list[list[_Rows]] = [[] for _ in kind.tables]
+        self._waiting: list[list[_SpilledRows]] = [[] for _ in kind.tables]
         self._pieces: list[list[tuple[int, Offsets]]] = [[] for _ in kind.tables]
         self._count = self._end = 0
         try:
@@ -87,7 +87,7 @@ class Spill:
             included = self._wanted[buckets]
             if included.any():
                 at = at[included]
-                self._waiting[t].append(_Rows(ids[at], buckets[included], records[at]))
+                self._waiting[t].append(_SpilledRows(ids[at], buckets[included], records[at]))
                 self._count += len(at)
         if self._count >= self._most:
             self._write()
@@ -113,7 +113,7 @@ class Spill:
         except OSError as error:
             raise self._failed(error) from error
 
-    def chunks(self, t: int, chunk_rows: int) -> Iterator[Chunk]:
+    def chunks(self, t: int, chunk_rows: int) -> Iterator[RowChunk]:
         """Yield the rows of table t by bucket, then id; each chunk except the last has `chunk_rows` rows."""
         self._write()
         rest = self._range(t, 0)
@@ -124,11 +124,11 @@ class Spill:
                 part = rest.part(slice(first, min(first + chunk_rows, ready)))
                 slab = Slab(self._kind, len(part.ids), self._workers)
                 slab.put(slab.slots, part.records)
-                yield Chunk(self._kind.tables[t], part.ids, *slab.read(slab.slots))
+                yield RowChunk(self._kind.tables[t], part.ids, *slab.read(slab.slots))
             if more is not None:
                 rest = _joined([rest.part(slice(ready, None)), more])
 
-    def _range(self, t: int, i: int) -> _Rows:
+    def _range(self, t: int, i: int) -> _SpilledRows:
         """Return the rows of table t in range i of the buckets, by bucket, then id."""
         record = self._kind.plan.row_bytes
         ids, records = [np.empty(0, np.uint64)], [np.empty(0, np.uint8)]
@@ -138,7 +138,7 @@ class Spill:
             records.append(self._read(start + 8 * every + record * first, record * n))
         all_ids = np.concatenate(ids)
         buckets = hashes.bucket_of(self._kind.tables[t], all_ids)
-        rows = _Rows(all_ids, buckets, np.concatenate(records).reshape(-1, record))
+        rows = _SpilledRows(all_ids, buckets, np.concatenate(records).reshape(-1, record))
         return rows.take(hashes.canonical_order(all_ids, buckets))
 
     def _read(self, start: int, size: int) -> Bytes:

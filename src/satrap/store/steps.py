@@ -18,19 +18,19 @@ from satrap.store import hashes
 from satrap.store.kernels import optimizers as kernels
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.formats import FORMATS, LARGEST, Float32, Format, padded_bytes
-from satrap.store.kernels.rows import Initial, Rows
+from satrap.store.kernels.rows import Initial, SlabRows
 from satrap.store.types import Floats, Ids, Inverse, Offsets, address
 
 NO_NOISE = np.uint64(0)
 """Rounding seed for weights that are not rounded."""
 
 
-Step = Callable[[Rows, Ids, Inverse, np.uint64, float, np.uint64], None]
+Step = Callable[[SlabRows, Ids, Inverse, np.uint64, float, np.uint64], None]
 Rule = Callable[[float], NamedTuple]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """The state of an optimizer: `state` float32 that follow the weights in the row.
 
     With `scalar`, the row has one more float32 (an accumulator or a step count), stored separately.
@@ -44,7 +44,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpdateRule:
     """How an optimizer lays out and steps rows of `dim` weights.
 
     Args:
@@ -57,7 +57,7 @@ class Plan:
 
     format: type[Format]
     weights: int
-    layout: Layout
+    layout: RowLayout
     step: Step
 
     @property
@@ -84,22 +84,22 @@ class Plan:
         )
 
 
-def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
+def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> UpdateRule:
     """Return an optimizer's plan for rows of `dim` weights; raise `ConfigError` if it is unsupported."""
     fmt = FORMATS[dtype]
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
     shaping, bound = _shaping(optimizer), _bound(optimizer, fmt)
 
     def step(
-        rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
+        rows: SlabRows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
         numbers = rule(optimizer.lr * lr_scale)
         kernels.step(dim)(fmt(noise), numbers, shaping, bound, rows, ids, slots, gradients)
 
-    return Plan(fmt, padded_bytes(fmt, dim), layout, step)
+    return UpdateRule(fmt, padded_bytes(fmt, dim), layout, step)
 
 
-class RowKind:
+class RowSpec:
     """Layout and initial values of one table group's rows; its tables have equal dim, dtype and optimizer.
 
     Attributes:
@@ -147,18 +147,18 @@ def _bound(o: Optimizer, fmt: type[Format]) -> tuple[np.float32] | None:
     return (np.float32(min(LARGEST[fmt], o.bound or math.inf)),)
 
 
-def _layout(optimizer: Optimizer, dim: int) -> Layout:
+def _layout(optimizer: Optimizer, dim: int) -> RowLayout:
     match optimizer:
         case SGD():
-            return Layout(dim if optimizer.momentum else 0)
+            return RowLayout(dim if optimizer.momentum else 0)
         case Adagrad():
-            return Layout(dim, state_start=optimizer.initial_accumulator)
+            return RowLayout(dim, state_start=optimizer.initial_accumulator)
         case RowWiseAdagrad():
-            return Layout(0, scalar=True, scalar_start=optimizer.initial_accumulator)
+            return RowLayout(0, scalar=True, scalar_start=optimizer.initial_accumulator)
         case Adam() | AdamW():
-            return Layout(2 * dim, scalar=True)
+            return RowLayout(2 * dim, scalar=True)
         case FTRL():
-            return Layout(2 * dim)
+            return RowLayout(2 * dim)
     raise ConfigError(
         f"the store does not support optimizer {type(optimizer).__name__}",
         fix="use one of satrap.optim: SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL",
@@ -171,16 +171,16 @@ def _rule(o: Optimizer) -> Rule:
     match o:
         case SGD() if o.momentum:
             of_gradient, of_sum = (1.0, o.momentum) if o.nesterov else (0.0, 1.0)
-            return lambda lr: kernels.Momentum(f(lr), f(o.momentum), f(of_gradient), f(of_sum))
+            return lambda lr: kernels.MomentumKernel(f(lr), f(o.momentum), f(of_gradient), f(of_sum))
         case Adagrad():
-            return lambda lr: kernels.Adagrad(f(lr), f(o.eps))
+            return lambda lr: kernels.AdagradKernel(f(lr), f(o.eps))
         case RowWiseAdagrad():
-            return lambda lr: kernels.RowWise(f(lr), f(o.eps))
+            return lambda lr: kernels.RowWiseAdagradKernel(f(lr), f(o.eps))
         case Adam() | AdamW():
             return _adam(o)
         case FTRL():
-            return lambda lr: kernels.FTRL(f(lr), f(o.beta), f(o.l1), f(o.l2))
-    return lambda lr: kernels.Descent(f(lr))
+            return lambda lr: kernels.FTRLKernel(f(lr), f(o.beta), f(o.l1), f(o.l2))
+    return lambda lr: kernels.SGDKernel(f(lr))
 
 
 def _adam(o: Adam | AdamW) -> Rule:
@@ -190,7 +190,7 @@ def _adam(o: Adam | AdamW) -> Rule:
 
     def rule(lr: float) -> NamedTuple:
         eps, shrink = np.float32(o.eps), np.float32(1 - lr * decay)
-        return kernels.Adam(np.float64(lr), b1, b2, eps, shrink, address(table))
+        return kernels.AdamKernel(np.float64(lr), b1, b2, eps, shrink, address(table))
 
     return rule
 

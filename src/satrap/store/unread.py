@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from satrap.store.backend import Part
+from satrap.store.backend import MemoryPart
 from satrap.store.kernels.index import claim
 from satrap.store.types import Bytes, Found, Inverse, Offsets
 
@@ -20,7 +20,7 @@ class Unread:
         limit: slots that the part had allocated; later slots do not hold rows of the cut.
     """
 
-    def __init__(self, part: Part, without: Bytes | None) -> None:
+    def __init__(self, part: MemoryPart, without: Bytes | None) -> None:
         self.part, self.limit = part, part.directory.slots
         self._marks = np.zeros(self.limit // 8 + 1, np.uint8)
         if part.live is not None:

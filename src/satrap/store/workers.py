@@ -13,7 +13,7 @@ DEFAULT = 4
 """Most threads by default: memory, not the processor, limits the store."""
 
 
-class Workers:
+class ThreadPool:
     """Threads that share a request, including the calling thread. Default: its cores, at most 4."""
 
     def __init__(self, threads: int | None) -> None:

@@ -7,7 +7,7 @@ follows the loop's progress.
 
 from satrap.train.control import TrainingOptions
 from satrap.train.observer import Observer, Progress, Result
-from satrap.train.place import Place
+from satrap.train.place import WorkerContext
 from satrap.train.predictor import Predictor
 from satrap.train.publisher import Publishing
 from satrap.train.schedule import MODES, lookahead
@@ -18,13 +18,13 @@ __all__ = [
     "MODES",
     "Checkpointing",
     "Observer",
-    "Place",
     "Predictor",
     "Progress",
     "Publishing",
     "Result",
     "Trainer",
     "TrainingOptions",
+    "WorkerContext",
     "lookahead",
 ]
 

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from satrap.batch import Batch, EmbeddedBatch, Jagged
-from satrap.embedding import EmbeddingPlan, Embeddings, Ticket
+from satrap.embedding import BatchLookup, EmbeddingPlan, Embeddings
 
 SIZE = 2
 """Samples of a dummy batch: batch normalization needs two."""
 
 
-def blank_ticket(plan: EmbeddingPlan) -> Ticket:
+def blank_ticket(plan: EmbeddingPlan) -> BatchLookup:
     """Return the requests of dummy samples: one id per feature, all numbers are 1."""
     schema = plan.schema
     return plan.ticket(

@@ -23,7 +23,7 @@ class TrainingOptions:
     Args:
         lr_schedule: factor on all learning rates by the number of completed steps, default 1.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. For its
-            meaning with several workers see `satrap.dense.DataParallel`.
+            meaning with several workers see `satrap.dense.DataParallelBackend`.
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.

@@ -14,8 +14,8 @@ from satrap.checkpoint.dense import flat_optimizer, whole_optimizer
 from satrap.checkpoint.parts import write_file
 from satrap.checkpoint.saved_dense import OPTIMIZER, DensePart
 from satrap.checkpoint.storage import FileEntry, Storage
-from satrap.checkpoint.stream import DTYPES, NAMES, Layout, bytes_of
-from satrap.dense import Group, Workers
+from satrap.checkpoint.stream import DTYPES, NAMES, FileLayout, bytes_of
+from satrap.dense import WorkerGroup, Workers
 from satrap.train.dense_files import unused_key
 from satrap.train.merge import pack_worker, unpack_worker
 
@@ -35,17 +35,17 @@ class DenseStream:
             `Workers.aside`.
     """
 
-    def __init__(self, workers: Workers, part: DensePart, group: Group | None = None) -> None:
+    def __init__(self, workers: Workers, part: DensePart, group: WorkerGroup | None = None) -> None:
         self._workers, self._group, self._key = workers, group or workers, unused_key(workers)
         self._calls, self._released = 0, False
         self._files, self._regions = part.files(), part.regions
         descriptions = [json.loads(reply) for reply in workers.gather(json.dumps(self._described()).encode())]
         layout_of = json.loads(workers.share(json.dumps(_merged(descriptions)).encode()))
-        self._layouts, self._givers = dict[str, Layout](), dict[str, dict[str, int | None]]()
+        self._layouts, self._givers = dict[str, FileLayout](), dict[str, dict[str, int | None]]()
         for file, (tensors, metadata) in layout_of.items():
             self._givers[file] = {name: giver for name, (_, _, giver) in tensors.items()}
             shapes = {name: (DTYPES[dtype], shape) for name, (dtype, shape, _) in tensors.items()}
-            self._layouts[file] = Layout.of(shapes, metadata)
+            self._layouts[file] = FileLayout.of(shapes, metadata)
 
     def _described(self) -> dict[str, Any]:
         """Return, by file, name -> [type, shape of the whole, process that sends it], and metadata.

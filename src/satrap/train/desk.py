@@ -15,7 +15,7 @@ MEASURES: tuple[str, ...] = get_args(Measure)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReshardRequest:
     """A request to reshard.
 
     Args:
@@ -37,7 +37,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ReshardResult:
     """The result of an order.
 
     Args:
@@ -68,11 +68,11 @@ class Moved:
 
 
 @runtime_checkable
-class Desk(Protocol):
+class RequestSource(Protocol):
     """Source of orders and receiver of answers; rank 0 uses it, and every worker has one."""
 
-    def order(self) -> Order | None:
+    def order(self) -> ReshardRequest | None:
         """Return the next order, if any; called between steps, so it must be quick."""
 
-    def answer(self, moved: Moved) -> None:
+    def answer(self, moved: ReshardResult) -> None:
         """Receive the answer to the order."""

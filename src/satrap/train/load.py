@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from satrap.data.prefetch import Prefetcher
 from satrap.exchange import ShardStatistics, Traffic
 from satrap.train.observer import Progress
-from satrap.train.stages import Stages
+from satrap.train.stages import PhaseTimer
 
 Item = TypeVar("Item")
 Shards = Sequence[ShardStatistics]
 
 
-class Load:
+class ShardLoad:
     """Compares the store's counters at two times and reports the difference."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Load:
         return {"shard_rows": list(self._rows), "shard_busy": list(busy), "shard_requests": list(requests)}
 
 
-def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iterator[Item]:
+def reading(turns: Prefetcher[Item], stages: PhaseTimer, progress: Progress) -> Iterator[Item]:
     """Yield a reader's items; record the time spent waiting and how many items are ready."""
     for turn in stages.waited("read", turns):
         progress.batches_ready = turns.ready

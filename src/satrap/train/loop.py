@@ -16,10 +16,10 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
-from satrap.embedding import Ticket
+from satrap.embedding import BatchLookup
 from satrap.errors import SatrapError
 from satrap.exchange import Lookup
-from satrap.exchange.protocol import Unanimous
+from satrap.exchange.protocol import AtomicStep
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
 from satrap.train.agreement import check_batch, check_labels
@@ -30,12 +30,12 @@ from satrap.train.merge import merged
 from satrap.train.microbatches import MicroBatches
 from satrap.train.moves import Mover
 from satrap.train.parts import parts_of
-from satrap.train.position import Pending
-from satrap.train.predictor import PREFETCHED_BATCHES, Data, TrainingData
+from satrap.train.position import InFlightLookup
+from satrap.train.predictor import PREFETCHED_BATCHES, BatchSource, TrainingData
 from satrap.train.schedule import Sync, lookahead
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
-from satrap.train.turns import Turn, first, stretches, turns
+from satrap.train.turns import StepInput, agreed_steps, first, stretches
 
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 Array = npt.NDArray[np.float32]
@@ -63,11 +63,11 @@ class Loop:
         self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
         self._mover = mover
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
-        self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
+        self._unanimous = self._exchange if isinstance(self._exchange, AtomicStep) else None
         self._ending = threading.Event()
         self._unanswered = 0  # lookups without an update so far
 
-    def run(self, data: TrainingData, validation: Data | None, epochs: int, steps: int | None) -> None:
+    def run(self, data: TrainingData, validation: BatchSource | None, epochs: int, steps: int | None) -> None:
         """Train until the epochs or steps are done, or patience is exhausted; see `Trainer.fit`."""
         run, position, snapshots = self._run, self._position, self._snapshots
         self._state.dense.forget()
@@ -122,7 +122,7 @@ class Loop:
             for _ in range(self._unanswered):
                 self._update(None, [])
 
-    def _idle(self, turns: Prefetcher[Turn | None]) -> None:
+    def _idle(self, turns: Prefetcher[StepInput | None]) -> None:
         """Do idle work while no worker has a batch; every lookup has been trained on."""
         try:
             self._snapshots.idle()
@@ -130,21 +130,21 @@ class Loop:
             self._end_reading(turns)
             raise
 
-    def _end_reading(self, turns: Prefetcher[Turn | None]) -> None:
+    def _end_reading(self, turns: Prefetcher[StepInput | None]) -> None:
         """End the reading thread together with the other workers': all of them count samples together."""
         if self._state.dense.partners.data.size > 1:
             self._ending.set()
             for _ in turns:
                 pass
 
-    def _turns(self, data: TrainingData, most: int | None) -> Prefetcher[Turn | None]:
+    def _turns(self, data: TrainingData, most: int | None) -> Prefetcher[StepInput | None]:
         """Return the rest of the epoch, at most `most` batches, read and de-duplicated ahead in a thread."""
         read = first(most, self._position.reading.batches(data, self._position.epoch))
         tickets, partners = map(self._ticket, read), self._state.dense.partners
-        turns_of = turns(tickets, partners, self._weight, self._ending)
+        turns_of = agreed_steps(tickets, partners, self._weight, self._ending)
         return prefetch(turns_of, depth=PREFETCHED_BATCHES)
 
-    def _ticket(self, batch: Batch | None) -> Ticket | None:
+    def _ticket(self, batch: Batch | None) -> BatchLookup | None:
         if batch is None:
             return None
         check_batch(batch, self._predictor.schema)
@@ -152,7 +152,7 @@ class Loop:
         [ticket] = self._predictor.tickets([batch])
         return ticket
 
-    def _look_up(self, turn: Turn) -> Pending | None:
+    def _look_up(self, turn: StepInput) -> InFlightLookup | None:
         if turn.ticket is None:
             self._schedule.look_up_nothing(self._exchange)
             self._unanswered += 1
@@ -164,9 +164,9 @@ class Loop:
         requests = [*turn.ticket.requests, *dense]
         lookup = self._exchange.lookup(requests, create=True, known=known)
         self._unanswered += 1  # only after the call succeeded: an update without lookup would end another one
-        return Pending(lookup, seen)
+        return InFlightLookup(lookup, seen)
 
-    def _step(self, turn: Turn, pending: Pending | None) -> bool:
+    def _step(self, turn: StepInput, pending: InFlightLookup | None) -> bool:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
         state, run, embeddings = self._state, self._run, self._predictor.embeddings
         leaves = list[Tensor]()
@@ -202,7 +202,7 @@ class Loop:
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
 
-    def _forward(self, turn: Turn, leaves: list[Tensor]) -> tuple[Tensor | None, float, Tensor | None]:
+    def _forward(self, turn: StepInput, leaves: list[Tensor]) -> tuple[Tensor | None, float, Tensor | None]:
         """Return the loss of the last microbatch, its share in the mean, and all logits.
 
         The backward passes of all other microbatches have run.
@@ -225,7 +225,7 @@ class Loop:
                     logits.append(part_logits)
         return loss, share, torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
 
-    def _loss_of(self, ticket: Ticket, leaves: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
+    def _loss_of(self, ticket: BatchLookup, leaves: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch or microbatch, and its logits, float32[size, outputs]."""
         batch = self._predictor.embeddings.embed(ticket, leaves)
         logits, loss = self._passed(batch, share)
@@ -249,7 +249,9 @@ class Loop:
         with buffers_kept(self._state.model):
             return self._passed(batch, 0.0)[1]
 
-    def _push(self, pending: Pending | None, leaves: list[Tensor], lr_scale: float, accepted: bool) -> None:
+    def _push(
+        self, pending: InFlightLookup | None, leaves: list[Tensor], lr_scale: float, accepted: bool
+    ) -> None:
         """Issue the update of a step; `accepted`: by this worker, and if the exchange requires it, by all."""
         if not accepted and self._unanimous is not None:
             self._unanswered -= 1
@@ -264,7 +266,7 @@ class Loop:
         self._unanswered -= 1
         self._exchange.update(lookup, gradients, lr_scale=lr_scale, finite=True)
 
-    def _validate(self, validation: Data) -> None:
+    def _validate(self, validation: BatchSource) -> None:
         state = self._state
         state.settle("evaluation")
         measured = self._predictor.measure(self._snapshots.stoppable(validation.batches()))

@@ -16,7 +16,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, err
 from satrap.exchange.balance import balanced, gain, towards
 from satrap.exchange.servers.moves import Movable, Moves
 from satrap.exchange.shard_map import ShardMap
-from satrap.train.desk import Desk, Moved, Order
+from satrap.train.desk import RequestSource, ReshardRequest, ReshardResult
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
 
@@ -49,7 +49,7 @@ class Mover:
         snapshots: a portion waits while a snapshot is being written.
     """
 
-    def __init__(self, state: TrainingState, desk: Desk | None, snapshots: Snapshots) -> None:
+    def __init__(self, state: TrainingState, desk: RequestSource | None, snapshots: Snapshots) -> None:
         self._state, self._desk, self._snapshots = state, desk, snapshots
         self._workers, self._exchange = state.workers, state.exchange
         self._course: Course | None = None  # at rank 0
@@ -80,11 +80,11 @@ class Mover:
             raise ConfigError("shards cannot be rebalanced: the rows of this run are not at shard servers")
         return self._exchange.moves
 
-    def _look(self, desk: Desk, steps: int) -> None:
+    def _look(self, desk: RequestSource, steps: int) -> None:
         """Take the next order, if none is running; answer an order that cannot be carried out."""
         order = desk.order() if self._course is None else None
         if order is not None and order.survey:
-            desk.answer(Moved(order.id, self._moves.map, **self._sizes()))
+            desk.answer(ReshardResult(order.id, self._moves.map, **self._sizes()))
         elif order is not None:
             self._course = Course(order, self._moves, steps)
         if self._course is not None and (error := self._course.failure) is not None:
@@ -93,7 +93,7 @@ class Mover:
             self._end(desk, self._course, None)
 
     def _sizes(self) -> dict[str, Any]:
-        """Return rows, bytes and traffic of each shard, by the fields of `Moved`."""
+        """Return rows, bytes and traffic of each shard, by the fields of `ReshardResult`."""
         shards = [(shard.shard, shard) for shard in self._exchange.telemetry.statistics().shards]
         numbered = [(number, shard) for number, shard in shards if number is not None]
         rows = {number: shard.rows for number, shard in numbered}
@@ -130,9 +130,11 @@ class Mover:
             if not self._next and self._desk is not None:
                 self._end(self._desk, course, error_of(result["error"]) if "error" in result else None)
 
-    def _end(self, desk: Desk, course: Course, error: SatrapError | None) -> None:
+    def _end(self, desk: RequestSource, course: Course, error: SatrapError | None) -> None:
         self._course = None
-        desk.answer(Moved(course.order.id, self._moves.map, **self._sizes(), **course.told(), error=error))
+        desk.answer(
+            ReshardResult(course.order.id, self._moves.map, **self._sizes(), **course.told(), error=error)
+        )
 
 
 class Course:
@@ -146,7 +148,7 @@ class Course:
         steps: steps of the run so far.
     """
 
-    def __init__(self, order: Order, moves: Moves, steps: int) -> None:
+    def __init__(self, order: ReshardRequest, moves: Moves, steps: int) -> None:
         self.order, self._moves, self._old = order, moves, moves.map
         self._rows, self._size = FIRST_ROWS, [0, 0]
         self._pauses: list[float] = []
@@ -243,7 +245,7 @@ class Course:
         self._pauses.append(self._since[0] - begun)
 
     def told(self) -> Mapping[str, Any]:
-        """Return the figures of the move, by the fields of `Moved`."""
+        """Return the figures of the move, by the fields of `ReshardResult`."""
         buckets = int(np.count_nonzero(self._old.owners != self._moves.map.owners))
         about = {"carried": self._size[0], "carried_bytes": self._size[1], "buckets": buckets}
         pauses = {"pauses": len(self._pauses), "paused": sum(self._pauses)}

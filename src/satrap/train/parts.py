@@ -11,14 +11,14 @@ from torch import nn
 
 from satrap.batch import Batch
 from satrap.data.rows import slice_rows
-from satrap.embedding import Ticket
+from satrap.embedding import BatchLookup
 from satrap.embedding.plan import Span
 from satrap.errors import ConfigError
 
 
 def parts_of(
-    ticket: Ticket | None, count: int, weight: Callable[[Batch], float]
-) -> list[tuple[Ticket | None, float]]:
+    ticket: BatchLookup | None, count: int, weight: Callable[[Batch], float]
+) -> list[tuple[BatchLookup | None, float]]:
     """Return `count` microbatches, each with its share in the batch's mean loss; shares add up to 1.
 
     Sizes differ by one at most. If a batch has fewer samples than that, or there is no batch, the tickets of
@@ -44,7 +44,7 @@ def parts_of(
     ]
 
 
-def _part(ticket: Ticket, start: int, stop: int) -> Ticket:
+def _part(ticket: BatchLookup, start: int, stop: int) -> BatchLookup:
     """Return the samples start..stop; their rows keep their positions among the rows of the whole batch."""
     inverses, spans = [], dict[str, Span]()
     for group, inverse in enumerate(ticket.inverses):

@@ -21,7 +21,7 @@ from satrap.exchange.servers import Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.torchrun import Torchrun, address_towards
-from satrap.train.desk import Desk
+from satrap.train.desk import RequestSource
 
 _c10d: Any = dist
 """Parts of `torch.distributed` that its type annotations omit."""
@@ -32,7 +32,7 @@ WRITING_SECONDS = 7 * 86_400.0
 
 @checked()
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerContext:
     """The environment of a trainer; by default one process that holds everything.
 
     Args:
@@ -49,7 +49,7 @@ class Place:
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
     workers: Workers = field(default_factory=Workers)
     threads: int | None = None
-    desk: Desk | None = None
+    desk: RequestSource | None = None
 
     @property
     def share(self) -> dict[str, int]:
@@ -68,11 +68,11 @@ class Place:
         device: str = "cpu",
         threads: int | None = None,
         deadline: float = 30.0,
-    ) -> Place:
+    ) -> WorkerContext:
         """Return the place of a process that `torchrun` has started; without `torchrun`, a single process.
 
         ```python
-        place = satrap.train.Place.from_environment()
+        place = satrap.train.WorkerContext.from_environment()
         data = satrap.data.read("train.parquet", schema).with_options(**place.share)
         trainer = satrap.Trainer(model, schema, ..., place=place)
         ```

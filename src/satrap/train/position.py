@@ -12,26 +12,26 @@ import numpy.typing as npt
 
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import CheckpointError
-from satrap.exchange import Lookup, Request
-from satrap.train.reading import Reading
-from satrap.train.turns import Turn
+from satrap.exchange import Lookup, LookupRequest
+from satrap.train.reading import EpochCursor
+from satrap.train.turns import StepInput
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class InFlightLookup:
     """A lookup in flight, and the number of updates that were issued before it."""
 
     lookup: Lookup[Any]
     updates_seen: int
 
 
-class Position:
+class RunCursor:
     """The position of one worker in a run.
 
     Args:
-        rank, size, batch, together: see `Reading`.
+        rank, size, batch, together: see `EpochCursor`.
 
     Attributes:
         epoch: the current or next epoch.
@@ -42,11 +42,11 @@ class Position:
 
     def __init__(self, rank: int, size: int, batch: int | None = None, *, together: bool = False) -> None:
         self.epoch, self.amid_pass = 0, False
-        self.reading = Reading(rank, size, batch, together=together)
-        self.ahead: deque[tuple[Turn, Pending | None]] = deque()
-        self._replay: deque[tuple[int, list[_Answer]]] = deque()
+        self.reading = EpochCursor(rank, size, batch, together=together)
+        self.ahead: deque[tuple[StepInput, InFlightLookup | None]] = deque()
+        self._replay: deque[tuple[int, list[_RestoredLookup]]] = deque()
 
-    def trained(self, turn: Turn) -> None:
+    def trained(self, turn: StepInput) -> None:
         """Count a step."""
         if turn.ticket is not None:
             self.reading.trained(turn.ticket.batch)
@@ -95,7 +95,9 @@ class Position:
         """Whether the next lookup was in flight when the snapshot was taken."""
         return bool(self._replay)
 
-    def replayed(self, wanted: Sequence[Request], step: int) -> tuple[list[npt.NDArray[np.float32]], int]:
+    def replayed(
+        self, wanted: Sequence[LookupRequest], step: int
+    ) -> tuple[list[npt.NDArray[np.float32]], int]:
         """Return the rows of the next lookup that was in flight, and the updates it had seen.
 
         If its unique ids differ from the wanted ones, the data has changed: `CheckpointError` at this step.
@@ -120,7 +122,7 @@ def amid_pass(states: Iterable[Mapping[str, Any]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _RestoredLookup:
     """A lookup that was in flight: its ids, the positions of ids that were dropped since, and the rows."""
 
     ids: npt.NDArray[np.uint64]
@@ -136,10 +138,10 @@ class _Answer:
         return not differ.any()
 
 
-def _answers(arrays: Arrays, prefix: str) -> list[_Answer]:
+def _answers(arrays: Arrays, prefix: str) -> list[_RestoredLookup]:
     entries = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
     none, count = np.empty(0, np.int64), sum(name.endswith(".rows") for name in entries)
     return [
-        _Answer(entries[f"{i}.ids"], entries.get(f"{i}.forgotten", none), entries[f"{i}.rows"])
+        _RestoredLookup(entries[f"{i}.ids"], entries.get(f"{i}.forgotten", none), entries[f"{i}.rows"])
         for i in range(count)
     ]

@@ -23,7 +23,7 @@ from satrap.checkpoint.series import newest
 from satrap.data import prefetch
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.precision import check_precision, computed
-from satrap.embedding import Ticket, embeddings_of, tables_of
+from satrap.embedding import BatchLookup, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
@@ -58,7 +58,7 @@ DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow t
 
 
 @runtime_checkable
-class Data(Protocol):
+class BatchSource(Protocol):
     """Data to read: `satrap.data.Dataset`, or anything with this method.
 
     A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, if it has them, to
@@ -71,7 +71,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """Data to train on: as `Data`, but it may grow, as in a stream."""
+    """Data to train on: as `BatchSource`, but it may grow, as in a stream."""
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch | None]:
         """Iterate over one epoch, from a position. None: there is no batch at present."""
@@ -167,7 +167,7 @@ class Predictor:
             if table != DENSE_TABLE:
                 self.exchange.durability.load(table, to_read(store, chunk))
 
-    def evaluate(self, data: Data) -> dict[str, float]:
+    def evaluate(self, data: BatchSource) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
         check_data(data, self.schema, labels=True)
@@ -192,13 +192,13 @@ class Predictor:
             )
         return metrics
 
-    def predict(self, data: Data) -> Iterator[Rows]:
+    def predict(self, data: BatchSource) -> Iterator[Rows]:
         """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
         self.check_open()
         check_data(data, self.schema, labels=False)
         return self.predict_batches(data.batches())
 
-    def predict_all(self, data: Data) -> Rows:
+    def predict_all(self, data: BatchSource) -> Rows:
         """Return the predictions of all samples in one array, see `Trainer.predict_all`."""
         return np.concatenate([np.empty((0, self.schema.outputs), np.float32), *self.predict(data)])
 
@@ -209,7 +209,7 @@ class Predictor:
     def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         """Yield each batch with its predictions, [size, outputs]; some batches are read ahead."""
         self.model.eval()
-        tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
+        tickets: Iterable[BatchLookup | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
         if self.exchange.collective or self.collective:  # all take part until no worker has a batch left
             first = list(itertools.islice(tickets, 1))
             # A barrier: opening files may take much longer than a lookup.
@@ -235,7 +235,7 @@ class Predictor:
                 predicted = self.outputs(ticket, lookup.result())
             yield ticket.batch, predicted
 
-    def outputs(self, ticket: Ticket, rows: Sequence[Any]) -> Rows:
+    def outputs(self, ticket: BatchLookup, rows: Sequence[Any]) -> Rows:
         """Return the predictions [size, outputs] of a batch whose rows have been looked up.
 
         Args:
@@ -251,7 +251,7 @@ class Predictor:
             logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
             return predictions(logits, self.schema.labels).cpu().numpy()
 
-    def _in_step(self, tickets: Iterable[Ticket | None]) -> Iterator[Ticket | None]:
+    def _in_step(self, tickets: Iterable[BatchLookup | None]) -> Iterator[BatchLookup | None]:
         """Yield tickets until no worker has any left; tickets of peers end together."""
         peers, ended = self.workers.peers, False
         for ticket in tickets:
@@ -273,7 +273,7 @@ class Predictor:
         self._passed = True
         return logits
 
-    def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
+    def tickets(self, batches: Iterable[Batch]) -> Iterator[BatchLookup]:
         """Yield the requests for the rows of each batch, after announcing them to the exchange."""
         for batch in batches:
             check_batch(batch, self.schema)

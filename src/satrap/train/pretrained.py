@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from satrap.data.row_files import Wanted, is_export, read_rows
+from satrap.data.row_files import RowFileSpec, is_export, read_rows
 from satrap.errors import ConfigError
 from satrap.exchange import Durability
 from satrap.schema import Schema, Table
-from satrap.store import Chunk, StoreConfig
+from satrap.store import RowChunk, StoreConfig
 from satrap.store.steps import plan
 
 
@@ -41,7 +41,7 @@ def load_rows(durability: Durability, schema: Schema, tables: Sequence[Table], s
 
 def _files(
     schema: Schema, tables: Sequence[Table], store: StoreConfig
-) -> Iterator[tuple[Table, Iterator[Chunk]]]:
+) -> Iterator[tuple[Table, Iterator[RowChunk]]]:
     """Yield the tables that start with rows of a file, and these rows."""
     for table in tables:
         settings = store.tables.get(table.name)
@@ -55,15 +55,15 @@ def _files(
             )
 
 
-def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[Chunk]:
+def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[RowChunk]:
     assert table.optimizer is not None
     layout = plan(table.optimizer, table.dim, table.dtype)
-    selection = Wanted(table.name, {table.dim: None if table.frozen else layout.width}, schema.salt)
+    selection = RowFileSpec(table.name, {table.dim: None if table.frozen else layout.width}, schema.salt)
     for number, rows in enumerate(read_rows(file, selection, raw=None)):
         if not number and not is_export(file):
             _check_ids(schema, table.name, file)
         state = np.tile(layout.initial_state, (len(rows.ids), 1)) if rows.state is None else rows.state
-        yield Chunk(table.name, rows.ids, rows.weights, state)
+        yield RowChunk(table.name, rows.ids, rows.weights, state)
 
 
 def _check_ids(schema: Schema, table: str, file: Path) -> None:

@@ -14,7 +14,7 @@ from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.feed import FEED, Feed, feed_settings
 from satrap.checkpoint.storage import Storage
 from satrap.errors import ConfigError
-from satrap.exchange import Cut
+from satrap.exchange import SnapshotCut
 from satrap.store.chunk import FEED_FORMATS
 from satrap.train.state import TrainingState
 from satrap.train.state_writer import StateWriter, Worker, as_warning
@@ -217,7 +217,7 @@ class Publisher:
         if (error := self._writer.failure()) is not None:
             self._plan.notice(f"warning: the run continues, but this version was not published: {error}")
 
-    def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
+    def _contents(self, cut: SnapshotCut, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         assert self._plan is not None
         feed = feed_settings(self.run, self._plan.dtype, self._plan.missing)

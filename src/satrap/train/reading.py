@@ -17,7 +17,7 @@ from satrap.train.predictor import TrainingData
 
 
 @dataclass(slots=True)
-class Stream:
+class ShareCursor:
     """The rest of share `worker` of `workers` in an epoch: every `stride`-th batch after `position`."""
 
     worker: int
@@ -35,7 +35,7 @@ class Stream:
     cut: Sequence[int] | None = None
     """First and end of the samples of each batch that this worker trains; None: all."""
 
-    def split(self, parts: int) -> list[Stream]:
+    def split(self, parts: int) -> list[ShareCursor]:
         """Return `parts` streams that together contain each of these batches once."""
         return [
             replace(self, skip=self.skip + i * self.stride, stride=self.stride * parts) for i in range(parts)
@@ -55,7 +55,7 @@ class Stream:
         self.position, self.done, self.skip = position, self.done + self.skip + 1, self.stride - 1
 
 
-class Reading:
+class EpochCursor:
     """The remaining batches of the epoch for this worker.
 
     Usually this is one stream: the rest of its share. If a different number of workers began the epoch, one
@@ -79,8 +79,8 @@ class Reading:
 
     def begin(self) -> None:
         """Go to the start of an epoch."""
-        self._streams = [Stream(self.rank, self.size, batch=self._batch)]
-        self._order: deque[list[tuple[Stream, Any]]] = deque()
+        self._streams = [ShareCursor(self.rank, self.size, batch=self._batch)]
+        self._order: deque[list[tuple[ShareCursor, Any]]] = deque()
 
     def batches(self, data: TrainingData, epoch: int) -> Iterator[Batch | None]:
         """Yield the remaining batches of the epoch: from several streams in turn, or joined.
@@ -104,7 +104,7 @@ class Reading:
     def _is_cut(self) -> bool:
         return any(stream.cut is not None for stream in self._streams)
 
-    def _in_turn(self, streams: deque[tuple[Stream, Iterator[Batch | None]]]) -> Iterator[Batch | None]:
+    def _in_turn(self, streams: deque[tuple[ShareCursor, Iterator[Batch | None]]]) -> Iterator[Batch | None]:
         while streams:
             stream, batches = streams.popleft()
             for batch in itertools.islice(batches, 1):
@@ -113,7 +113,7 @@ class Reading:
                 yield batch
                 streams.append((stream, batches))
 
-    def _joined(self, streams: Sequence[tuple[Stream, Iterator[Batch | None]]]) -> Iterator[Batch]:
+    def _joined(self, streams: Sequence[tuple[ShareCursor, Iterator[Batch | None]]]) -> Iterator[Batch]:
         """Yield this worker's samples of one batch of each stream; batches never grow within an epoch."""
         while True:
             read = [(stream, next(batches, None)) for stream, batches in streams]
@@ -129,7 +129,7 @@ class Reading:
             self._order.append([(stream, batch.position) for stream, batch in there])
             yield concat_rows(parts)
 
-    def _share(self, data: TrainingData, stream: Stream) -> TrainingData:
+    def _share(self, data: TrainingData, stream: ShareCursor) -> TrainingData:
         options: dict[str, Any] = {"worker": stream.worker, "workers": stream.workers}
         # The position belongs to the former batch size; with another one, the reader raises an error.
         if stream.cut is not None and stream.batch != self._batch:
@@ -167,15 +167,15 @@ class Reading:
         """
         offsets = merged_offsets([stream["position"] for streams in states for stream in streams])
         if offsets is not None:
-            self._streams = [Stream(self.rank, self.size, offsets, done=1, batch=self._batch)]
+            self._streams = [ShareCursor(self.rank, self.size, offsets, done=1, batch=self._batch)]
             return
         if len(states) == self.size:
-            self._streams = [Stream(**stream) for stream in states[self.rank]]
+            self._streams = [ShareCursor(**stream) for stream in states[self.rank]]
             return
         # The first streams of all workers, then the second: similar positions are spread evenly.
         rounds = itertools.zip_longest(*states)
         streams = [
-            Stream(**stream)
+            ShareCursor(**stream)
             for streams_of_round in rounds
             for stream in streams_of_round
             if stream is not None
@@ -188,7 +188,7 @@ class Reading:
         else:
             self.begin()
 
-    def _begun(self, streams: Sequence[Stream]) -> list[Stream] | None:
+    def _begun(self, streams: Sequence[ShareCursor]) -> list[ShareCursor] | None:
         """Return the shares with which the epoch began, if steps have the same number of samples now."""
         each = {(s.workers, s.batch) for s in streams}
         if not self._together or self._batch is None or len(each) > 1:
@@ -200,7 +200,7 @@ class Reading:
         furthest = {s.worker: s for s in sorted(streams, key=lambda s: s.done)}
         return [replace(furthest[worker], cut=None) for worker in range(workers)]
 
-    def _cuts(self, begun: Sequence[Stream]) -> list[Stream]:
+    def _cuts(self, begun: Sequence[ShareCursor]) -> list[ShareCursor]:
         """Return this worker's streams, cut from shares whose batches together are one step."""
         assert self._batch is not None
         first, cuts = self.rank * self._batch, []
@@ -213,7 +213,7 @@ class Reading:
         return cuts
 
 
-def shared_out(streams: Sequence[Stream], workers: int) -> list[list[Stream]]:
+def shared_out(streams: Sequence[ShareCursor], workers: int) -> list[list[ShareCursor]]:
     """Return the streams of each worker: some whole ones, or one part of one."""
     if len(streams) >= workers:
         return [list(streams[worker::workers]) for worker in range(workers)]

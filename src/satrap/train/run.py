@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from satrap.dense import Stepped, Workers
-from satrap.embedding import Ticket
+from satrap.dense import StepResult, Workers
+from satrap.embedding import BatchLookup
 from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import Exchange, ExchangeStatistics, Traffic
 from satrap.schema import Label
 from satrap.train.control import PlateauControl
 from satrap.train.hours import EventHours
-from satrap.train.load import Load, summary
+from satrap.train.load import ShardLoad, summary
 from satrap.train.loss import predictions
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
-from satrap.train.stages import Stages
-from satrap.train.turns import Turn
-from satrap.train.window import Window
+from satrap.train.stages import PhaseTimer
+from satrap.train.turns import StepInput
+from satrap.train.window import RunningMetrics
 
 REFUSED_LIMIT = 100
 """Rejected steps in a row that end a run: this many are not one bad batch."""
@@ -41,7 +41,7 @@ STATISTICS_SECONDS = 0.5
 Rows = npt.NDArray[np.float32]
 
 
-class Run:
+class FitStats:
     """Counts the events of one `fit` of `epochs` epochs and calls the observers."""
 
     def __init__(
@@ -56,16 +56,16 @@ class Run:
         self.observers = observers
         self.updates = 0
         self.staleness: Counter[int] = Counter()
-        self.stages = Stages()
+        self.stages = PhaseTimer()
         self.progress.stage_seconds = self.stages.seconds
-        self._load = Load()
+        self._load = ShardLoad()
         self.history: list[Mapping[str, float]] = []
         self.best: Mapping[str, float] = {}
         self.stopped = "epochs"
         self._ratios = self._looked_at = 0.0
         self._own_samples = 0
         self._refused_in_row = 0
-        self._labels, self._window, self._hours = labels, Window(labels), EventHours(labels)
+        self._labels, self._window, self._hours = labels, RunningMetrics(labels), EventHours(labels)
         self._clock = Clock()
         self._length = Length(epochs)
         self.pauses: list[float] = []
@@ -109,7 +109,9 @@ class Run:
         self.progress.lookup_wait_seconds = self.stages.seconds["lookup"]
         return rows
 
-    def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
+    def after_step(
+        self, turn: StepInput, logits: Tensor | None, stepped: StepResult, missed: int | None
+    ) -> None:
         """Count one step, with `turn` as this worker's part; `TrainingError` after too many rejected steps.
 
         Without a batch, `logits` (float32[size, outputs]) is None, and so is `missed`, the number of own
@@ -140,7 +142,7 @@ class Run:
         for observer in self.observers:
             observer.step(progress)
 
-    def _accept(self, ticket: Ticket | None, logits: Tensor | None, loss: float) -> None:
+    def _accept(self, ticket: BatchLookup | None, logits: Tensor | None, loss: float) -> None:
         progress = self.progress
         self.updates += 1
         self._refused_in_row = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeVar
 
 from satrap.arguments import checked
-from satrap.dense import DataParallel, RemoteStep
+from satrap.dense import DataParallelBackend, RemoteStep
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
@@ -50,7 +50,7 @@ def lookahead(
         yield ahead.popleft()
 
 
-class Schedule:
+class TrainingSchedule:
     """Decides when lookups, updates and the network's steps happen; the modes differ only here.
 
     Args:
@@ -62,7 +62,7 @@ class Schedule:
     """
 
     mode: ClassVar[str]
-    dense: ClassVar[type[DataParallel]] = DataParallel
+    dense: ClassVar[type[DataParallelBackend]] = DataParallelBackend
     """The backend for the network's steps."""
 
     def __init__(self, staleness: int, warmup: int = 0) -> None:
@@ -82,13 +82,13 @@ class Schedule:
             exchange.lookup([], create=True)
 
 
-class Hybrid(Schedule):
+class Hybrid(TrainingSchedule):
     """A lookup misses exactly the latest `staleness` updates of its own worker; networks step together."""
 
     mode = "hybrid"
 
 
-class Sync(Schedule):
+class Sync(TrainingSchedule):
     """Every lookup sees all earlier updates, of all workers, even if it is issued `lookahead` steps early."""
 
     mode = "sync"
@@ -98,7 +98,7 @@ class Sync(Schedule):
         self.staleness, self._lookahead = 0, lookahead
 
     def ahead(self, step: int) -> int:
-        """See `Schedule.ahead`; early lookups are patched, so no warm-up is needed."""
+        """See `TrainingSchedule.ahead`; early lookups are patched, so no warm-up is needed."""
         return self._lookahead
 
     def look_up_nothing(self, exchange: Exchange) -> None:
@@ -106,18 +106,18 @@ class Sync(Schedule):
         exchange.lookup([], create=True)
 
 
-class Async(Schedule):
+class Async(TrainingSchedule):
     """The network's weights are rows as well, and workers do not synchronize."""
 
     mode = "async"
     dense = RemoteStep
 
 
-_SCHEDULES: dict[str, type[Schedule]] = {kind.mode: kind for kind in (Sync, Hybrid, Async)}
+_SCHEDULES: dict[str, type[TrainingSchedule]] = {kind.mode: kind for kind in (Sync, Hybrid, Async)}
 MODES = tuple(_SCHEDULES)
 
 
-def schedule_of(mode: str, staleness: int, lookahead: int = 0, warmup: int | None = None) -> Schedule:
+def schedule_of(mode: str, staleness: int, lookahead: int = 0, warmup: int | None = None) -> TrainingSchedule:
     """Return the schedule of a mode; a `warmup` of None is `WARMUP_STEPS` for each step of staleness.
 
     Raises:

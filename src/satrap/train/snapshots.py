@@ -17,7 +17,7 @@ from satrap.checkpoint import Checkpoint, Series
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.manifest import reading_settings
 from satrap.errors import ConfigError
-from satrap.exchange import Cut
+from satrap.exchange import SnapshotCut
 from satrap.exchange.states import COUNTS
 from satrap.train.dense_files import opened
 from satrap.train.merge import shared
@@ -302,7 +302,7 @@ class Snapshots:
             return None
         return not full and self._series.followable(self._state.run.steps)
 
-    def _contents(self, cut: Cut, workers: Sequence[Worker]) -> Checkpoint:
+    def _contents(self, cut: SnapshotCut, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}

@@ -16,7 +16,7 @@ pass, sum over the workers, the network's step; `push`: passing on gradients of 
 bookkeeping, evaluation and saving. Work that was only queued on a GPU counts where it is waited for."""
 
 
-class Stages:
+class PhaseTimer:
     """The `seconds` that the training thread has spent in each stage."""
 
     def __init__(self) -> None:

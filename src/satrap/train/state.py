@@ -22,10 +22,10 @@ from satrap.train.dense_files import opened
 from satrap.train.dense_stream import DenseStream
 from satrap.train.merge import shared
 from satrap.train.observer import Observer
-from satrap.train.position import Position
+from satrap.train.position import RunCursor
 from satrap.train.predictor import Predictor
-from satrap.train.run import Run
-from satrap.train.schedule import Schedule
+from satrap.train.run import FitStats
+from satrap.train.schedule import TrainingSchedule
 
 
 class TrainingState:
@@ -48,7 +48,7 @@ class TrainingState:
         predictor: Predictor,
         dense: DenseBackend,
         control: PlateauControl,
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         arguments: Mapping[str, Any],
     ) -> None:
         self.predictor, self.dense, self.control = predictor, dense, control
@@ -65,9 +65,9 @@ class TrainingState:
         data: object = None,
     ) -> None:
         """Open the account of a `fit` of `epochs` epochs; `series` are its snapshots, if any."""
-        self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
+        self.run = FitStats(self.predictor.schema.labels, epochs, observers, self.workers)
         share, batch = self.workers.data, getattr(data, "batch_size", None)
-        self.position = Position(share.rank, share.size, batch, together=not self.apart)
+        self.position = RunCursor(share.rank, share.size, batch, together=not self.apart)
         self.series, self.best = series, Best(series)
 
     @property

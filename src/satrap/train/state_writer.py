@@ -12,10 +12,10 @@ from torch import Tensor
 
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.saved_dense import DensePart
-from satrap.dense import Group
+from satrap.dense import WorkerGroup
 from satrap.dense.on_disk import copied
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange import Cut
+from satrap.exchange import SnapshotCut
 from satrap.train.dense_files import DenseFiles, all_reach
 from satrap.train.dense_stream import DenseStream
 from satrap.train.merge import pack_worker, unpack_worker
@@ -23,7 +23,7 @@ from satrap.train.state import TrainingState
 
 Worker = tuple[dict[str, Any], dict[str, Tensor]]
 """The state of one worker: plain data and tensors."""
-Contents = Callable[[Cut, Sequence[Worker]], Checkpoint]
+Contents = Callable[[SnapshotCut, Sequence[Worker]], Checkpoint]
 """Makes a checkpoint, without network and rows, from the cut and the workers' states, in process 0."""
 
 
@@ -54,7 +54,7 @@ class StateWriter:
         contents: Contents,
         *,
         own: Callable[[], Worker],
-        group: Callable[[], Group],
+        group: Callable[[], WorkerGroup],
         feed: str | None = None,
     ) -> None:
         self._state, self._series, self._contents, self._own = state, series, contents, own
@@ -131,7 +131,7 @@ class StateWriter:
         return part if self._feed is None else part.only_weights()
 
     def _whole(
-        self, cut: Cut, files: DenseFiles | DenseStream | None, workers: Sequence[Worker]
+        self, cut: SnapshotCut, files: DenseFiles | DenseStream | None, workers: Sequence[Worker]
     ) -> Checkpoint | ConfigError:
         """Return the checkpoint to write, or the error that prevents copying the network."""
         checkpoint = self._contents(cut, workers)

@@ -17,7 +17,7 @@ from satrap.arguments import checked
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
-from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
+from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compiled import compile_blocks
 from satrap.dense.deferred import deferral
 from satrap.dense.recompute import checkpoint_activations
@@ -40,13 +40,13 @@ from satrap.train.microbatches import MicroBatches
 from satrap.train.moves import Mover
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
-from satrap.train.place import Place
-from satrap.train.predictor import DATA, Data, Predictor, TrainingData, metrics_of, prepare
+from satrap.train.place import WorkerContext
+from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
 from satrap.train.pretrained import load_rows
 from satrap.train.progress_line import ProgressLine
 from satrap.train.restore import MakeModel, trainer_arguments
-from satrap.train.run import Run
-from satrap.train.schedule import Schedule, schedule_of
+from satrap.train.run import FitStats
+from satrap.train.schedule import TrainingSchedule, schedule_of
 from satrap.train.snapshots import Checkpointing, Snapshots
 from satrap.train.state import TrainingState
 
@@ -112,7 +112,8 @@ class Trainer:
             store: initialization and limits of rows, see `satrap.store.StoreConfig`.
             training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
             loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
-            place: location of the rows, and the other workers, see `Place`; default this process alone.
+            place: location of the rows, and the other workers, see `WorkerContext`; default this process
+                alone.
 
         Attributes:
             predictor: scores with the current weights and rows.
@@ -136,11 +137,11 @@ class Trainer:
         store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
         loss: Loss | None = None,
-        place: Place | None = None,
+        place: WorkerContext | None = None,
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = place or Place(), (options := training or TrainingOptions())
+        place, self.training = place or WorkerContext(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
@@ -184,7 +185,7 @@ class Trainer:
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FitStats:
         """The account of the current or last `fit`."""
         return self.state.run
 
@@ -192,7 +193,7 @@ class Trainer:
         self,
         data: TrainingData,
         *,
-        validation: Data | None = None,
+        validation: BatchSource | None = None,
         epochs: int = 1,
         steps: int | None = None,
         observers: Sequence[Observer] = (),
@@ -260,7 +261,7 @@ class Trainer:
         """
         self.state.stopping = True
 
-    def evaluate(self, data: Data) -> dict[str, float]:
+    def evaluate(self, data: BatchSource) -> dict[str, float]:
         """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
@@ -279,14 +280,14 @@ class Trainer:
         self.state.settle("evaluation")
         return self.predictor.evaluate(data)
 
-    def predict(self, data: Data) -> Iterator[Rows]:
+    def predict(self, data: BatchSource) -> Iterator[Rows]:
         """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
         """
         return self.predictor.predict(data)
 
-    def predict_all(self, data: Data) -> Rows:
+    def predict_all(self, data: BatchSource) -> Rows:
         """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
 
         They are equal to the results of `predict`, which needs memory for one batch only.
@@ -443,11 +444,13 @@ def _prepared(
     return model
 
 
-def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> Callable[..., DataParallel]:
+def _backend(
+    schedule: TrainingSchedule, workers: Workers, options: TrainingOptions
+) -> Callable[..., DataParallelBackend]:
     """Return the constructor of the backend for a mode and a mesh."""
     if workers.mesh.whole:
         return schedule.dense
-    if schedule.dense is not DataParallel:
+    if schedule.dense is not DataParallelBackend:
         raise ConfigError(
             f"mode {schedule.mode} cannot be combined with a mesh that shards the network",
             why=f"in mode {schedule.mode} the weights are rows of the store, and each worker pulls them all",
@@ -460,18 +463,18 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
             fix="remove compile, or use a mesh of data alone",
         )
     if workers.mesh.pipeline == 1:
-        from satrap.dense.divided import Divided
+        from satrap.dense.divided import ShardedBackend
 
-        return Divided
+        return ShardedBackend
     if options.microbatches > 1:
         raise ConfigError(
             f"microbatches {options.microbatches} cannot be combined with a pipeline",
             why="a pipeline has its own setting, Mesh.microbatches",
             fix="leave microbatches at 1",
         )
-    from satrap.dense.pipelined import Pipelined
+    from satrap.dense.pipelined import PipelinedBackend
 
-    return partial(Pipelined, recomputes=options.checkpoint_activations)
+    return partial(PipelinedBackend, recomputes=options.checkpoint_activations)
 
 
 def _score_by(dense: DenseBackend, predictor: Predictor) -> None:

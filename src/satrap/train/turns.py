@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from satrap.batch import Batch
 from satrap.dense import Workers
-from satrap.embedding import Ticket
+from satrap.embedding import BatchLookup
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepInput:
     """One worker's part of a step.
 
     Args:
@@ -25,25 +25,25 @@ class Turn:
         samples: of all workers.
     """
 
-    ticket: Ticket | None
+    ticket: BatchLookup | None
     share: float
     samples: int
 
 
-class _End(Enum):
+class _EndOfData(Enum):
     END = 0
 
 
-_END = _End.END
+_END = _EndOfData.END
 """Marks the end of the tickets."""
 
 
-def turns(
-    tickets: Iterable[Ticket | None],
+def agreed_steps(
+    tickets: Iterable[BatchLookup | None],
     workers: Workers,
     weight: Callable[[Batch], float],
     ending: threading.Event,
-) -> Iterator[Turn | None]:
+) -> Iterator[StepInput | None]:
     """Yield this worker's turns until no worker has a batch left; all yield the same number.
 
     None: no worker has a batch at present, but more may come.
@@ -57,13 +57,13 @@ def turns(
     """
     if workers.data.size == 1:
         for ticket in tickets:
-            yield None if ticket is None else Turn(ticket, 1.0, ticket.batch.size)
+            yield None if ticket is None else StepInput(ticket, 1.0, ticket.batch.size)
         return
     iterator = iter(tickets)
     item = next(iterator, _END)
     workers.meet("first batch")  # a barrier: opening files may take much longer than a step
     while True:
-        ticket = None if isinstance(item, _End) else item
+        ticket = None if isinstance(item, _EndOfData) else item
         mine = [0.0, 0] if ticket is None else [weight(ticket.batch), ticket.batch.size]
         counted = [*mine, item is not _END, ticket is not None, ending.is_set()]
         # This runs in the reading thread, several steps ahead of training. `count` has its own process group,
@@ -72,7 +72,7 @@ def turns(
         if ends or not active:
             return
         share = workers.data.size * mine[0] / total if total > 0 else 1.0
-        yield Turn(ticket, share, int(samples)) if busy else None
+        yield StepInput(ticket, share, int(samples)) if busy else None
         item = next(iterator, _END)
 
 

@@ -20,7 +20,7 @@ SHOWN = ("auc", "accuracy", "rmse")
 """Metrics of a window; with several labels, the metrics that have a mean over labels."""
 
 
-class Window:
+class RunningMetrics:
     """Metrics of each full window of training samples, scored before training on them.
 
     `values` holds the metrics in `SHOWN` that the last full window has.

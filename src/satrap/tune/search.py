@@ -23,7 +23,7 @@ from satrap.metrics import criterion
 from satrap.train import Observer
 from satrap.tune.best import write_best
 from satrap.tune.space import Dimension, chosen, space_of
-from satrap.tune.study import INTERRUPTED, KILLED, Found, Study, Trial
+from satrap.tune.study import INTERRUPTED, KILLED, Study, StudyResult, Trial
 from satrap.tune.trial import OUT_OF_TIME, Setting, run
 from satrap.tune.words import heading, space_lines, trial_line
 
@@ -38,7 +38,7 @@ UNDECIDED = (KILLED, INTERRUPTED, OUT_OF_TIME)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """Limits of a search, counted over all calls; None: no limit.
 
     Args:
@@ -54,11 +54,11 @@ def tune(
     recipe: Recipe,
     output: str | None = None,
     *,
-    limits: Limits = Limits(),
+    limits: SearchLimits = SearchLimits(),
     seed: int = 1,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
-) -> Found:
+) -> StudyResult:
     """Train variants of a recipe; `best.yaml` in the folder is always the best recipe so far.
 
     The first trial is the recipe itself. Each trial is scored on the validation rows by the recipe's metric
@@ -89,7 +89,7 @@ def tune(
             notice(line)
         interrupted = search.go(observers)
         importance, counted = study.importance()
-        return Found(
+        return StudyResult(
             folder,
             metric,
             space,
@@ -109,7 +109,7 @@ class _Search:
     study: Study
     folder: Path
     metric: str
-    limits: Limits
+    limits: SearchLimits
     notice: Callable[[str], None]
 
     def go(self, observers: Sequence[Observer]) -> bool:

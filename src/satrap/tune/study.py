@@ -80,7 +80,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StudyResult:
     """Results of a search so far.
 
     Args:

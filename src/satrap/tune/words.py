@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from satrap.tune.space import Dimension
-from satrap.tune.study import Found, Trial
+from satrap.tune.study import StudyResult, Trial
 from satrap.words import decimals, duration, metric_name
 
 WIDTH = 80
@@ -49,7 +49,7 @@ def changes(space: Sequence[Dimension], choice: Mapping[str, int]) -> dict[str, 
     return texts
 
 
-def result_lines(found: Found) -> Iterator[str]:
+def result_lines(found: StudyResult) -> Iterator[str]:
     """Yield the table of key importance and of the values reached; there must be a best trial."""
     best, space, name = found.best, found.space, f"validation {metric_name(found.metric)}"
     assert best is not None

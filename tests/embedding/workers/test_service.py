@@ -15,7 +15,7 @@ from satrap.exchange.servers import ServersExchange, WorkerId
 from satrap.exchange.servers.config import tables_to_dicts
 from satrap.optim import SGD
 from satrap.rpc.client.client import Client
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
 from tests.embedding.workers import tier
@@ -46,18 +46,18 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
         one = tier.trainer(shards, [middle])
         ticket = one.predictor.plan.ticket(batch)
         one.exchange.lookup(ticket.requests, create=True).result()
-        nonsense: list[tuple[Kind, list[Any]]] = [
-            (Kind.LOOKUP, []),
-            (Kind.LOOKUP, [pack_text({})]),
-            (Kind.LOOKUP, [pack_text({"number": 1}), b"abc"]),
-            (Kind.UPDATE, [pack_text({"number": 7, "lr_scale": 1.0})]),
-            (Kind.UPDATE, [pack_text({"number": 0, "lr_scale": "x"})]),
-            (Kind.CUT, [pack_text({})]),
-            (Kind.LOOKUP, [pack_text({"number": float("inf"), "size": -1}), b"", b"", b""]),
-            (Kind.UPDATE, [pack_text({"number": None, "lr_scale": 10**400})]),
-            (Kind.UPDATE, [pack_text({"number": None, "lr_scale": float("nan")})]),
-            (Kind.RECALL, [pack_text({"number": [0]})]),
-            (Kind.HELLO, [pack_text({"schema": 3})]),
+        nonsense: list[tuple[MessageKind, list[Any]]] = [
+            (MessageKind.LOOKUP, []),
+            (MessageKind.LOOKUP, [pack_text({})]),
+            (MessageKind.LOOKUP, [pack_text({"number": 1}), b"abc"]),
+            (MessageKind.UPDATE, [pack_text({"number": 7, "lr_scale": 1.0})]),
+            (MessageKind.UPDATE, [pack_text({"number": 0, "lr_scale": "x"})]),
+            (MessageKind.CUT, [pack_text({})]),
+            (MessageKind.LOOKUP, [pack_text({"number": float("inf"), "size": -1}), b"", b"", b""]),
+            (MessageKind.UPDATE, [pack_text({"number": None, "lr_scale": 10**400})]),
+            (MessageKind.UPDATE, [pack_text({"number": None, "lr_scale": float("nan")})]),
+            (MessageKind.RECALL, [pack_text({"number": [0]})]),
+            (MessageKind.HELLO, [pack_text({"schema": 3})]),
         ]
         for kind, parts in nonsense:
             client = one.exchange._client  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
 from satrap.dense import Workers
-from satrap.embedding.workers import EmbeddingService, Lanes, PooledExchange
+from satrap.embedding.workers import ClientThreads, EmbeddingService, PooledExchange
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer, Wire, WorkerId
 from satrap.optim import Adagrad
@@ -115,7 +115,7 @@ def servers(shards: int, tiers: int) -> Iterator[tuple[list[str], list[Server]]]
 
 
 def embedding_worker(shards: Sequence[str], listen: str = "127.0.0.1:0") -> Server:
-    return Server(listen, EmbeddingService(shards), dispatcher=Lanes)
+    return Server(listen, EmbeddingService(shards), dispatcher=ClientThreads)
 
 
 def trainer(

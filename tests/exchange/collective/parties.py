@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from satrap.errors import ExchangeError
-from satrap.exchange import Exchange, Lookup, Request
+from satrap.exchange import Exchange, Lookup, LookupRequest
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.protocol import Cut, Snapshot
+from satrap.exchange.protocol import Snapshot, SnapshotCut
 from satrap.exchange.servers import Wire
-from satrap.store import Chunk, StoreConfig
+from satrap.store import RowChunk, StoreConfig
 
 T = TypeVar("T")
 EXACT = Wire("float32", "float32")
@@ -99,12 +99,14 @@ class Together:
         self.ranks, self.asking = ranks, ranks[-1]
         self.groups, self.durability, self.telemetry = self.asking.groups, self, self
 
-    def lookup(self, requests: Sequence[Request], *, create: bool, known: Any = None) -> Lookup[np.ndarray]:
+    def lookup(
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Any = None
+    ) -> Lookup[np.ndarray]:
         for other in self.ranks[:-1]:
             other.lookup([], create=create)
         return self.asking.lookup(requests, create=create, known=known)
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         self.asking.prefetch(requests)
 
     def update(self, lookup: Any, gradients: Any, *, lr_scale: float, finite: bool = False) -> None:
@@ -134,7 +136,7 @@ class Together:
         taken = together([rank.durability.snapshot for rank in self.ranks])
         return Snapshot(self._joined([list(one) for one in taken]), self._writing(taken[0].write))
 
-    def _joined(self, parts: list[list[tuple[str, Chunk]]]) -> Iterator[tuple[str, Chunk]]:
+    def _joined(self, parts: list[list[tuple[str, RowChunk]]]) -> Iterator[tuple[str, RowChunk]]:
         for table in [table for group in self.groups for table in group.tables]:
             yield from (one for part in parts for one in part if one[0] == table)
 
@@ -150,21 +152,21 @@ class Together:
 
         return work
 
-    def cut(self, *, delta: bool | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None) -> SnapshotCut:
         cuts = together([lambda rank=rank: rank.durability.cut(delta=delta) for rank in self.ranks])  # type: ignore[misc]
 
         def put_back() -> None:
             for cut in cuts:
                 cut.put_back()
 
-        return Cut(cuts[0].counts, self._writing(cuts[0].write), cuts[0].deleted, put_back)
+        return SnapshotCut(cuts[0].counts, self._writing(cuts[0].write), cuts[0].deleted, put_back)
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         together(
             [lambda r=r: r.durability.read(url, follow=follow, feed=feed, exact=exact) for r in self.ranks]
         )  # type: ignore[misc]
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         for rank in self.ranks:
             rank.durability.load(table, chunk)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.exchange import kernels
-from satrap.exchange.collective.answers import Answers, owed
-from satrap.exchange.collective.asks import Ask
+from satrap.exchange.collective.answers import RowReplies, owed
+from satrap.exchange.collective.asks import RowRequest
 from satrap.exchange.collective.ranks import joined
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.traffic import Rounding
 from tests.exchange.collective.work import GROUPS
 from tests.support.examples import examples
@@ -24,7 +24,7 @@ BOUND = {kernels.FLOAT32: 0.0, kernels.FLOAT16: 2**-11, kernels.BFLOAT16: 2**-8,
 @given(seed=st.integers(0, 2**32), ranks=st.integers(1, 4), shuffled=st.booleans())
 def test_rows_come_to_their_places(code: int, seed: int, ranks: int, shuffled: bool) -> None:
     rng = np.random.default_rng(seed)
-    answers = Answers(GROUPS, code, Rounding())
+    answers = RowReplies(GROUPS, code, Rounding())
     requests, asks, rows, parts, rests = [], [], [], [[] for _ in range(ranks)], [[] for _ in range(ranks)]
     for group in GROUPS:
         n = int(rng.integers(0, 40))
@@ -36,8 +36,8 @@ def test_rows_come_to_their_places(code: int, seed: int, ranks: int, shuffled: b
             parts[rank] += [owed(later[own]), answers.pack(wanted, own[~later[own]])]
             rests[rank].append(answers.pack(wanted, own[later[own]]))
         splits = np.concatenate([[0], np.full(len(group.tables), n)]).astype(np.int64)
-        requests.append(Request(group.index, np.arange(n, dtype=np.uint64), splits))
-        asks.append([Ask(np.empty(0, np.uint64), splits, (), own) for own in places])
+        requests.append(LookupRequest(group.index, np.arange(n, dtype=np.uint64), splits))
+        asks.append([RowRequest(np.empty(0, np.uint64), splits, (), own) for own in places])
         rows.append(wanted)
     if shuffled:
         requests, asks, rows = requests[::-1], asks[::-1], rows[::-1]

@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.collective.asks import Ask, pack, unpack
+from satrap.exchange.collective.asks import RowRequest, pack, unpack
 from satrap.exchange.lookup import Bags
 from tests.exchange.collective.work import GROUPS, asked
 
 
 @st.composite
-def bagged(draw: st.DrawFn) -> list[Ask | None]:
+def bagged(draw: st.DrawFn) -> list[RowRequest | None]:
     """The same with bags."""
 
     def bag(table: int) -> Bags:
@@ -23,14 +23,17 @@ def bagged(draw: st.DrawFn) -> list[Ask | None]:
         return Bags(table, inverse, offsets, weights, draw(st.sampled_from(["sum", "mean", "sqrtn"])))
 
     return [
-        ask and Ask(ask.ids, ask.splits, [bag(t) for t in draw(st.lists(st.integers(0, len(g.tables) - 1)))])
+        ask
+        and RowRequest(
+            ask.ids, ask.splits, [bag(t) for t in draw(st.lists(st.integers(0, len(g.tables) - 1)))]
+        )
         for ask, g in zip(draw(asked()), GROUPS, strict=True)
     ]
 
 
 @settings(deadline=None)
 @given(asked() | bagged(), st.binary(max_size=9))
-def test_messages_come_back_with_what_follows_them(asks: list[Ask | None], rest: bytes) -> None:
+def test_messages_come_back_with_what_follows_them(asks: list[RowRequest | None], rest: bytes) -> None:
     message = np.concatenate([pack(GROUPS, asks), np.frombuffer(rest, np.uint8)])
     found, left = unpack(GROUPS, message)
     assert left.tobytes() == rest

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, ExchangeError, StoreError
-from satrap.exchange import Lookup, Request
+from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, merge
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import StoreConfig
@@ -47,13 +47,15 @@ def test_ranks_together_take_the_step_of_one(world: int, ahead: int) -> None:
                 rows[r] += reference.lookup(work[step][0], create=True).result()
         if step >= ahead and step % 4 != 3:
             shares = [
-                Share(
+                WorkerGradients(
                     [GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / world)) for q, g in pairs], 1.0
                 )
                 for pairs in (zip(*work[step - ahead], strict=True) for work in works)
             ]
             for u in merge(shares):
-                reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=0.5)
+                reference.update(
+                    Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=0.5
+                )
     for mine, theirs in zip(seen, rows, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -84,7 +86,7 @@ def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
     for one in [*wanted, [request(0, [5], [])]]:
         reference.lookup(one, create=True).result()
     halves = [
-        Share(
+        WorkerGradients(
             [GroupUpdate(q.group, q.ids, q.splits, g / 2) for q, g in zip(wanted[r], ones[r], strict=True)],
             1.0,
         )
@@ -92,7 +94,7 @@ def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
     ]
     for shares in (halves, halves, halves[1:]):
         for u in merge(shares):
-            reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+            reference.update(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
     everybody = Together(ranks)
     assert_equal_contents(everybody, reference)  # type: ignore[arg-type]
     everybody.close()

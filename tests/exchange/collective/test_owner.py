@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import StoreError
-from satrap.exchange import Request
+from satrap.exchange import LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement
-from satrap.exchange.collective.asks import Ask
+from satrap.exchange.collective.asks import RowRequest
 from satrap.exchange.collective.owner import KEPT, Owner, merge
 from satrap.exchange.collective.placement import Holders
 from satrap.exchange.lookup import Bags
@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 @settings(deadline=None)
 @given(st.lists(asked(), min_size=1, max_size=4))
-def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(ranks: list[list[Ask | None]]) -> None:
+def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(
+    ranks: list[list[RowRequest | None]],
+) -> None:
     wanted = merge(GROUPS, ranks)
     assert [m.group for m in wanted] == [
         g.index for g in GROUPS if any(r[g.index] is not None for r in ranks)
@@ -47,7 +49,7 @@ def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> No
     owners = [
         Owner(StoreConfig().open(TABLES), GROUPS, Holders(GROUPS, Placement(), Alone())) for _ in range(2)
     ]
-    [wanted] = merge(GROUPS, [[None, Ask(np.arange(5, dtype=np.uint64), np.array([0, 5]))]])
+    [wanted] = merge(GROUPS, [[None, RowRequest(np.arange(5, dtype=np.uint64), np.array([0, 5]))]])
     for number in range(3 * KEPT):
         owners[0].look_up(number, [wanted], create=True)
         if number == KEPT:
@@ -70,7 +72,7 @@ def pooling(work: Callable[[CollectiveExchange, int], T]) -> list[T]:
     return together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
 
 
-def bagged(ids: int, offsets: list[int]) -> Request:
+def bagged(ids: int, offsets: list[int]) -> LookupRequest:
     """Ask for vectors of table c; all ids of a batch are the first of the distinct ones."""
     bag = Bags(0, np.zeros(offsets[-1], np.int32), np.array(offsets, np.int64), None, "sum")
     return replace(request(1, list(range(ids))), bags=[bag])

@@ -4,34 +4,36 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
-from satrap.exchange import Request
-from satrap.exchange.collective.asks import Ask
-from satrap.exchange.collective.pushes import Pushes
+from satrap.exchange import LookupRequest
+from satrap.exchange.collective.asks import RowRequest
+from satrap.exchange.collective.pushes import GradientMessages
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.exchange.traffic import Rounding
 from tests.contract.parties import request
 from tests.exchange.collective.work import GROUPS
 
-WANTED: list[Request] = [request(1, [7, 8, 9]), request(0, [1, 2], [3])]  # not in order of groups
+WANTED: list[LookupRequest] = [request(1, [7, 8, 9]), request(0, [1, 2], [3])]  # not in order of groups
 GIVEN = [np.arange(n * dim, dtype=np.float32).reshape(n, dim) for n, dim in ((3, 17), (3, 4))]
 
 
-def asks(one: Request) -> list[Ask]:
+def asks(one: LookupRequest) -> list[RowRequest]:
     """Rank 1 has the last id."""
     n, last = len(one.ids), one.splits.copy()
     last[last < n] = 0
     last[last == n] = 1
     first = np.minimum(one.splits, n - 1)
     return [
-        Ask(one.ids[: n - 1], first, (), np.arange(n - 1, dtype=np.int32), np.arange(n - 1, dtype=np.int32)),
-        Ask(one.ids[n - 1 :], last, (), *[np.array([n - 1], np.int32)] * 2),
+        RowRequest(
+            one.ids[: n - 1], first, (), np.arange(n - 1, dtype=np.int32), np.arange(n - 1, dtype=np.int32)
+        ),
+        RowRequest(one.ids[n - 1 :], last, (), *[np.array([n - 1], np.int32)] * 2),
     ]
 
 
 @pytest.mark.parametrize("number", [5, None])
 @pytest.mark.parametrize("code", [FLOAT32, BFLOAT16])
 def test_gradients_arrive_in_order_of_groups_divided_by_the_ranks(number: int | None, code: int) -> None:
-    pushes = Pushes(GROUPS, code, 2, Rounding())
+    pushes = GradientMessages(GROUPS, code, 2, Rounding())
     messages = pushes.pack(number, WANTED, [asks(one) for one in WANTED], GIVEN)
     for rank, count in ((0, 2), (1, 1)):
         push = pushes.unpack(messages[rank])
@@ -48,7 +50,7 @@ def test_gradients_arrive_in_order_of_groups_divided_by_the_ranks(number: int | 
 
 
 def test_a_rank_without_gradients_says_so() -> None:
-    pushes = Pushes(GROUPS, FLOAT32, 3, Rounding())
+    pushes = GradientMessages(GROUPS, FLOAT32, 3, Rounding())
     for message in pushes.pack(None, [], [], []):
         assert pushes.unpack(message).number is None
         assert not pushes.unpack(message).asks
@@ -56,6 +58,6 @@ def test_a_rank_without_gradients_says_so() -> None:
 
 @pytest.mark.parametrize("wrong", [np.full((3, 17), np.nan, np.float32), np.ones((2, 17), np.float32)])
 def test_what_is_wrong_with_gradients_is_said(wrong: np.ndarray) -> None:
-    pushes = Pushes(GROUPS, FLOAT32, 2, Rounding())
+    pushes = GradientMessages(GROUPS, FLOAT32, 2, Rounding())
     with pytest.raises(StoreError, match=r"NaN|float32"):
         pushes.pack(1, WANTED, [asks(one) for one in WANTED], [wrong, GIVEN[1]])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import strategies as st
 
 from satrap.checkpoint import Checkpoint, Series
-from satrap.exchange import Cut, Lookup, Request
+from satrap.exchange import Lookup, LookupRequest, SnapshotCut
 from satrap.exchange.collective import CollectiveExchange
-from satrap.exchange.collective.asks import Ask
+from satrap.exchange.collective.asks import RowRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.store import StoreConfig
 from tests.contract.parties import SEED, gradients_for, random_requests, request
@@ -20,14 +20,14 @@ IDS = st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1), unique=Tr
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> list[Ask | None]:
+def asked(draw: st.DrawFn) -> list[RowRequest | None]:
     """What one rank asks one owner for: distinct ids in each table of some groups."""
-    asks: list[Ask | None] = []
+    asks: list[RowRequest | None] = []
     for group in GROUPS:
         if draw(st.booleans()):
             tables = [draw(IDS) for _ in group.tables]
             ids = np.array([i for table in tables for i in table], np.uint64)
-            asks.append(Ask(ids, np.cumsum([0, *map(len, tables)]).astype(np.int64)))
+            asks.append(RowRequest(ids, np.cumsum([0, *map(len, tables)]).astype(np.int64)))
         else:
             asks.append(None)
     return asks
@@ -35,7 +35,7 @@ def asked(draw: st.DrawFn) -> list[Ask | None]:
 
 STEPS = 8
 STORE = StoreConfig(seed=SEED)
-Work = list[tuple[list[Request], list[np.ndarray]]]
+Work = list[tuple[list[LookupRequest], list[np.ndarray]]]
 
 
 def batches(seed: int) -> Work:
@@ -65,5 +65,5 @@ def change(exchange: Together, ids: range) -> None:
     exchange.update(lookup, [np.ones((len(ids), dim), np.float32) for dim in (4, 17)], lr_scale=1.0)
 
 
-def write(series: Series, step: int, cut: Cut) -> None:
+def write(series: Series, step: int, cut: SnapshotCut) -> None:
     series.write(step, Checkpoint({}, {"w": torch.zeros(1)}, {}, (), rows=cut.write, deleted=cut.deleted))

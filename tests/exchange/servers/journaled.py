@@ -23,7 +23,7 @@ from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer
 from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
-from satrap.rpc.wire.frames import FAILURE, Buffer, Header, Kind, digest, encode
+from satrap.rpc.wire.frames import FAILURE, Buffer, Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Table
 from satrap.store import StoreConfig
@@ -130,7 +130,7 @@ def hello(
     config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(3, **bounds), 0, ShardMap(1))
     text = config.to_dict() | {"forward": "float16", "rank": rank, "world": world, "mode": mode}
     text["ordered"] = ordered
-    return Header(Kind.HELLO, 1, client, 0), [pack_text(text)]
+    return Header(MessageKind.HELLO, 1, client, 0), [pack_text(text)]
 
 
 def sections(rng: np.random.Generator, *, gradients: bool) -> list[Buffer]:
@@ -156,15 +156,15 @@ def traffic(rng: np.random.Generator, clients: int, count: int, *, sync: bool = 
         c = int(rng.integers(clients))
         if sync and step[c] > min(step):
             c = step.index(min(step))
-        kind = [Kind.LOOKUP, Kind.UPDATE, Kind.PEEK, Kind.FLUSH][
+        kind = [MessageKind.LOOKUP, MessageKind.UPDATE, MessageKind.PEEK, MessageKind.FLUSH][
             int(rng.choice(4, p=[0.45, 0.45, 0.05, 0.05]))
         ]
-        parts = [] if kind == Kind.FLUSH else sections(rng, gradients=kind == Kind.UPDATE)
+        parts = [] if kind == MessageKind.FLUSH else sections(rng, gradients=kind == MessageKind.UPDATE)
         acknowledged = max(0, place[c] - int(rng.integers(1, 5)))
         scale = float(rng.choice([1.0, 0.5]))
         messages.append((Header(kind, 1, c + 1, place[c], acknowledged, step[c], scale), parts))
         place[c] += 1
-        step[c] += sync and kind == Kind.UPDATE
+        step[c] += sync and kind == MessageKind.UPDATE
     return messages
 
 
@@ -180,7 +180,7 @@ def text_of(answer: Answer) -> dict[str, Any]:
     return unpack_text(answer.parts[0])
 
 
-def refused(bench: Bench, kind: Kind, parts: list[Any], **fields: Any) -> dict[str, Any]:
+def refused(bench: Bench, kind: MessageKind, parts: list[Any], **fields: Any) -> dict[str, Any]:
     """Send a request that is to be refused before anything is written; return the error."""
     session = bench.sessions.known.get(1)
     sequence = 0 if session is None else session.next

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange import LocalExchange, Lookup, Request
+from satrap.exchange import LocalExchange, Lookup, LookupRequest
 from satrap.exchange.servers import Limits, ShardMap
 from satrap.exchange.servers.config import ShardConfig
 from satrap.optim import Adagrad
@@ -22,7 +22,8 @@ def test_hundreds_of_table_groups() -> None:
     tables = [Table(f"t{dim}", dim=dim, optimizer=Adagrad(lr=0.1)) for dim in range(1, 200)]
     here = LocalExchange(Shard(tables, seed=SEED))
     requests = [
-        Request(g.index, np.arange(g.dim, g.dim + 3, dtype=np.uint64), np.array([0, 3])) for g in here.groups
+        LookupRequest(g.index, np.arange(g.dim, g.dim + 3, dtype=np.uint64), np.array([0, 3]))
+        for g in here.groups
     ]
     assert len(requests) == 199
     with threads(1) as servers:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from satrap.exchange.servers import found
-from satrap.exchange.servers.found import FoundRows
+from satrap.exchange.servers.found import SlotCache
 from satrap.exchange.servers.sections import pack
-from satrap.rpc.wire.frames import Header, Kind
+from satrap.rpc.wire.frames import Header, MessageKind
 from satrap.store import Slots
 from tests.exchange.servers.journaled import bench, gradients, hello
 
@@ -26,7 +26,7 @@ def asked(*ids: int, group: int = 0, table: int = 0) -> Asked:
 
 
 def test_an_update_gets_the_slots_of_the_lookup_with_its_ids() -> None:
-    rows = FoundRows()
+    rows = SlotCache()
     first, second, third = [entry(1, 2), entry(3, group=1)], [entry(4, 5), entry(3, group=1)], [entry(6)]
     for lookup in (first, second, third):
         rows.keep(7, lookup)
@@ -49,14 +49,14 @@ def test_an_update_gets_the_slots_of_the_lookup_with_its_ids() -> None:
     ],
 )
 def test_other_ids_find_nothing_and_lose_nothing(wanted: list[Asked]) -> None:
-    rows, lookup = FoundRows(), [entry(1, 2)]
+    rows, lookup = SlotCache(), [entry(1, 2)]
     rows.keep(7, lookup)
     assert rows.take(7, wanted) == [None] * len(wanted)
     assert rows.take(7, [asked(1, 2)]) == [lookup[0][2]]
 
 
 def test_clients_have_lookups_of_their_own_until_they_are_gone() -> None:
-    rows, mine, theirs = FoundRows(), [entry(1)], [entry(1)]
+    rows, mine, theirs = SlotCache(), [entry(1)], [entry(1)]
     rows.keep(7, mine)
     rows.keep(8, theirs)
     assert rows.take(9, [asked(1)]) == [None]
@@ -68,7 +68,7 @@ def test_clients_have_lookups_of_their_own_until_they_are_gone() -> None:
 def test_the_oldest_lookups_are_forgotten_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes 48 bytes: two ids and three splits of eight, two slots of four."""
     monkeypatch.setattr(found, "LIMIT", 144)
-    rows = FoundRows()
+    rows = SlotCache()
     for client in range(4):
         rows.keep(client, [entry(client, 9)])
     kept = [rows.take(client, [asked(client, 9)]) != [None] for client in range(4)]
@@ -82,12 +82,12 @@ def test_a_shard_finds_rows_once_for_a_lookup_and_its_update(monkeypatch: pytest
     parts = pack([gradients([1.0] * 4), gradients([1.0] * 8, 1)])
     with bench() as shard:
         shard.send(*hello(1))
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), parts)
+        shard.send(Header(MessageKind.LOOKUP, 1, 1, 1, 1), parts)
         before = shard.rows()
         for group in shard.service.store.groups:
             monkeypatch.setattr(group.directory, "find", None)
-        answer = shard.send(Header(Kind.UPDATE, 1, 1, 2, 2), parts)
+        answer = shard.send(Header(MessageKind.UPDATE, 1, 1, 2, 2), parts)
         assert answer is not None
-        assert answer.header.kind == Kind.UPDATE | 0x80
+        assert answer.header.kind == MessageKind.UPDATE | 0x80
         monkeypatch.undo()
         assert shard.rows() != before

@@ -17,9 +17,9 @@ from satrap.exchange.servers.handover import buckets_of, map_change, rehearse
 from satrap.exchange.servers.service import Service
 from satrap.exchange.shard_map import ShardMap
 from satrap.optim import Adagrad
-from satrap.rpc.wire.frames import FrameError, Kind
+from satrap.rpc.wire.frames import FrameError, MessageKind
 from satrap.schema import Table
-from satrap.store import BUCKETS, Admission, Chunk, Eviction, StoreConfig
+from satrap.store import BUCKETS, Admission, Eviction, RowChunk, StoreConfig
 from tests.contract.parties import Process, assert_equal_contents, connect, local, threads, train
 
 TABLES = [
@@ -57,9 +57,17 @@ def test_every_kind_of_request_of_a_move_and_of_the_first_steps_is_executed(
     store: StoreConfig, about: dict[str, Any], kinds: list[int]
 ) -> None:
     rehearse(Service(), hello(store, **about))
-    wanted = {Kind.HELLO, Kind.LOOKUP, Kind.UPDATE, Kind.PEEK, Kind.STATISTICS, Kind.EXPORT, Kind.LOAD}
-    assert wanted | {Kind.MAP} <= set(kinds)
-    assert (Kind.FETCH in kinds) == (store.admission is None)
+    wanted = {
+        MessageKind.HELLO,
+        MessageKind.LOOKUP,
+        MessageKind.UPDATE,
+        MessageKind.PEEK,
+        MessageKind.STATISTICS,
+        MessageKind.EXPORT,
+        MessageKind.LOAD,
+    }
+    assert wanted | {MessageKind.MAP} <= set(kinds)
+    assert (MessageKind.FETCH in kinds) == (store.admission is None)
 
 
 @pytest.mark.parametrize("rehearsal", ["float8", 3, None])
@@ -76,11 +84,11 @@ def test_a_shard_is_as_new_after_its_rehearsal_and_one_that_serves_does_not_noti
             train(each, steps=5, seed=1)
         new = exchange.map.after(np.arange(BUCKETS) // 700 % 3, [0, 1, 2])
         exchange.moves.rehearse(new, {2: addresses[2]})
-        assert kinds.count(Kind.MAP) == 3
+        assert kinds.count(MessageKind.MAP) == 3
         assert servers[2].service.config is None
         assert_equal_contents(exchange, reference)
         exchange.moves.rehearse(new, {2: addresses[2]})
-        assert kinds.count(Kind.MAP) == 4  # shards that serve have done so already
+        assert kinds.count(MessageKind.MAP) == 4  # shards that serve have done so already
         exchange.moves.join(new, {2: addresses[2]})
         exchange.moves.carry(new)
         exchange.moves.adopt(new)
@@ -117,9 +125,9 @@ def test_a_rehearsal_that_fails_beside_the_requests_harms_nothing() -> None:
     assert thread is not threading.current_thread()
 
 
-def rows(ids: Sequence[int]) -> Chunk:
+def rows(ids: Sequence[int]) -> RowChunk:
     zeros = np.zeros((len(ids), 4), np.float32)
-    return Chunk("a", np.array(ids, np.uint64), zeros, zeros)
+    return RowChunk("a", np.array(ids, np.uint64), zeros, zeros)
 
 
 def test_a_map_takes_away_the_buckets_it_names_and_the_same_map_takes_strangers() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from satrap.checkpoint import Checkpoint, Series
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import LocalExchange, LookupRequest
 from satrap.exchange.servers import ServersExchange, ShardServer
 from satrap.optim import Adagrad
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.schema import Table
 from satrap.store import BUCKETS
 from tests import faults
@@ -135,7 +135,9 @@ def test_sync_with_moves_ends_with_the_bytes_of_a_run_without(world: int) -> Non
                     new = exchanges[0].map.after(scattered(members, step), members)
                     move(exchanges, new, {2: addresses[2]} if step == 3 else {})
                 for rank, exchange in enumerate(exchanges):
-                    wanted = [Request(0, ids[step + rank :: 3], np.array([0, len(ids[step + rank :: 3])]))]
+                    wanted = [
+                        LookupRequest(0, ids[step + rank :: 3], np.array([0, len(ids[step + rank :: 3])]))
+                    ]
                     rows = np.full((len(wanted[0].ids), 4), step + rank / 3, np.float32)
                     lookup = exchange.lookup(wanted, create=True)
                     lookup.result()
@@ -248,7 +250,7 @@ def test_a_question_to_a_shard_that_is_being_left_fails_at_once_and_the_next_is_
 
         def asked_between(*given: Any) -> None:
             """What another thread asks after the goodbye, and before the shard is forgotten."""
-            asked.append(exchange._shards.ask(1, Kind.STATISTICS))
+            asked.append(exchange._shards.ask(1, MessageKind.STATISTICS))
             leave(*given)
 
         monkeypatch.setattr(exchange._shards, "leave", asked_between)

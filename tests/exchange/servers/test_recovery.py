@@ -19,14 +19,14 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.jobs import Jobs
+from satrap.exchange.servers.jobs import BackgroundJobs
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.wire import text
-from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
+from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Admission, Eviction, Shard, Tier
 from tests import faults
@@ -92,7 +92,7 @@ def test_an_open_step_of_sync_survives(tmp_path: Path, cut: bool) -> None:
     for bench in benches:
         bench.send(*first)
         bench.send(*second)
-        bench.send(Header(Kind.UPDATE, 1, 1, 1, 1, 0), half[0])
+        bench.send(Header(MessageKind.UPDATE, 1, 1, 1, 1, 0), half[0])
     rows = None
     if cut:  # while the step is open: the journal begins with what was pushed
         benches[1].rotate(1)
@@ -102,7 +102,7 @@ def test_an_open_step_of_sync_survives(tmp_path: Path, cut: bool) -> None:
     benches[1] = Bench(tmp_path / "b", loaded=rows)
     assert benches[1].service.board.missing() == [1]
     for bench in benches:
-        bench.send(Header(Kind.UPDATE, 1, 2, 1, 1, 0), half[1])
+        bench.send(Header(MessageKind.UPDATE, 1, 2, 1, 1, 0), half[1])
     assert benches[1].everything() == benches[0].everything()
     assert benches[1].service.board.completed == 1
 
@@ -111,9 +111,9 @@ def test_an_answer_that_was_lost_with_the_process_is_given_as_it_was(tmp_path: P
     rng, bench = np.random.default_rng(0), Bench(tmp_path)
     bench.send(*hello(1))
     ids, gradients = sections(rng, gradients=False), sections(rng, gradients=True)
-    lookup = Header(Kind.LOOKUP, 1, 1, 1, 1)
+    lookup = Header(MessageKind.LOOKUP, 1, 1, 1, 1)
     before = bench.send(lookup, ids)
-    bench.send(Header(Kind.UPDATE, 1, 1, 2, 1), gradients)
+    bench.send(Header(MessageKind.UPDATE, 1, 1, 2, 1), gradients)
     bench.die()
     again = Bench(tmp_path)
     answer = again.send(lookup, ids)
@@ -130,7 +130,7 @@ def test_what_a_shard_remembers_of_many_clients_has_no_limit(
     rng, bench = np.random.default_rng(0), Bench(tmp_path)
     for client in range(1, 40):
         bench.send(*hello(client))
-        bench.send(Header(Kind.LOOKUP, 1, client, 1, 0), sections(rng, gradients=False))
+        bench.send(Header(MessageKind.LOOKUP, 1, client, 1, 0), sections(rng, gradients=False))
     bench.rotate(1)
     bench.journal.forget(1)
     before = bench.everything()
@@ -179,19 +179,19 @@ def test_an_export_that_was_under_way_goes_on_or_is_refused(tmp_path: Path) -> N
         bench.send(header, parts)
     place = bench.sessions.known[1].next
     more = [pack_text({})]
-    bench.send(Header(Kind.EXPORT, 1, 1, place), [pack_text({"table": "a"})])
+    bench.send(Header(MessageKind.EXPORT, 1, 1, place), [pack_text({"table": "a"})])
     at_cut = [c for name in "ab" for c in bench.service.store.export(name)]
     bench.die()
     bench = Bench(tmp_path)
-    answer = bench.send(Header(Kind.EXPORT, 1, 1, place + 1), more)
+    answer = bench.send(Header(MessageKind.EXPORT, 1, 1, place + 1), more)
     assert answer is not None
     assert unpack_text(answer.parts[0]) == {"end": True}
-    bench.send(Header(Kind.EXPORT, 1, 1, place + 2), [pack_text({"table": "a"})])
+    bench.send(Header(MessageKind.EXPORT, 1, 1, place + 2), [pack_text({"table": "a"})])
     bench.rotate(20)
     bench.journal.forget(20)
     bench.die()
     bench = Bench(tmp_path, loaded=at_cut)
-    answer = bench.send(Header(Kind.EXPORT, 1, 1, place + 3), more)
+    answer = bench.send(Header(MessageKind.EXPORT, 1, 1, place + 3), more)
     assert answer is not None
     assert answer.header.kind == FAILURE
     assert "was lost when the shard was restarted" in unpack_text(answer.parts[0])["what"]
@@ -221,7 +221,7 @@ def test_a_request_that_cannot_be_written_is_refused_and_changes_nothing(tmp_pat
     before = bench.rows()
     bench.journal.limit = bench.journal.size
     place = bench.sessions.known[1].next
-    answer = bench.send(Header(Kind.UPDATE, 1, 1, place), sections(rng, gradients=True))
+    answer = bench.send(Header(MessageKind.UPDATE, 1, 1, place), sections(rng, gradients=True))
     assert answer is not None
     text = unpack_text(answer.parts[0])
     assert "the journal cannot be written: its limit of" in text["what"]
@@ -344,10 +344,10 @@ def test_what_was_refused_is_still_refused_after_a_restart(tmp_path: Path) -> No
     rng, bench = np.random.default_rng(2), Bench(tmp_path)
     bench.send(*hello(1))
     lookup = sections(rng, gradients=False)
-    bench.send(Header(Kind.LOOKUP, 1, 1, 1, 1), lookup)
-    refused = Header(Kind.EXPORT, 1, 1, 2, 1)
+    bench.send(Header(MessageKind.LOOKUP, 1, 1, 1, 1), lookup)
+    refused = Header(MessageKind.EXPORT, 1, 1, 2, 1)
     bench.send(refused, [pack_text({"table": "nobody"})])
-    bench.send(Header(Kind.LOOKUP, 1, 1, 3, 1), lookup)
+    bench.send(Header(MessageKind.LOOKUP, 1, 1, 3, 1), lookup)
     bench.die()
     bench = Bench(tmp_path)
     answer = bench.send(refused, [pack_text({"table": "nobody"})])
@@ -362,13 +362,13 @@ def test_a_client_goes_on_after_refusals_that_no_journal_holds(tmp_path: Path) -
     bench = Bench(tmp_path)
     bench.send(*hello(1))
     for sequence in (1, 2):
-        bench.send(Header(Kind.EXPORT, 1, 1, sequence, sequence), [pack_text({"table": "nobody"})])
+        bench.send(Header(MessageKind.EXPORT, 1, 1, sequence, sequence), [pack_text({"table": "nobody"})])
     bench.die()
     for sequence in (3, 4):
         bench = Bench(tmp_path)
-        answer = bench.send(Header(Kind.FLUSH, 1, 1, sequence, 3))
+        answer = bench.send(Header(MessageKind.FLUSH, 1, 1, sequence, 3))
         assert answer is not None
-        assert answer.header.kind == Kind.FLUSH | ANSWER
+        assert answer.header.kind == MessageKind.FLUSH | ANSWER
         assert bench.sessions.known[1].next == sequence + 1
         bench.die()
 
@@ -392,13 +392,17 @@ def test_what_failed_for_want_of_memory_and_changed_nothing_is_not_repeated(
     rng, bench = np.random.default_rng(2), Bench(tmp_path)
     for header, parts in traffic(rng, 1, 20):
         bench.send(header, parts)
-    before, size, updates = bench.rows(), bench.journal.size, bench.journal.segments[0].kinds[Kind.UPDATE]
-    failing(monkeypatch, bench, "lookup", 0, (Kind.LOOKUP, sections(rng, gradients=False)))
-    failing(monkeypatch, bench, "update", 0, (Kind.UPDATE, sections(rng, gradients=True)))
+    before, size, updates = (
+        bench.rows(),
+        bench.journal.size,
+        bench.journal.segments[0].kinds[MessageKind.UPDATE],
+    )
+    failing(monkeypatch, bench, "lookup", 0, (MessageKind.LOOKUP, sections(rng, gradients=False)))
+    failing(monkeypatch, bench, "update", 0, (MessageKind.UPDATE, sections(rng, gradients=True)))
     [chunk] = bench.service.store.export("a")
-    failing(monkeypatch, bench, "write", 0, (Kind.LOAD, pack_chunk(chunk)))
-    failing(monkeypatch, bench, "clear", 0, (Kind.CLEAR, []))
-    assert (bench.journal.size, bench.journal.segments[0].kinds[Kind.UPDATE]) == (size, updates)
+    failing(monkeypatch, bench, "write", 0, (MessageKind.LOAD, pack_chunk(chunk)))
+    failing(monkeypatch, bench, "clear", 0, (MessageKind.CLEAR, []))
+    assert (bench.journal.size, bench.journal.segments[0].kinds[MessageKind.UPDATE]) == (size, updates)
     assert bench.rows() == before
     bench.die()
     bench = Bench(tmp_path)
@@ -415,8 +419,8 @@ def test_what_failed_halfway_is_repeated_whole(tmp_path: Path, monkeypatch: pyte
         whole.send(header, parts)
     before, update = bench.rows(), sections(rng, gradients=True)
     place = bench.sessions.known[1].next
-    failing(monkeypatch, bench, "update", 1, (Kind.UPDATE, update))
-    whole.send(Header(Kind.UPDATE, 1, 1, place, place), update)
+    failing(monkeypatch, bench, "update", 1, (MessageKind.UPDATE, update))
+    whole.send(Header(MessageKind.UPDATE, 1, 1, place, place), update)
     half, all_of_it = bench.rows(), whole.rows()
     assert half["a"] == all_of_it["a"] != before["a"]
     assert half["b"] == before["b"] != all_of_it["b"]
@@ -440,7 +444,7 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
         ):
             exchange.durability.read(place)
         assert exchange.telemetry.statistics().rows == 0
-        jobs = Jobs(exchange._shards)
+        jobs = BackgroundJobs(exchange._shards)
         with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
             jobs.check([jobs.result(0, {})])
         train(exchange, steps=2, seed=2)
@@ -501,14 +505,14 @@ def test_a_shard_that_reads_rows_ends_when_it_is_asked_to(tmp_path: Path, asked:
         exchange.close()
 
 
-@pytest.mark.parametrize("kind", [Kind.READ, Kind.UPDATE, Kind.LOOKUP])
-def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [MessageKind.READ, MessageKind.UPDATE, MessageKind.LOOKUP])
+def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: MessageKind) -> None:
     """One that fails in the background, and one of a client of whom nothing else is known."""
     bench = Bench(tmp_path)
     bench.send(*hello(1))
-    bench.send(Header(Kind.FLUSH, 1, 1, 1))
+    bench.send(Header(MessageKind.FLUSH, 1, 1, 1))
     parts = [pack_text({"url": str(tmp_path / "nowhere")})]
-    header = Header(kind, 1, 1 if kind == Kind.READ else 7, 2)
+    header = Header(kind, 1, 1 if kind == MessageKind.READ else 7, 2)
     bench.journal.append(encode(header, digest(parts)), parts)
     bench.die()
     for _ in range(2):  # and again
@@ -524,7 +528,7 @@ def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: Kind) -
 def test_a_process_with_such_a_journal_ends_and_says_why(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     parts = [pack_text({"table": "a"})]
-    bench.journal.append(encode(Header(Kind.EXPORT, 1, 5, 3), digest(parts)), parts)
+    bench.journal.append(encode(Header(MessageKind.EXPORT, 1, 5, 3), digest(parts)), parts)
     bench.die()
     with Process("127.0.0.1:0", "--journal", str(tmp_path)) as process:
         assert process.popen.wait(20) == 1
@@ -549,7 +553,7 @@ def test_an_error_that_nobody_foresaw_is_repeated_and_ends_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "clear", fail)
         for sequence in range(1, 50):
-            answer = bench.send(Header(Kind.CLEAR, 1, 1, sequence, sequence))
+            answer = bench.send(Header(MessageKind.CLEAR, 1, 1, sequence, sequence))
             assert answer is not None
             text = unpack_text(answer.parts[0])
             assert "ZeroDivisionError: of a mistake in satrap" in text["what"]
@@ -558,7 +562,7 @@ def test_an_error_that_nobody_foresaw_is_repeated_and_ends_nothing(
         assert log.count("Traceback") == log.count("shard: clear") == 1
         bench.die()
         bench = Bench(tmp_path)
-    bench.send(Header(Kind.LOOKUP, 1, 1, 50, 50), sections(rng, gradients=False))
+    bench.send(Header(MessageKind.LOOKUP, 1, 1, 50, 50), sections(rng, gradients=False))
     assert any(bench.rows().values())
 
 
@@ -641,14 +645,16 @@ def test_a_store_that_raises_what_it_likes_ends_no_shard(
     bench.send(*hello(1))
     bench.rotate(1)
     parts = [pack_text({"url": "s3://bucket/step-1", "folder": "data-00000000", "number": 1})]
-    bench.journal.append(encode(Header(Kind.WRITE, 1, 1, 1), digest(parts)), parts)
+    bench.journal.append(encode(Header(MessageKind.WRITE, 1, 1, 1), digest(parts)), parts)
 
     def fail(_: object) -> None:
         raise ZeroDivisionError("of a library")
 
     monkeypatch.setattr(manifest, "read_manifest", fail)
     cut = [pack_text({"number": 2})]
-    bench.recovery.executed(Job(bench.sessions.known[1], Header(Kind.CUT), cut, 0, 0.0), bench.sessions)
+    bench.recovery.executed(
+        Job(bench.sessions.known[1], Header(MessageKind.CUT), cut, 0, 0.0), bench.sessions
+    )
     assert bench.recovery._thread is not None
     bench.recovery._thread.join()
     bench.recovery.tidy()

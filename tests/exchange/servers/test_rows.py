@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from satrap.exchange.servers.sections import pack
-from satrap.rpc.wire.frames import FAILURE, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Header, MessageKind
 from tests.exchange.servers.journaled import bench, gradients, hello, refused, text_of
 
 
@@ -13,8 +13,8 @@ from tests.exchange.servers.journaled import bench, gradients, hello, refused, t
 def test_a_factor_that_would_destroy_rows_is_refused(scale: float) -> None:
     with bench() as shard:
         shard.send(*hello(1))
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
-        refused(shard, Kind.UPDATE, pack([gradients([1.0] * 4)]), lr_scale=scale)
+        shard.send(Header(MessageKind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
+        refused(shard, MessageKind.UPDATE, pack([gradients([1.0] * 4)]), lr_scale=scale)
 
 
 def test_a_step_whose_sum_overflows_is_refused_whole() -> None:
@@ -23,13 +23,13 @@ def test_a_step_whose_sum_overflows_is_refused_whole() -> None:
         for client in (1, 2):
             shard.send(*hello(client, rank=client - 1, world=2, mode="sync"))
         ids = pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)])
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), ids)
+        shard.send(Header(MessageKind.LOOKUP, 1, 1, 1, 1), ids)
         before = shard.rows()
         parts = pack([gradients([1.0] * 4), gradients([3e38] * 8, 1)])
-        first = shard.send(Header(Kind.UPDATE, 1, 1, 2, 2), parts)
-        last = shard.send(Header(Kind.UPDATE, 1, 2, 1, 1), parts)
+        first = shard.send(Header(MessageKind.UPDATE, 1, 1, 2, 2), parts)
+        last = shard.send(Header(MessageKind.UPDATE, 1, 2, 1, 1), parts)
         assert first is not None
         assert last is not None
-        assert (first.header.kind, last.header.kind) == (Kind.UPDATE | 0x80, FAILURE)
+        assert (first.header.kind, last.header.kind) == (MessageKind.UPDATE | 0x80, FAILURE)
         assert "NaN or infinite" in text_of(last)["what"]
         assert shard.rows() == before

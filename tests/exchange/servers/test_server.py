@@ -20,7 +20,7 @@ from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.client.client import Client, ClientOptions
-from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import StoreConfig
 from satrap.store.cut import Cut
@@ -80,7 +80,7 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
         for _ in range(30)
     ]
     with faults.armed("journal.write", lambda _: free.wait(20)):
-        answers = [client.ask(Kind.FLUSH) for _ in range(100) for client in clients]
+        answers = [client.ask(MessageKind.FLUSH) for _ in range(100) for client in clients]
         assert eventually(lambda: server.statistics().queued > 2500, 20)
         stopping = threading.Thread(target=running.close, daemon=True)
         stopping.start()
@@ -104,9 +104,9 @@ def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_serve
             greedy = stack.enter_context(stranger(server))
             config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
             config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN}
-            greedy.ask(Header(Kind.HELLO, 1, client), [pack_text(config)])
+            greedy.ask(Header(MessageKind.HELLO, 1, client), [pack_text(config)])
             for n in range(1, 40):
-                greedy.send(encode(Header(Kind.LOOKUP, 1, client, n), digest(lookup)), *lookup)
+                greedy.send(encode(Header(MessageKind.LOOKUP, 1, client, n), digest(lookup)), *lookup)
         fair = connect([server.address])
         for _ in range(20):
             fair.lookup([request(1, ids.tolist())], create=True).result()
@@ -160,7 +160,7 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
         gone.hello()
         gc.collect()
         before = [weakref.ref(cut) for cut in cuts()]
-        gone.ask(Header(Kind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
+        gone.ask(Header(MessageKind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
         [export] = [weakref.ref(cut) for cut in cuts() if not any(cut is known() for known in before)]
         assert eventually(lambda: not any(cut is export() for cut in cuts()), 20)
         fair.update(lookup, rows, lr_scale=1.0)

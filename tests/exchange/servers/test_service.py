@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from satrap.exchange.servers.sections import Section, pack
-from satrap.rpc.wire.frames import FAILURE, Code, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Code, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.exchange.servers.journaled import (
     ONE,
@@ -42,40 +42,40 @@ def no_rows(rows: object, width: object = 0) -> list[Any]:
     return [pack_text({"table": "a", "rows": rows, "columns": columns}), b"", b"", b""]
 
 
-REQUESTS: dict[str, tuple[Kind, list[Any]]] = {
-    "rows -1": (Kind.LOAD, chunk(rows=-1)),
-    "rows huge": (Kind.LOAD, no_rows(10**30)),
-    "rows true": (Kind.LOAD, chunk(rows=True)),
-    "rows true, width 0": (Kind.LOAD, no_rows(True)),
-    "rows -1, width 0": (Kind.LOAD, no_rows(-1)),
-    "width true": (Kind.LOAD, no_rows(0, True)),
-    "ids of width 1": (Kind.LOAD, chunk(columns=COLUMNS | {"ids": ["<u8", 1]})),
-    "layout without width": (Kind.LOAD, chunk(columns={"ids": ["<u8"]})),
-    "table unknown": (Kind.LOAD, chunk(table="nobody")),
-    "weights of whole numbers": (Kind.LOAD, chunk(columns=COLUMNS | {"weights": ["<i4", 4]})),
-    "state of another width": (Kind.LOAD, chunk(columns=COLUMNS | {"state": ["<f2", 8]})),
-    "chunk without parts": (Kind.LOAD, []),
-    "surrogate": (Kind.EXPORT, [b'{"table": "\\ud800"}']),
-    "export of a list": (Kind.EXPORT, [pack_text({"table": ["a"]})]),
-    "export without parts": (Kind.EXPORT, []),
-    "cut without number": (Kind.CUT, [pack_text({})]),
-    "cut of true": (Kind.CUT, [pack_text({"number": True})]),
-    "cut of a huge number": (Kind.CUT, [pack_text({"number": HUGE})]),
-    "put back a list": (Kind.PUT_BACK, [pack_text({"number": []})]),
-    "write elsewhere": (Kind.WRITE, [pack_text({"url": "/x", "folder": "../x", "number": 1})]),
-    "write what is not cut": (Kind.WRITE, [pack_text({"url": "/x", "folder": "data-00000000", "number": 1})]),
-    "read a number": (Kind.READ, [pack_text({"url": 5})]),
-    "save without folder": (Kind.SAVE, [pack_text({"url": "/x"})]),
-    "of a loader": (Kind.OPEN, [pack_text({"part": "train"})]),
-    "of an embedding worker": (Kind.RECALL, [pack_text({"number": 1})]),
-    "text of a million brackets": (Kind.EXPORT, [b"[" * 1_000_000]),
-    "lookup without parts": (Kind.LOOKUP, []),
-    "lookup of group 9": (Kind.LOOKUP, pack([Section(9, ONE, ONE_ID)])),
-    "update without gradients": (Kind.UPDATE, pack([Section(0, ONE, ONE_ID)])),
-    "update of another width": (Kind.UPDATE, pack([gradients([1.0])])),
-    "update of NaN": (Kind.UPDATE, pack([gradients([1, 1, 1, np.nan])])),
-    "second update of NaN": (Kind.UPDATE, pack([gradients([1.0] * 4), gradients([np.nan] * 8, 1)])),
-    "update beyond float32": (Kind.UPDATE, pack([gradients([1.0] * 4, scale=1e-40)])),
+REQUESTS: dict[str, tuple[MessageKind, list[Any]]] = {
+    "rows -1": (MessageKind.LOAD, chunk(rows=-1)),
+    "rows huge": (MessageKind.LOAD, no_rows(10**30)),
+    "rows true": (MessageKind.LOAD, chunk(rows=True)),
+    "rows true, width 0": (MessageKind.LOAD, no_rows(True)),
+    "rows -1, width 0": (MessageKind.LOAD, no_rows(-1)),
+    "width true": (MessageKind.LOAD, no_rows(0, True)),
+    "ids of width 1": (MessageKind.LOAD, chunk(columns=COLUMNS | {"ids": ["<u8", 1]})),
+    "layout without width": (MessageKind.LOAD, chunk(columns={"ids": ["<u8"]})),
+    "table unknown": (MessageKind.LOAD, chunk(table="nobody")),
+    "weights of whole numbers": (MessageKind.LOAD, chunk(columns=COLUMNS | {"weights": ["<i4", 4]})),
+    "state of another width": (MessageKind.LOAD, chunk(columns=COLUMNS | {"state": ["<f2", 8]})),
+    "chunk without parts": (MessageKind.LOAD, []),
+    "surrogate": (MessageKind.EXPORT, [b'{"table": "\\ud800"}']),
+    "export of a list": (MessageKind.EXPORT, [pack_text({"table": ["a"]})]),
+    "export without parts": (MessageKind.EXPORT, []),
+    "cut without number": (MessageKind.CUT, [pack_text({})]),
+    "cut of true": (MessageKind.CUT, [pack_text({"number": True})]),
+    "cut of a huge number": (MessageKind.CUT, [pack_text({"number": HUGE})]),
+    "put back a list": (MessageKind.PUT_BACK, [pack_text({"number": []})]),
+    "write elsewhere": (MessageKind.WRITE, [pack_text({"url": "/x", "folder": "../x", "number": 1})]),
+    "write what is not cut": (MessageKind.WRITE, [pack_text({"url": "/x", "folder": "data-00000000", "number": 1})]),
+    "read a number": (MessageKind.READ, [pack_text({"url": 5})]),
+    "save without folder": (MessageKind.SAVE, [pack_text({"url": "/x"})]),
+    "of a loader": (MessageKind.OPEN, [pack_text({"part": "train"})]),
+    "of an embedding worker": (MessageKind.RECALL, [pack_text({"number": 1})]),
+    "text of a million brackets": (MessageKind.EXPORT, [b"[" * 1_000_000]),
+    "lookup without parts": (MessageKind.LOOKUP, []),
+    "lookup of group 9": (MessageKind.LOOKUP, pack([Section(9, ONE, ONE_ID)])),
+    "update without gradients": (MessageKind.UPDATE, pack([Section(0, ONE, ONE_ID)])),
+    "update of another width": (MessageKind.UPDATE, pack([gradients([1.0])])),
+    "update of NaN": (MessageKind.UPDATE, pack([gradients([1, 1, 1, np.nan])])),
+    "second update of NaN": (MessageKind.UPDATE, pack([gradients([1.0] * 4), gradients([np.nan] * 8, 1)])),
+    "update beyond float32": (MessageKind.UPDATE, pack([gradients([1.0] * 4, scale=1e-40)])),
 }  # fmt: skip
 
 
@@ -84,9 +84,11 @@ def test_an_absurd_request_is_refused_and_in_no_journal(name: str) -> None:
     kind, parts = REQUESTS[name]
     with bench() as shard:
         shard.send(*hello(1))
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)]))
+        shard.send(
+            Header(MessageKind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)])
+        )
         refused(shard, kind, parts)
-        answer = shard.send(Header(Kind.FLUSH, 1, 1, 3, 3))
+        answer = shard.send(Header(MessageKind.FLUSH, 1, 1, 3, 3))
         assert answer is not None
         assert answer.header.kind != FAILURE
 
@@ -158,7 +160,7 @@ HELLOS: dict[str, dict[str, Any]] = {
 def test_an_absurd_hello_is_refused_and_the_next_one_taken(name: str) -> None:
     _, [text] = hello(1)
     with bench() as shard:
-        told = refused(shard, Kind.HELLO, [json.dumps(unpack_text(text) | HELLOS[name]).encode()])
+        told = refused(shard, MessageKind.HELLO, [json.dumps(unpack_text(text) | HELLOS[name]).encode()])
         assert told["code"] in (Code.CONFIG, Code.STORE)
         assert shard.service.config is None
         answer = shard.send(*hello(2))
@@ -178,7 +180,9 @@ VALUES = st.recursive(
 )  # fmt: skip
 KEYS = ["table", "rows", "columns", "number", "delta", "since", "url", "folder", "shown", "save", "exact"]
 TEXTS = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5)
-KINDS = st.sampled_from([k for k in Kind if k < Kind.PING and k not in (Kind.HELLO, Kind.READ)])
+KINDS = st.sampled_from(
+    [k for k in MessageKind if k < MessageKind.PING and k not in (MessageKind.HELLO, MessageKind.READ)]
+)
 """A READ fails in the background, and then again when it is repeated: see `test_recovery`."""
 
 
@@ -194,12 +198,12 @@ def test_whatever_comes_is_answered_and_the_shard_comes_back(requests: list[Any]
             answer = shard.send(Header(kind, 1, 1, sequence, sequence), [pack_text(text), *raw])
             assert answer is not None
             sequence += 1
-            if kind == Kind.BYE:
+            if kind == MessageKind.BYE:
                 break
         rng = np.random.default_rng(0)
         shard.send(*hello(2))
-        shard.send(Header(Kind.LOOKUP, 1, 2, 1, 1), sections(rng, gradients=False))
-        shard.send(Header(Kind.UPDATE, 1, 2, 2, 2), sections(rng, gradients=True))
+        shard.send(Header(MessageKind.LOOKUP, 1, 2, 1, 1), sections(rng, gradients=False))
+        shard.send(Header(MessageKind.UPDATE, 1, 2, 2, 2), sections(rng, gradients=True))
         before = shard.everything()["rows"]
         shard.die()
         shard = Bench(Path(folder))
@@ -214,9 +218,9 @@ def test_hellos_with_any_value_in_any_place(data: st.DataObject) -> None:
     plain = unpack_text(text)
     misplace(data, VALUES, plain)
     with bench() as shard:
-        answer = shard.send(Header(Kind.HELLO, 1, 1), [json.dumps(plain).encode()])
+        answer = shard.send(Header(MessageKind.HELLO, 1, 1), [json.dumps(plain).encode()])
         assert answer is not None
         if answer.header.kind != FAILURE:
-            for at, kind in enumerate((Kind.LOOKUP, Kind.UPDATE), 1):
+            for at, kind in enumerate((MessageKind.LOOKUP, MessageKind.UPDATE), 1):
                 parts = pack([gradients([1.0] * 4), gradients([1.0] * 8, 1)])
                 assert shard.send(Header(kind, 1, 1, at, at), parts) is not None

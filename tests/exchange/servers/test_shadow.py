@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange.servers import shadow as shadow_module
-from satrap.exchange.servers.shadow import Shadow
+from satrap.exchange.servers.shadow import RowMirror
 from satrap.store import Shard
 from tests.contract.parties import SEED, assert_equal_contents, request, train
 from tests.support.exchanges import HALF, ahead, opened
@@ -12,9 +12,9 @@ from tests.support.exchanges import HALF, ahead, opened
 IDS = request(0, [5, 6, 7], [6])
 
 
-def filled() -> tuple[Shard, Shadow]:
+def filled() -> tuple[Shard, RowMirror]:
     """A store with rows that have been trained, and a shadow with copies of them."""
-    shard, shadow = Shard(HALF, seed=SEED), Shadow(HALF, SEED)
+    shard, shadow = Shard(HALF, seed=SEED), RowMirror(HALF, SEED)
     shard.lookup_group(0, IDS.ids, IDS.splits)
     shard.update_group(0, IDS.ids, IDS.splits, np.ones((4, 4), np.float32))
     shadow.add(IDS, np.hstack(shard.fetch_group(0, IDS.ids, IDS.splits)), 1)
@@ -62,9 +62,9 @@ def test_only_rows_of_requests_that_wait_are_kept() -> None:
 def test_rows_that_nobody_waits_for_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow_module, "KEPT_BYTES", 3000)  # 100 rows or so
     dropped = []
-    keep = shadow_module.Shadow.keep
+    keep = shadow_module.RowMirror.keep
     monkeypatch.setattr(
-        shadow_module.Shadow, "keep", lambda self, waiting: dropped.append(1) or keep(self, waiting)
+        shadow_module.RowMirror, "keep", lambda self, waiting: dropped.append(1) or keep(self, waiting)
     )
     with opened("servers-1", HALF) as sync, ahead("servers-1", HALF) as early:
         for x, y in zip(train(sync, steps=25, seed=4), train(early, steps=25, seed=4, ahead=2), strict=True):

@@ -21,14 +21,14 @@ from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
-from satrap.exchange import Exchange, Lookup, Request
+from satrap.exchange import Exchange, Lookup, LookupRequest
 from satrap.exchange.servers import ShardMap, ShardServer
 from satrap.exchange.servers.sections import pack
-from satrap.exchange.servers.snapshots import Snapshots, pack_result, unpack_result
+from satrap.exchange.servers.snapshots import ShardSnapshots, pack_result, unpack_result
 from satrap.launch.reshard import reshard_everywhere
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.wire import text
-from satrap.rpc.wire.frames import FrameError, Kind
+from satrap.rpc.wire.frames import FrameError, MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
 from satrap.store import Eviction, Shard
@@ -118,7 +118,7 @@ def test_a_result_round_trips_with_its_checksums(sums: dict[str, list[int]]) -> 
 def test_what_was_never_cut_can_be_put_back() -> None:
     """A client may ask it of a shard that was started anew after the cut."""
     store = Shard([Table("a", dim=4, optimizer=Adagrad(lr=0.1))])
-    Snapshots().put_back(store, 3)
+    ShardSnapshots().put_back(store, 3)
     assert not store.changes.following
     store.close()
 
@@ -168,7 +168,7 @@ def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
     """
     table = Table("t", dim=2, optimizer=Adagrad(lr=0.5, eps=1e-20), initial_scale=0.0)
     ids = np.arange(3000, dtype=np.uint64)
-    everything = Request(0, ids, np.array([0, len(ids)], np.int64))
+    everything = LookupRequest(0, ids, np.array([0, len(ids)], np.int64))
     ones, world, before = np.full((len(ids), 2), 3.0, np.float32), 3, 7  # the mean over 3 workers is 1
     ready, taken, stop = threading.Barrier(world + 1), threading.Barrier(world + 1), threading.Event()
     after = [0] * world
@@ -260,14 +260,14 @@ def test_a_cut_is_written_once_and_the_newest_only(tmp_path: Path) -> None:
         write_checkpoint(str(tmp_path / "b"), Checkpoint({}, {}, {}, (), rows=new.write))
         with pytest.raises(StoreError, match="has no cut"):
             write_checkpoint(str(tmp_path / "c"), Checkpoint({}, {}, {}, (), rows=new.write))
-        assert exchange._shards.ask(0, Kind.JOB, [b"{}"]).result()
+        assert exchange._shards.ask(0, MessageKind.JOB, [b"{}"]).result()
         exchange.close()
 
 
 @pytest.mark.parametrize("mode", ["sync", "hybrid"])
 def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
     tables = [Table("t", dim=2, optimizer=Adam(lr=0.1))]
-    wanted = [Request(0, np.arange(9, dtype=np.uint64), np.array([0, 9], np.int64))]
+    wanted = [LookupRequest(0, np.arange(9, dtype=np.uint64), np.array([0, 9], np.int64))]
     with threads(2) as servers:
         addresses = [s.address for s in servers]
         old = [connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
@@ -277,7 +277,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         assert eventually(lambda: not old[0]._shards._calls, 10)
         sent: Future[None] = Future()  # rank 1 dies when its share has reached one shard of two
         one_shard = partial(
-            old[1]._shards.send, 0, Kind.UPDATE, pack([]), lambda *_: sent.set_result(None), step=0
+            old[1]._shards.send, 0, MessageKind.UPDATE, pack([]), lambda *_: sent.set_result(None), step=0
         )
         old[1]._shards.post(one_shard)
         sent.result(10)
@@ -305,20 +305,22 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "asked"),
     [
-        (Kind.CUT, {}),
-        (Kind.CUT, {"number": "1"}),
-        (Kind.READ, {"url": 3}),
-        (Kind.WRITE, {"url": "x", "folder": "../x", "number": 1}),
-        (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": None}),
-        (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": True}),
-        (Kind.JOB, {}),
-        (Kind.CUT, {"number": 1, "delta": 1}),
-        (Kind.CUT, {"number": 1, "since": "1"}),
-        (Kind.PUT_BACK, {}),
-        (Kind.READ, {"url": "x", "number": 1.5}),
+        (MessageKind.CUT, {}),
+        (MessageKind.CUT, {"number": "1"}),
+        (MessageKind.READ, {"url": 3}),
+        (MessageKind.WRITE, {"url": "x", "folder": "../x", "number": 1}),
+        (MessageKind.WRITE, {"url": "x", "folder": "data-00000000", "number": None}),
+        (MessageKind.WRITE, {"url": "x", "folder": "data-00000000", "number": True}),
+        (MessageKind.JOB, {}),
+        (MessageKind.CUT, {"number": 1, "delta": 1}),
+        (MessageKind.CUT, {"number": 1, "since": "1"}),
+        (MessageKind.PUT_BACK, {}),
+        (MessageKind.READ, {"url": "x", "number": 1.5}),
     ],
 )
-def test_an_impossible_request_is_refused_and_harms_nothing(kind: Kind, asked: dict[str, object]) -> None:
+def test_an_impossible_request_is_refused_and_harms_nothing(
+    kind: MessageKind, asked: dict[str, object]
+) -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         with pytest.raises(StoreError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
-from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
+from satrap.exchange.servers.steps import GradientBarrier, GroupUpdate, WorkerGradients, merge
 
 
 def update(group: int, tables: list[dict[int, float]]) -> GroupUpdate:
@@ -18,9 +18,9 @@ def update(group: int, tables: list[dict[int, float]]) -> GroupUpdate:
 
 def test_merge_sums_equal_ids_of_equal_tables_in_order() -> None:
     shares = [
-        Share([update(0, [{1: 1e8, 2: 1.0}, {1: 5.0}]), update(1, [{9: 1.0}])], 1.0),
-        Share([update(0, [{1: -1e8, 3: 2.0}, {}])], 1.0),
-        Share([update(0, [{1: 0.5}, {7: 1.0}])], 1.0),
+        WorkerGradients([update(0, [{1: 1e8, 2: 1.0}, {1: 5.0}]), update(1, [{9: 1.0}])], 1.0),
+        WorkerGradients([update(0, [{1: -1e8, 3: 2.0}, {}])], 1.0),
+        WorkerGradients([update(0, [{1: 0.5}, {7: 1.0}])], 1.0),
     ]
     first, second = merge(shares)
     assert (first.group, second.group) == (0, 1)
@@ -32,10 +32,10 @@ def test_merge_sums_equal_ids_of_equal_tables_in_order() -> None:
 
 
 def test_a_step_is_complete_with_the_last_rank_and_in_rank_order() -> None:
-    board = StepBoard()
+    board = GradientBarrier()
     for rank in range(3):
         board.join(rank, 3)
-    shares = [Share([], float(r)) for r in range(3)]
+    shares = [WorkerGradients([], float(r)) for r in range(3)]
     assert board.offer(2, 0, shares[2]) is None
     assert board.offer(0, 0, shares[0]) is None
     assert board.missing() == [1]
@@ -44,12 +44,12 @@ def test_a_step_is_complete_with_the_last_rank_and_in_rank_order() -> None:
 
 
 def test_a_second_share_or_another_step_is_refused() -> None:
-    board = StepBoard()
+    board = GradientBarrier()
     board.join(0, 2)
-    board.offer(0, 0, Share([], 1.0))
+    board.offer(0, 0, WorkerGradients([], 1.0))
     with pytest.raises(StoreError, match="rank 0 sent gradients of step 0 while step 0 is open"):
-        board.offer(0, 0, Share([], 1.0))
+        board.offer(0, 0, WorkerGradients([], 1.0))
     with pytest.raises(StoreError, match="rank 1 sent gradients of step 4 while step 0 is open"):
-        board.offer(1, 4, Share([], 1.0))
+        board.offer(1, 4, WorkerGradients([], 1.0))
     board.join(0, 2)  # a new worker of the rank: the old one's share is gone
     assert board.missing() == [0, 1]

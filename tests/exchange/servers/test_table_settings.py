@@ -11,7 +11,7 @@ import pytest
 
 from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, Request
+from satrap.exchange import Exchange, LookupRequest
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import COUNTS
@@ -35,15 +35,15 @@ def tables(own: int = OWN, admission: Admission | None = CHOOSY) -> list[Table]:
     ]
 
 
-def requests(rng: np.random.Generator, ids: int) -> list[Request]:
+def requests(rng: np.random.Generator, ids: int) -> list[LookupRequest]:
     """Return ids of each table; each is a group of its own."""
     keys = [
         rng.choice(most, ids // 2, replace=False).astype(np.uint64) for most in (ids * 40, ids * 2, ids * 5)
     ]
-    return [Request(g, one, np.array([0, len(one)])) for g, one in enumerate(keys)]
+    return [LookupRequest(g, one, np.array([0, len(one)])) for g, one in enumerate(keys)]
 
 
-def gradients(rng: np.random.Generator, asked: list[Request]) -> list[np.ndarray]:
+def gradients(rng: np.random.Generator, asked: list[LookupRequest]) -> list[np.ndarray]:
     return [rng.standard_normal((len(r.ids), DIM)).astype(np.float32) for r in asked]
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange import Exchange, Request
+from satrap.exchange import Exchange, LookupRequest
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import ServersExchange, ShardServer
-from satrap.exchange.servers.uses import HALF_LIFE, Uses
+from satrap.exchange.servers.uses import HALF_LIFE, AccessCounts
 from satrap.schema import Table
 from satrap.store import BUCKETS, bucket_of
 from tests.contract.parties import connect, gradients_for, random_requests, request, threads
@@ -21,7 +21,7 @@ from tests.exchange.servers.moving import move, scattered
 GROUPS = (("a", "b"), ("c",))
 
 
-def oracle(requests: Sequence[Request]) -> np.ndarray:
+def oracle(requests: Sequence[LookupRequest]) -> np.ndarray:
     """Ids by bucket, counted one table after another."""
     counts = np.zeros(BUCKETS)
     for each in requests:
@@ -31,7 +31,7 @@ def oracle(requests: Sequence[Request]) -> np.ndarray:
     return counts
 
 
-def use(exchange: Exchange, steps: int, seed: int = 0, ahead: int = 0) -> list[Request]:
+def use(exchange: Exchange, steps: int, seed: int = 0, ahead: int = 0) -> list[LookupRequest]:
     """Look rows up and update them, some lookups ahead; return the requests."""
     rng, flying, wanted = np.random.default_rng(seed), [], []
     for step in range(steps + ahead):
@@ -51,7 +51,7 @@ def use(exchange: Exchange, steps: int, seed: int = 0, ahead: int = 0) -> list[R
 @given(st.lists(st.tuples(st.floats(0, 2000), st.integers(0, 10**6)), max_size=8))
 def test_a_use_counts_half_after_each_half_life(times: list[tuple[float, int]]) -> None:
     now = [1000.0]
-    uses, expected = Uses(GROUPS, lambda: now[0]), np.zeros(BUCKETS)
+    uses, expected = AccessCounts(GROUPS, lambda: now[0]), np.zeros(BUCKETS)
     for seconds, seed in times:
         now[0] += seconds
         expected *= 0.5 ** (seconds / HALF_LIFE)

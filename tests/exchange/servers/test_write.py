@@ -16,7 +16,7 @@ from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
-from satrap.rpc.wire.frames import Header, Kind
+from satrap.rpc.wire.frames import Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests import faults
 from tests.cluster.runs import eventually
@@ -151,13 +151,13 @@ def test_a_shard_back_from_its_journal_has_no_such_job_and_all_its_rows(tmp_path
     place, before = bench.sessions.known[1].next, bench.rows()
     asked = {"url": str(model), "folder": "data-00000000", "shown": ""}
     (model / "data-00000000").mkdir(parents=True)
-    bench.send(Header(Kind.SAVE, 1, 1, place), [pack_text(asked)])
+    bench.send(Header(MessageKind.SAVE, 1, 1, place), [pack_text(asked)])
     assert eventually(lambda: bool(bench.service._cuts.snapshots.saved()["done"]), 20)
     bench.die()
     for path in (model / "data-00000000").iterdir():
         path.unlink()
     bench = Bench(tmp_path / "journal")
-    answer = bench.send(Header(Kind.JOB, 1, 1, place + 1), [pack_text({"save": True})])
+    answer = bench.send(Header(MessageKind.JOB, 1, 1, place + 1), [pack_text({"save": True})])
     assert answer is not None
     assert unpack_text(answer.parts[0]) == {"done": False, "lost": True}
     assert list((model / "data-00000000").iterdir()) == []
@@ -177,5 +177,5 @@ def test_an_impossible_request_is_refused(asked: dict[str, object]) -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         with pytest.raises(StoreError):
-            exchange._shards.ask(0, Kind.SAVE, [pack_text(asked)]).result(10)
+            exchange._shards.ask(0, MessageKind.SAVE, [pack_text(asked)]).result(10)
         exchange.close()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.dense import Mesh, offload_weights, offloaded
 from satrap.dense.deferred import deferred
-from satrap.plan.dense import Inputs, Network
+from satrap.plan.dense import Inputs, NetworkSpec
 from satrap.plan.dense.meshes import needs
 from satrap.train import Trainer
 from satrap.train.loss import LabelLoss
@@ -54,14 +54,14 @@ def train(width: int, batch: Batch, offload: str, folder: str, mode: dict[str, A
     trainer.close()
 
 
-def network(**options: Any) -> Network:
+def network(**options: Any) -> NetworkSpec:
     """Return what the plan is told of the network."""
     schema = make_schema()
     trainer = Trainer(Wide(8), schema, **arguments({}))
     plan = trainer.predictor.plan
     inputs = Inputs.of(schema, plan, plan.ticket(make_batches(1, size=SIZE)[0]), SIZE)
     trainer.close()
-    return Network(lambda: Wide(WIDTH), inputs, adam, LabelLoss(schema.labels), **options)
+    return NetworkSpec(lambda: Wide(WIDTH), inputs, adam, LabelLoss(schema.labels), **options)
 
 
 def anonymous() -> int:

@@ -26,7 +26,7 @@ from satrap.batch import Batch, EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.exchange.servers import Wire
 from satrap.models import MMoE
-from satrap.plan.dense import Inputs, Network
+from satrap.plan.dense import Inputs, NetworkSpec
 from satrap.train import Trainer
 from satrap.train.loss import LabelLoss
 from tests.train.plain import Batches, grouped, make_batches, make_schema
@@ -128,9 +128,9 @@ def inputs() -> Inputs:
     return Inputs.of(schema, plan, ticket, SIZE)
 
 
-def network(model: str = "tower", **options: Any) -> Network:
+def network(model: str = "tower", **options: Any) -> NetworkSpec:
     """What the plan is told of the network that `peak` trains."""
-    return Network(MODELS[model], inputs(), adam, LabelLoss(make_schema().labels), **options)
+    return NetworkSpec(MODELS[model], inputs(), adam, LabelLoss(make_schema().labels), **options)
 
 
 def batch() -> Batch:

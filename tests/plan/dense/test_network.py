@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from satrap.dense import MakeOptimizer, Mesh
-from satrap.plan.dense.network import KINDS, Need, Rates, all_reduce, largest_layer, size_of
+from satrap.plan.dense.network import KINDS, Need, OptimizerCosts, all_reduce, largest_layer, size_of
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from satrap.plan.dense.network import KINDS, Need, Rates, all_reduce, largest_la
     ],
 )
 def test_what_optimizers_keep_and_need(make: MakeOptimizer, state: int, beside: int) -> None:
-    found = Rates.of(make)
+    found = OptimizerCosts.of(make)
     assert found.state == state
     assert beside <= found.beside <= beside + 4
 
@@ -34,8 +34,12 @@ def test_a_need_adds_up() -> None:
 
 
 def test_an_optimizer_that_is_elsewhere_takes_less() -> None:
-    rates = Rates(8.0, 4.0)
-    assert [rates.away(where) for where in ("", "disk", "cpu")] == [rates, Rates(0.0, 12.0), Rates(0.0, 0.0)]
+    rates = OptimizerCosts(8.0, 4.0)
+    assert [rates.away(where) for where in ("", "disk", "cpu")] == [
+        rates,
+        OptimizerCosts(0.0, 12.0),
+        OptimizerCosts(0.0, 0.0),
+    ]
 
 
 def test_the_largest_layer_has_most_weights_of_its_own() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from satrap.launch.calibration import Case, cases
-from satrap.plan.simulate.cluster import Work, simulate
-from satrap.plan.simulate.costs import LOOKUP, RECEIVE, SEND, Calibration, Run
+from satrap.plan.simulate.cluster import StepWork, simulate
+from satrap.plan.simulate.costs import LOOKUP, RECEIVE, SEND, Calibration, MeasuredRun
 from satrap.plan.simulate.measured import Measured
 from satrap.plan.simulate.setup import Setup
 
@@ -25,7 +25,7 @@ def costs(samples: float, rows: float, values: float) -> dict[str, float]:
     }
 
 
-def run(case: Case) -> Run:
+def run(case: Case) -> MeasuredRun:
     """Return what a case would measure: 4 distinct rows of 16 numbers per sample."""
     samples = 512 * case.batch
     rows, values = 4 * samples, 4 * samples * 16 * case.dim
@@ -38,7 +38,7 @@ def run(case: Case) -> Run:
     setup = Setup(
         case.exchange, case.mode, case.ahead, case.workers, case.shards, samples, rows, values, 1e5, CORES
     )
-    work = Work(
+    work = StepWork(
         own["reader"],
         own["main"],
         own["other"],
@@ -59,7 +59,7 @@ def run(case: Case) -> Run:
     sizes = {"samples": samples, "rows": rows, "values": values, "dense": 1e5}
     rest = {"seconds": seconds, "waited": 0.0, "sent": 0.0, "received": 0.0, "spread": 0.0, "busy": busy}
     found = Measured(workers=case.workers, holders=holders, **sizes, **rest, **own, shards=all_shards)
-    return Run(case.exchange, case.mode, case.ahead, found, case.copies)
+    return MeasuredRun(case.exchange, case.mode, case.ahead, found, case.copies)
 
 
 def calibration() -> Calibration:

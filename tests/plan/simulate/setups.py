@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from satrap.plan.simulate.cluster import Work
+from satrap.plan.simulate.cluster import StepWork
 from satrap.plan.simulate.setup import Setup
 
-SOME = Work(1e-3, 4e-3, 1e-3, 4e-4, 5e-4, 6e-4, lookup=1.5e-3, update=1.2e-3, hop=1e-4, meet=3e-4)
+SOME = StepWork(1e-3, 4e-3, 1e-3, 4e-4, 5e-4, 6e-4, lookup=1.5e-3, update=1.2e-3, hop=1e-4, meet=3e-4)
 
 
 def setup(exchange: str = "servers", mode: str = "sync", ahead: int = 0, **more: Any) -> Setup:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from satrap.plan.simulate.cluster import Work, simulate
+from satrap.plan.simulate.cluster import StepWork, simulate
 from tests.plan.simulate.setups import SOME, setup
 
-NOTHING = Work(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = StepWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_step_of_one_worker_in_sync_takes_the_sum_of_what_happens_one_after_another() -> None:

@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 
 from satrap.errors import ConfigError
 from satrap.launch.calibration import Case
-from satrap.plan.simulate.costs import Calibration, Costs, Run, _slowdown, nonnegative
+from satrap.plan.simulate.costs import Calibration, MachineCosts, MeasuredRun, _slowdown, nonnegative
 from satrap.plan.simulate.measured import Measured
 from satrap.plan.simulate.setup import Setup
 from tests.plan.simulate.runs import HOP, SUM, TALK, TURN, calibration, run
@@ -29,11 +29,11 @@ def test_factors_are_those_of_nonnegative_least_squares() -> None:
 
 
 @pytest.fixture(scope="module")
-def costs() -> Costs:
-    return Costs(calibration())
+def costs() -> MachineCosts:
+    return MachineCosts(calibration())
 
 
-def test_waits_are_found_again(costs: Costs) -> None:
+def test_waits_are_found_again(costs: MachineCosts) -> None:
     expected = {"turn": TURN, "hop": HOP, "sum": SUM, "talk": TALK}
     for name, seconds in expected.items():
         assert costs.waits[name] == pytest.approx(seconds, abs=1e-4), name
@@ -50,7 +50,7 @@ def test_waits_are_found_again(costs: Costs) -> None:
         Case("collective", workers=2),
     ],
 )
-def test_runs_that_were_not_measured_are_predicted(costs: Costs, case: Case) -> None:
+def test_runs_that_were_not_measured_are_predicted(costs: MachineCosts, case: Case) -> None:
     made = run(case)
     assert costs.predict(made, steps=60).step_seconds == pytest.approx(made.measured.seconds, rel=0.05)
 
@@ -66,14 +66,14 @@ def test_a_slowdown_is_told_from_runs_on_all_cores() -> None:
         for r in slower
     ]
     m = made.runs[0].measured
-    assert Costs(replace(made, runs=alone)).slowdown == pytest.approx((m.cpu + 0.5 * m.main) / m.cpu)
+    assert MachineCosts(replace(made, runs=alone)).slowdown == pytest.approx((m.cpu + 0.5 * m.main) / m.cpu)
 
 
-def local(cpu: float, busy: float, copies: int = 1) -> Run:
+def local(cpu: float, busy: float, copies: int = 1) -> MeasuredRun:
     """A run whose step takes a second, `cpu` of it in the main thread."""
     figures = dict.fromkeys((field.name for field in fields(Measured)), 0.0)
     known = {"workers": 1, "holders": 0, "samples": 7.0, "seconds": 1.0, "main": cpu, "busy": busy}
-    return Run("local", "hybrid", 3, Measured(**{**figures, **known}), copies, delay=0.5)  # type: ignore[arg-type]
+    return MeasuredRun("local", "hybrid", 3, Measured(**{**figures, **known}), copies, delay=0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_slowdown_by_hand(
     assert _slowdown(runs[:1], cores) == _slowdown(runs[1:], cores) == 1.0
 
 
-def test_shares_of_the_exchange_and_of_the_shards(costs: Costs) -> None:
+def test_shares_of_the_exchange_and_of_the_shards(costs: MachineCosts) -> None:
     work = costs.work(setup(mode="hybrid", ahead=2), sent=3.0, received=5.0)
     exchange, shard = work.send + work.receive + work.push, work.lookup + work.update
     assert [work.send / exchange, work.receive / exchange, work.lookup / shard] == pytest.approx(
@@ -142,4 +142,4 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_missing_runs_are_refused() -> None:
     made = calibration()
     with pytest.raises(ConfigError, match="no run of collective"):
-        Costs(replace(made, runs=[r for r in made.runs if r.exchange != "collective"]))
+        MachineCosts(replace(made, runs=[r for r in made.runs if r.exchange != "collective"]))

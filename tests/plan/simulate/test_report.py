@@ -13,9 +13,9 @@ import pytest
 from satrap.plan.result import columns
 from satrap.plan.simulate.availability import Deaths, Survived, survive
 from satrap.plan.simulate.cluster import simulate
-from satrap.plan.simulate.costs import Costs
+from satrap.plan.simulate.costs import MachineCosts
 from satrap.plan.simulate.report import AS_ASKED, Simulated, what_if
-from satrap.plan.simulate.setup import Outcome
+from satrap.plan.simulate.setup import SimulationResult
 from satrap.report.page.element import Html
 from tests.plan.simulate.runs import calibration
 from tests.plan.simulate.setups import setup
@@ -25,7 +25,7 @@ from tests.support.pages import rows
 @pytest.fixture(scope="module")
 def found() -> Simulated:
     costs, asked = (
-        Costs(calibration()),
+        MachineCosts(calibration()),
         setup(mode="hybrid", ahead=4, workers=2, shards=2, together=False, steps=50),
     )
     setups = {AS_ASKED: asked, **what_if(asked)}
@@ -51,10 +51,10 @@ def test_the_text_has_a_line_for_each(found: Simulated) -> None:
     assert any("100 hours" in line for line in lines)
 
 
-def outcome(**changed: Any) -> Outcome:
+def outcome(**changed: Any) -> SimulationResult:
     """100 steps of 2 workers with 100 samples in 2 seconds, evenly spread figures of each step."""
     known = {"mode": "hybrid", "ahead": 4, "workers": 2, "shards": 2, "together": False, "background": 1e6}
-    return Outcome(
+    return SimulationResult(
         setup(**known | changed),
         2.0,
         100,

@@ -10,7 +10,7 @@ from numba.core import event
 from satrap.errors import ConfigError, ExchangeError
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.server.server import Server
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.rpc.server.adder import Adder
 
@@ -20,7 +20,7 @@ ONE = [pack_text({"number": 1})]
 def test_requests_are_answered_in_order_and_counted() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
         client = Client("adder 0", server.address)
-        answers = [client.ask(Kind.UPDATE, ONE) for _ in range(300)]  # more than may be under way
+        answers = [client.ask(MessageKind.UPDATE, ONE) for _ in range(300)]  # more than may be under way
         totals = [unpack_text(answer.result(20)[0])["total"] for answer in answers]
         traffic = client.traffic()
         client.close()
@@ -36,17 +36,17 @@ def test_a_closed_client_takes_nothing_and_may_be_closed_twice() -> None:
         client.close()
         client.close()
         with pytest.raises(ExchangeError, match="the connection is closed"):
-            client.ask(Kind.UPDATE, ONE)
+            client.ask(MessageKind.UPDATE, ONE)
 
 
 @pytest.mark.cluster
 def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
         client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0))
-        client.ask(Kind.UPDATE, ONE).result(20)
+        client.ask(MessageKind.UPDATE, ONE).result(20)
     for _ in range(2):
         with pytest.raises(ExchangeError, match=r"adder 0 at .* has not responded for 1 s"):
-            client.ask(Kind.UPDATE, ONE).result(20)
+            client.ask(MessageKind.UPDATE, ONE).result(20)
     client.close()
 
 
@@ -60,7 +60,7 @@ def test_a_server_that_compiles_is_waited_for() -> None:
 
     with Server("127.0.0.1:0", Compiler()) as server:
         client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0, heartbeat=0.2))
-        answer = client.ask(Kind.UPDATE, ONE).result(20)
+        answer = client.ask(MessageKind.UPDATE, ONE).result(20)
         client.close()
     assert unpack_text(answer[0])["total"] == 1
 

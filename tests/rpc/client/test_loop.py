@@ -11,9 +11,9 @@ from concurrent.futures import Future
 import pytest
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.rpc.client.loop import Loop
+from satrap.rpc.client.loop import ClientLoop
 from satrap.rpc.client.peer import Peer
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 
 
 @pytest.mark.cluster
@@ -23,11 +23,11 @@ def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         peer = Peer("server 0", client=7, epoch=1, deadline=2.0, heartbeat=0.5)
-        loop = Loop([peer], [address], key=None, on_end=ended.set_result)
+        loop = ClientLoop([peer], [address], key=None, on_end=ended.set_result)
 
         def ask() -> None:
             asleep.set_result(time.monotonic())
-            peer.request(Kind.HELLO, [b"x"], lambda *_: None, now=time.monotonic())
+            peer.request(MessageKind.HELLO, [b"x"], lambda *_: None, now=time.monotonic())
 
         def sleep() -> None:
             time.sleep(3.0)  # longer than the deadline
@@ -47,7 +47,7 @@ def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None
 def test_what_is_posted_runs_in_the_thread_in_order() -> None:
     done: list[int] = []
     end: Future[object] = Future()
-    loop = Loop([], [], key=None, on_end=end.set_result)
+    loop = ClientLoop([], [], key=None, on_end=end.set_result)
     for number in range(100):
         loop.post(lambda number=number: done.append(number))  # type: ignore[misc]
     loop.stop()
@@ -75,7 +75,7 @@ def test_a_stranger_is_refused_at_once_and_who_hangs_up_after_five_times(said: b
         answering = threading.Thread(target=answer)
         answering.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        loop = Loop([peer], [address], key=None, on_end=ended.set_result)
+        loop = ClientLoop([peer], [address], key=None, on_end=ended.set_result)
         try:
             error = ended.result(20)
         finally:

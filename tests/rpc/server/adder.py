@@ -10,7 +10,7 @@ from satrap.rpc.server.handler import Board, SerialHandler, Work
 from satrap.rpc.server.process import serve
 from satrap.rpc.server.server import Server
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.frames import Buffer, Header, MessageKind
 from satrap.rpc.wire.text import only, pack_text, unpack_text
 
 
@@ -18,7 +18,7 @@ class Adder(SerialHandler):
     """UPDATE adds a number and answers the sum; EXPORT fails as a mistake does."""
 
     role = "adder"
-    kinds = (Kind.HELLO, Kind.UPDATE, Kind.EXPORT, Kind.BYE)
+    kinds = (MessageKind.HELLO, MessageKind.UPDATE, MessageKind.EXPORT, MessageKind.BYE)
     board = Board()
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class Adder(SerialHandler):
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         match header.kind:
-            case Kind.HELLO | Kind.BYE:
+            case MessageKind.HELLO | MessageKind.BYE:
                 return Work(list)
-            case Kind.UPDATE:
+            case MessageKind.UPDATE:
                 number = unpack_text(only(parts))["number"]
                 return Work(lambda: self._add(number))
-            case Kind.EXPORT:
+            case MessageKind.EXPORT:
                 return Work(lambda: [bytes(1 // 0)])
         raise ConfigError("this only adds")
 

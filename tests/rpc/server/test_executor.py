@@ -12,7 +12,7 @@ from satrap.rpc.server.executor import Executor
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import Turns
-from satrap.rpc.wire.frames import Header, Kind
+from satrap.rpc.wire.frames import Header, MessageKind
 from tests.cluster.runs import eventually
 
 
@@ -33,7 +33,7 @@ class Desk:
         self.ticks += 1
 
     def submit(self, client: int, connection: str, size: int = 1) -> None:
-        job = Job(Session(client, connection), Header(Kind.FLUSH, client=client), [], size, 0.0)
+        job = Job(Session(client, connection), Header(MessageKind.FLUSH, client=client), [], size, 0.0)
         self.executor.submit(job)
 
 

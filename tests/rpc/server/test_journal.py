@@ -13,15 +13,15 @@ import pytest
 
 from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.rpc.server.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
-from satrap.rpc.wire.frames import HEADER_BYTES, Header, Kind, digest, encode
+from satrap.rpc.wire.frames import HEADER_BYTES, Header, MessageKind, digest, encode
 from tests import faults
 
 Message = tuple[Header, list[bytes]]
 MESSAGES: list[Message] = [
-    (Header(Kind.HELLO, 1, 7, 0), [b"tables"]),
-    (Header(Kind.UPDATE, 1, 7, 1, 1, 0, 0.5), [b"", b"ids" * 4, b"gradients" * 2]),
-    (Header(Kind.LOOKUP, 1, 7, 2, 1), [b"more ids" * 2]),
-    (Header(Kind.FLUSH, 1, 7, 3, 3), []),
+    (Header(MessageKind.HELLO, 1, 7, 0), [b"tables"]),
+    (Header(MessageKind.UPDATE, 1, 7, 1, 1, 0, 0.5), [b"", b"ids" * 4, b"gradients" * 2]),
+    (Header(MessageKind.LOOKUP, 1, 7, 2, 1), [b"more ids" * 2]),
+    (Header(MessageKind.FLUSH, 1, 7, 3, 3), []),
 ]
 
 
@@ -54,7 +54,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     journal = Journal(tmp_path)
     assert read(journal) == MESSAGES
-    assert [(s.records, s.kinds[Kind.UPDATE]) for s in journal.segments] == [(4, 1)]
+    assert [(s.records, s.kinds[MessageKind.UPDATE]) for s in journal.segments] == [(4, 1)]
     write(journal, MESSAGES[1:3])
     journal.close()
     again = Journal(tmp_path)

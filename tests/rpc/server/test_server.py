@@ -10,14 +10,14 @@ import pytest
 from satrap.errors import ConfigError, StoreError
 from satrap.rpc.client.client import Client
 from satrap.rpc.server.server import Server
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.cluster.runs import eventually
 from tests.rpc.server.adder import Adder
 
 
 def add(client: Client, number: int) -> Any:
-    [answer] = client.ask(Kind.UPDATE, [pack_text({"number": number})]).result(20)
+    [answer] = client.ask(MessageKind.UPDATE, [pack_text({"number": number})]).result(20)
     return unpack_text(answer)["total"]
 
 
@@ -39,10 +39,10 @@ def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
 def test_whatever_a_handler_raises_is_an_answer_that_names_its_role() -> None:
     with Server("127.0.0.1:0", Adder()) as server, closing(Client("adder 0", server.address)) as client:
         with pytest.raises(StoreError, match="ZeroDivisionError") as caught:
-            client.ask(Kind.EXPORT).result(20)
+            client.ask(MessageKind.EXPORT).result(20)
         assert caught.value.where.endswith("adder: export")
         with pytest.raises(ConfigError, match="this only adds"):
-            client.ask(Kind.LOOKUP).result(20)
+            client.ask(MessageKind.LOOKUP).result(20)
         assert add(client, 5) == 5
         assert server.statistics().refused == 2
 

@@ -14,7 +14,7 @@ from satrap.errors import StoreError
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, failure
 from satrap.rpc.server.sessions import Limits, Sessions, share
-from satrap.rpc.wire.frames import ANSWER, FAILURE, Buffer, Code, Header, Kind, digest, encode
+from satrap.rpc.wire.frames import ANSWER, FAILURE, Buffer, Code, Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import unpack_text
 
 
@@ -31,7 +31,7 @@ class Desk:
         sequence: int,
         *,
         to: str = "",
-        kind: Kind = Kind.LOOKUP,
+        kind: MessageKind = MessageKind.LOOKUP,
         now: float = 0.0,
         **more: int,
     ) -> Answer | None:
@@ -40,7 +40,7 @@ class Desk:
         return self.sessions.receive(to or f"of {client}", encode(header, digest(parts)), parts, now)
 
     def hello(self, client: int, *, to: str = "", now: float = 0.0, accept: bool = True) -> Answer | None:
-        refusal = self.send(client, 0, to=to, kind=Kind.HELLO, now=now)
+        refusal = self.send(client, 0, to=to, kind=MessageKind.HELLO, now=now)
         if refusal is None and accept:
             self.answer()
         return refusal
@@ -106,7 +106,7 @@ def test_a_client_that_acknowledges_nothing_has_no_room_for_answers_and_others_h
         desk.answer(400 if client < 3 else 0)
     known = desk.sessions.known
     assert [desk.sessions.has_room(known[c]) for c in (1, 2, 3)] == [False, False, True]
-    desk.send(1, 1, kind=Kind.PING, acknowledged=2)
+    desk.send(1, 1, kind=MessageKind.PING, acknowledged=2)
     assert desk.sessions.has_room(known[1])
     desk.sessions.sweep(50.0)
     assert known[2].bytes == 400
@@ -123,7 +123,7 @@ def test_a_client_earns_room_for_answers_by_acknowledging_them() -> None:
         desk.send(1, n)
         desk.answer(600_000)
         assert desk.sessions.has_room(session) is (n == 1)
-    desk.send(1, 9, kind=Kind.PING, acknowledged=3)
+    desk.send(1, 9, kind=MessageKind.PING, acknowledged=3)
     for n in range(4, 7):
         desk.send(1, n, acknowledged=3)
         desk.answer(600_000)
@@ -137,7 +137,7 @@ def test_another_connection_with_the_id_of_a_client_gets_nothing_of_it() -> None
     session = desk.sessions.known[1]
     desk.answer(9)
     desk.send(1, 2, to="own", now=1.0)
-    desk.send(1, 7, to="thief", kind=Kind.PING, now=1.5, acknowledged=2)
+    desk.send(1, 7, to="thief", kind=MessageKind.PING, now=1.5, acknowledged=2)
     desk.send(1, 0, to="thief", now=1.5, acknowledged=2)
     desk.send(1, 99, to="thief", now=1.5, acknowledged=2)
     assert (session.identity, session.bytes, session.seen) == ("own", 9, 1.0)
@@ -151,9 +151,9 @@ def test_a_client_goes_on_from_another_connection() -> None:
     session = desk.sessions.known[1]
     desk.send(1, 1, to="second", now=1.1)  # it sends again what is being executed
     assert session.identity == "second"
-    desk.send(1, 5, to="third", kind=Kind.PING, now=1.2)
+    desk.send(1, 5, to="third", kind=MessageKind.PING, now=1.2)
     assert session.identity == "second"
-    desk.send(1, 6, to="third", kind=Kind.PING, now=9.0)  # the second has been silent
+    desk.send(1, 6, to="third", kind=MessageKind.PING, now=9.0)  # the second has been silent
     assert session.identity == "third"
 
 
@@ -204,7 +204,7 @@ def test_sessions_come_and_go_in_several_threads() -> None:
             with suppress(IndexError):
                 job = desk.jobs.pop()
                 wrong = failure(job.header, Code.CONFIG, StoreError("no"))
-                right = Answer.of(Header(Kind.HELLO | ANSWER, 1, job.header.client))
+                right = Answer.of(Header(MessageKind.HELLO | ANSWER, 1, job.header.client))
                 desk.sessions.finished(job, wrong if job.header.client % 3 else right)
             desk.sessions.heard(0)
             desk.sessions.sweep(0.0)
@@ -213,7 +213,7 @@ def test_sessions_come_and_go_in_several_threads() -> None:
         finishing = [pool.submit(finish) for _ in range(3)]
         try:
             for client in range(1, 4000):
-                desk.send(client, 0, kind=Kind.HELLO, now=client * 0.1)
+                desk.send(client, 0, kind=MessageKind.HELLO, now=client * 0.1)
         finally:
             ended.set()
         for each in finishing:

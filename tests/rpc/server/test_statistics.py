@@ -6,7 +6,7 @@ from contextlib import closing
 from satrap.rpc.client.client import Client
 from satrap.rpc.server.server import Server
 from satrap.rpc.server.statistics import ServerStatistics
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 from tests.cluster.runs import eventually
 from tests.rpc.server.adder import Adder
@@ -19,7 +19,7 @@ def test_a_server_counts_from_its_start() -> None:
         assert before == ServerStatistics(seconds=before.seconds, requests=dict.fromkeys(before.requests, 0))
         with closing(Client("adder", server.address)) as client:
             greeted = server.statistics()
-            client.ask(Kind.UPDATE, [asked]).result(20)
+            client.ask(MessageKind.UPDATE, [asked]).result(20)
             assert eventually(lambda: server.statistics().sent_bytes > greeted.sent_bytes, 20)
             assert eventually(lambda: server.statistics().requests["update"] == 1, 20)
             found = server.statistics()

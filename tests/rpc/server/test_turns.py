@@ -14,7 +14,7 @@ from satrap.exchange.servers.service import Service
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session
 from satrap.rpc.server.turns import Turns
-from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Header, MessageKind
 from satrap.rpc.wire.text import unpack_text
 from satrap.store import Eviction, Tier
 from tests.exchange.servers.journaled import Bench, hello, sections
@@ -43,10 +43,10 @@ class Desk:
         self.answers.clear()
 
     def ask(
-        self, rank: int, kind: Kind, step: int, now: float, parts: Sequence[Buffer] | None = None
+        self, rank: int, kind: MessageKind, step: int, now: float, parts: Sequence[Buffer] | None = None
     ) -> None:
         if parts is None:
-            parts = sections(self.rng, gradients=kind == Kind.UPDATE)
+            parts = sections(self.rng, gradients=kind == MessageKind.UPDATE)
         session = self.sessions[rank]
         session.next += 1
         header = Header(kind, 1, session.client, session.next, 0, step)
@@ -55,25 +55,25 @@ class Desk:
 
 def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
     desk = Desk()
-    desk.ask(0, Kind.UPDATE, 0, 1.0)
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
-    assert [(r, a.header.kind & 127) for r, a in desk.answers] == [(0, Kind.UPDATE)]
-    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
+    assert [(r, a.header.kind & 127) for r, a in desk.answers] == [(0, MessageKind.UPDATE)]
+    desk.ask(1, MessageKind.UPDATE, 0, 2.0)
     assert [(r, a.header.kind & 127) for r, a in desk.answers[1:]] == [
-        (1, Kind.UPDATE),
-        (0, Kind.LOOKUP),
-        (0, Kind.LOOKUP),
+        (1, MessageKind.UPDATE),
+        (0, MessageKind.LOOKUP),
+        (0, MessageKind.LOOKUP),
     ]
-    assert desk.turns.executed[Kind.LOOKUP] == 2
+    assert desk.turns.executed[MessageKind.LOOKUP] == 2
 
 
 def test_a_request_far_ahead_of_the_open_step_is_refused_at_once() -> None:
     desk = Desk()
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
     assert not desk.answers
     for step in (2, 10**18, 2**64 - 1):
-        desk.ask(1, Kind.LOOKUP, step, 1.0)
+        desk.ask(1, MessageKind.LOOKUP, step, 1.0)
         rank, answer = desk.answers.pop()
         assert (rank, answer.header.kind) == (1, FAILURE)
         text = unpack_text(answer.parts[0])
@@ -88,7 +88,7 @@ def test_requests_that_wait_fill_a_window_whatever_else_was_answered(tmp_path: P
         bench.send(*hello(client, rank=client - 1, world=2, mode="sync"))
     session = bench.sessions.known[1]
     for n in range(3 * WINDOW):
-        bench.send(Header(Kind.FLUSH, 1, 1, session.next, session.done, 1 if n % 10 else 9))
+        bench.send(Header(MessageKind.FLUSH, 1, 1, session.next, session.done, 1 if n % 10 else 9))
     assert WINDOW // 2 < session.parked <= WINDOW
     bench.die()
 
@@ -96,16 +96,16 @@ def test_requests_that_wait_fill_a_window_whatever_else_was_answered(tmp_path: P
 def test_a_client_without_room_for_answers_waits_until_it_has_and_its_updates_behind() -> None:
     desk = Desk()
     desk.full.add(1)
-    desk.ask(0, Kind.LOOKUP, 0, 1.0)
-    desk.ask(1, Kind.LOOKUP, 0, 1.0)
-    desk.ask(1, Kind.UPDATE, 0, 1.0)
-    assert kinds(desk) == [(0, Kind.LOOKUP)]
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0)
+    desk.ask(1, MessageKind.LOOKUP, 0, 1.0)
+    desk.ask(1, MessageKind.UPDATE, 0, 1.0)
+    assert kinds(desk) == [(0, MessageKind.LOOKUP)]
     assert (desk.sessions[1].parked, desk.sessions[1].parked_bytes) == (2, 14)
     desk.turns.expire(2.0)
     assert len(desk.answers) == 1
     desk.full.clear()
     desk.turns.expire(3.0)
-    assert kinds(desk)[1:] == [(1, Kind.LOOKUP), (1, Kind.UPDATE)]
+    assert kinds(desk)[1:] == [(1, MessageKind.LOOKUP), (1, MessageKind.UPDATE)]
     assert (desk.sessions[1].parked, desk.sessions[1].parked_bytes) == (0, 0)
 
 
@@ -113,7 +113,7 @@ def test_of_very_many_ranks_that_are_silent_a_few_are_named() -> None:
     desk = Desk()
     header, parts = hello(9, rank=0, world=65_536, mode="sync")
     desk.turns.take(Job(session := Session(9, b""), header, parts, 0, 0.0))
-    desk.turns.take(Job(session, Header(Kind.LOOKUP, 1, 9, 1, 0, 1), pack([]), 0, 0.0))
+    desk.turns.take(Job(session, Header(MessageKind.LOOKUP, 1, 9, 1, 0, 1), pack([]), 0, 0.0))
     desk.heard = dict.fromkeys(range(65_536), 0.0)
     desk.turns.expire(60.0)
     text = unpack_text(desk.answers[-1][1].parts[0])
@@ -123,7 +123,7 @@ def test_of_very_many_ranks_that_are_silent_a_few_are_named() -> None:
 
 def test_what_waits_of_a_client_that_was_replaced_is_refused() -> None:
     desk = Desk()
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
     desk.sessions[0].fenced = True
     desk.turns.expire(2.0)
     [(_, answer)] = desk.answers
@@ -136,30 +136,30 @@ def kinds(desk: Desk) -> list[tuple[int, int]]:
 
 def test_ordered_lookups_of_a_step_take_turns_by_rank() -> None:
     desk = Desk(ordered=True)
-    desk.ask(1, Kind.LOOKUP, 0, 1.0)
+    desk.ask(1, MessageKind.LOOKUP, 0, 1.0)
     assert kinds(desk) == []
-    desk.ask(0, Kind.LOOKUP, 0, 1.0, pack([]))  # it has no batch
-    assert kinds(desk) == [(0, Kind.LOOKUP), (1, Kind.LOOKUP)]
-    desk.ask(0, Kind.LOOKUP, 0, 1.0)  # another one
-    desk.ask(1, Kind.UPDATE, 0, 2.0)
-    desk.ask(1, Kind.LOOKUP, 1, 2.0)
-    desk.ask(0, Kind.UPDATE, 0, 2.0)
-    assert kinds(desk)[2:] == [(0, Kind.LOOKUP), (1, Kind.UPDATE), (0, Kind.UPDATE)]
-    desk.ask(0, Kind.UPDATE, 1, 3.0)  # it will not look up in this step any more
-    assert kinds(desk)[5:] == [(0, Kind.UPDATE), (1, Kind.LOOKUP)]
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0, pack([]))  # it has no batch
+    assert kinds(desk) == [(0, MessageKind.LOOKUP), (1, MessageKind.LOOKUP)]
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0)  # another one
+    desk.ask(1, MessageKind.UPDATE, 0, 2.0)
+    desk.ask(1, MessageKind.LOOKUP, 1, 2.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 2.0)
+    assert kinds(desk)[2:] == [(0, MessageKind.LOOKUP), (1, MessageKind.UPDATE), (0, MessageKind.UPDATE)]
+    desk.ask(0, MessageKind.UPDATE, 1, 3.0)  # it will not look up in this step any more
+    assert kinds(desk)[5:] == [(0, MessageKind.UPDATE), (1, MessageKind.LOOKUP)]
 
 
 def test_a_new_worker_of_a_rank_is_waited_for_again() -> None:
     desk = Desk(ordered=True)
-    desk.ask(0, Kind.LOOKUP, 0, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0)
     header, parts = hello(3, rank=0, world=2, mode="sync", ordered=True)
     desk.turns.take(Job(new := Session(3, b""), header, parts, 0, 1.0))
     desk.answers.clear()
-    desk.ask(1, Kind.LOOKUP, 0, 1.0)
+    desk.ask(1, MessageKind.LOOKUP, 0, 1.0)
     assert kinds(desk) == []
     desk.sessions[0] = new
-    desk.ask(0, Kind.LOOKUP, 0, 1.0)
-    assert kinds(desk) == [(0, Kind.LOOKUP), (1, Kind.LOOKUP)]
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0)
+    assert kinds(desk) == [(0, MessageKind.LOOKUP), (1, MessageKind.LOOKUP)]
 
 
 def test_which_rows_go_does_not_depend_on_which_worker_is_faster() -> None:
@@ -171,9 +171,11 @@ def test_which_rows_go_does_not_depend_on_which_worker_is_faster() -> None:
             for rank in order.permutation(2).tolist():
                 ids = [own[rank].choice(20_000, 900, replace=False).astype(np.uint64) for _ in range(2)]
                 splits = np.array([0, 900], np.int64)
-                desk.ask(rank, Kind.LOOKUP, step, 1.0, pack([Section(g, splits, ids[g]) for g in range(2)]))
+                desk.ask(
+                    rank, MessageKind.LOOKUP, step, 1.0, pack([Section(g, splits, ids[g]) for g in range(2)])
+                )
             for rank in order.permutation(2).tolist():
-                desk.ask(rank, Kind.UPDATE, step, 1.0, pack([]))
+                desk.ask(rank, MessageKind.UPDATE, step, 1.0, pack([]))
         assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
         assert sum(t.evicted for t in desk.service.store.statistics().tables.values()) > 100
         found.append({chunk.table: chunk.ids.tolist() for chunk in desk.service.store.snapshot()})
@@ -184,18 +186,18 @@ def test_which_rows_go_does_not_depend_on_which_worker_is_faster() -> None:
 def test_nothing_of_a_worker_is_executed_once_another_has_its_rank() -> None:
     """Its requests may have come before the hello of the other and still wait, or be in the queue."""
     desk = Desk()
-    desk.ask(0, Kind.UPDATE, 0, 1.0)
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
-    desk.ask(0, Kind.UPDATE, 1, 1.0)  # waits behind the lookup
+    desk.ask(0, MessageKind.UPDATE, 0, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.UPDATE, 1, 1.0)  # waits behind the lookup
     header, parts = hello(3, rank=0, world=2, mode="sync")
     desk.turns.take(Job(new := Session(3, b""), header, parts, 0, 1.0))
     desk.sessions[0].fenced = True  # as `Sessions.finished` does
     desk.answers.clear()
-    desk.ask(0, Kind.UPDATE, 0, 2.0)  # is in the queue behind the hello
-    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 2.0)  # is in the queue behind the hello
+    desk.ask(1, MessageKind.UPDATE, 0, 2.0)
     assert desk.service.board.missing() == [0]
     desk.sessions[0] = new
-    desk.ask(0, Kind.UPDATE, 0, 3.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 3.0)
     refused = [unpack_text(a.parts[0])["code"] for _, a in desk.answers if a.header.kind == FAILURE]
     assert refused == [Code.FENCED] * 3
     assert desk.service.board.completed == 1
@@ -208,15 +210,15 @@ def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
     for start in range(0, 9_000, 60):  # the ids 0..59, which requests name, leave memory
         for table in "ab":
             store.lookup(table, np.arange(start, start + 60, dtype=np.uint64))
-    desk.ask(0, Kind.LOOKUP, 0, 1.0)  # need not wait
+    desk.ask(0, MessageKind.LOOKUP, 0, 1.0)  # need not wait
     store.ahead.settle()
     assert store.statistics().tier.prefetched == 0
-    desk.ask(0, Kind.UPDATE, 0, 1.0)
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
     store.ahead.settle()
     tier = store.statistics().tier
     assert tier.prefetched > tier.prefetch_hits == 0
-    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    desk.ask(1, MessageKind.UPDATE, 0, 2.0)
     assert store.statistics().tier.prefetch_hits > 0
     assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
     desk.service.close()
@@ -226,8 +228,8 @@ def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
 def test_patience_ends_when_nothing_is_heard_of_the_one_that_is_waited_for(alive: bool) -> None:
     """A worker that waits for another shard says so, and is waited for in turn."""
     desk = Desk()
-    desk.ask(0, Kind.UPDATE, 0, 1.0)
-    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, MessageKind.UPDATE, 0, 1.0)
+    desk.ask(0, MessageKind.LOOKUP, 1, 1.0)
     for now in range(1, 60):
         if alive:
             desk.heard[1] = float(now)

@@ -18,7 +18,7 @@ from satrap.rpc.wire.frames import (
     Code,
     FrameError,
     Header,
-    Kind,
+    MessageKind,
     decode,
     digest,
     encode,
@@ -28,7 +28,7 @@ from tests.xxh64 import xxh64
 WORD = st.integers(0, 2**64 - 1)
 HEADERS = st.builds(
     Header,
-    kind=st.sampled_from(list(Kind)).map(int),
+    kind=st.sampled_from(list(MessageKind)).map(int),
     epoch=st.integers(0, 2**32 - 1),
     client=WORD,
     sequence=WORD,
@@ -81,7 +81,7 @@ def test_parts_that_are_cut_lost_swapped_or_added_are_refused(header: Header, pa
 
 
 def test_a_payload_over_the_limit_is_refused_before_it_is_hashed() -> None:
-    header = Header(Kind.LOOKUP)
+    header = Header(MessageKind.LOOKUP)
     parts = [b"0123456789"]
     with pytest.raises(FrameError, match="10 bytes is over the limit of 9"):
         decode(encode(header, digest(parts)), parts, max_bytes=9)
@@ -89,12 +89,12 @@ def test_a_payload_over_the_limit_is_refused_before_it_is_hashed() -> None:
 
 @pytest.mark.parametrize("count", [127, 128, 255, 256, MAX_PARTS])
 def test_a_message_has_thousands_of_parts(count: int) -> None:
-    header, parts = Header(Kind.UPDATE, 1, 2, 3), [bytes([n % 256]) for n in range(count)]
+    header, parts = Header(MessageKind.UPDATE, 1, 2, 3), [bytes([n % 256]) for n in range(count)]
     assert decode(encode(header, digest(parts)), parts) == header
 
 
 def test_another_protocol_version_is_refused_with_both_named() -> None:
-    data = bytearray(encode(Header(Kind.HELLO, client=5), digest([])))
+    data = bytearray(encode(Header(MessageKind.HELLO, client=5), digest([])))
     struct.pack_into("<H", data, 4, 7)
     struct.pack_into("<I", data, HEADER_BYTES - 4, zlib.crc32(bytes(data[: HEADER_BYTES - 4])))
     with pytest.raises(
@@ -102,12 +102,12 @@ def test_another_protocol_version_is_refused_with_both_named() -> None:
     ) as caught:
         decode(bytes(data), [])
     assert caught.value.code == Code.VERSION
-    assert caught.value.header == Header(Kind.HELLO, client=5)
+    assert caught.value.header == Header(MessageKind.HELLO, client=5)
 
 
 def test_an_answer_repeats_what_identifies_the_request() -> None:
-    header = Header(Kind.LOOKUP, epoch=3, client=4, sequence=5, acknowledged=2, step=9)
-    assert header.answer() == replace(header, kind=Kind.LOOKUP | 0x80, acknowledged=0, step=0)
+    header = Header(MessageKind.LOOKUP, epoch=3, client=4, sequence=5, acknowledged=2, step=9)
+    assert header.answer() == replace(header, kind=MessageKind.LOOKUP | 0x80, acknowledged=0, step=0)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.serve.loadtest.connection import Reply, Target
+from satrap.serve.loadtest.connection import HttpReply, TargetServer
 from tests.serve.loadtest.stranger import Said, stranger
 
 
-def asked(url: str, *bodies: bytes) -> list[Reply]:
+def asked(url: str, *bodies: bytes) -> list[HttpReply]:
     """Return the answers to some requests over one connection."""
 
-    async def ask() -> list[Reply]:
-        target = Target.of(url, {"Authorization": "Bearer secret"})
+    async def ask() -> list[HttpReply]:
+        target = TargetServer.of(url, {"Authorization": "Bearer secret"})
         connection = await target.connect()
         found = [await connection.ask(target.post("/v1/score", body)) for body in bodies]
         connection.close()
@@ -48,9 +48,9 @@ def test_what_is_no_answer_is_a_lost_connection(raw: bytes) -> None:
 
 
 def test_urls() -> None:
-    assert Target.of("https://models.example/a/") == Target("models.example", 443, True, "/a")
-    assert Target.of("http://[::1]:81") == Target("::1", 81)
-    assert b"\r\nHost: [::1]:81\r\n" in Target("::1", 81).post("/x", b"")
+    assert TargetServer.of("https://models.example/a/") == TargetServer("models.example", 443, True, "/a")
+    assert TargetServer.of("http://[::1]:81") == TargetServer("::1", 81)
+    assert b"\r\nHost: [::1]:81\r\n" in TargetServer("::1", 81).post("/x", b"")
     for url in ("http://", "http://host:port", "http://host:99999"):
         with pytest.raises(ConfigError, match="is not a server URL"):
-            Target.of(url)
+            TargetServer.of(url)

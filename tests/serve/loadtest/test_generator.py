@@ -10,13 +10,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from satrap.serve.loadtest.connection import Target
-from satrap.serve.loadtest.generator import Generator, Outcome, arrivals, stages_of
+from satrap.serve.loadtest.connection import TargetServer
+from satrap.serve.loadtest.generator import Generator, RequestOutcome, arrivals, stages_of
 from tests.serve.loadtest.stranger import Said, stranger
 
 
-def sent(url: str, due: list[float], bodies: int = 1, **options: float) -> list[Outcome]:
-    target = Target.of(url)
+def sent(url: str, due: list[float], bodies: int = 1, **options: float) -> list[RequestOutcome]:
+    target = TargetServer.of(url)
     requests = [target.post("/v1/score", b"%d" % body) for body in range(bodies)]
     generator = Generator(target, requests, np.array(due), read=lambda body: body, **options)  # type: ignore[arg-type]
     return asyncio.run(generator.run())

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from satrap.launch.folder import RunFolder
-from satrap.serve.loadtest.generator import Outcome
+from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.offline import compared, places_of, scores_in
 from tests.serve.followed import expected, steps
 from tests.serve.requests import plain
 
 
 @pytest.fixture(scope="module")
-def outcomes(snapshots: RunFolder, rows: pd.DataFrame) -> list[Outcome]:
+def outcomes(snapshots: RunFolder, rows: pd.DataFrame) -> list[RequestOutcome]:
     """A right answer of each step."""
     from satrap.serve.loadtest.offline import offline
 
@@ -27,19 +27,19 @@ def outcomes(snapshots: RunFolder, rows: pd.DataFrame) -> list[Outcome]:
             snapshots, recipe, places_of(snapshots, recipe, step)[0], [plain(rows)], [0]
         ).values()
         content = {name: values.astype(np.float32) for name, values in scores.items()}
-        found.append(Outcome(0, 0, 0, 0, "200", step, content=content))
+        found.append(RequestOutcome(0, 0, 0, 0, "200", step, content=content))
     return found
 
 
 def test_the_scores_of_a_step_are_those_of_its_own_predictor(
-    snapshots: RunFolder, rows: pd.DataFrame, outcomes: list[Outcome]
+    snapshots: RunFolder, rows: pd.DataFrame, outcomes: list[RequestOutcome]
 ) -> None:
     for one, wanted in zip(outcomes, expected(snapshots, rows).values(), strict=True):
         np.testing.assert_allclose(one.content["clicked_probability"], wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_right_wrong_and_unknown_answers(
-    snapshots: RunFolder, rows: pd.DataFrame, outcomes: list[Outcome]
+    snapshots: RunFolder, rows: pd.DataFrame, outcomes: list[RequestOutcome]
 ) -> None:
     first, second, *_ = outcomes
     lying = replace(second, content=first.content)

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from satrap.serve.loadtest.generator import Outcome
+from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.offline import Comparison
 from satrap.serve.loadtest.report import Report
 
 MS = np.random.default_rng(0).exponential(4, 2000)
 
 
-def outcome(i: int) -> Outcome:
+def outcome(i: int) -> RequestOutcome:
     due = i * 0.01
     stages = {"wait": MS[i] / 2000, "network": 0.001}
-    return Outcome(0, due, due + 0.0002, due + MS[i] / 1000, "200", 5 + i // 1000, 5, stages)
+    return RequestOutcome(0, due, due + 0.0002, due + MS[i] / 1000, "200", 5 + i // 1000, 5, stages)
 
 
 GOOD = Report([outcome(i) for i in range(2000)], 100, 20, 100)
@@ -46,12 +46,14 @@ def test_a_report_without_a_fault_is_right() -> None:
 
 
 def test_each_fault_is_one() -> None:
-    failed = replace(GOOD, outcomes=[*GOOD.outcomes, Outcome(0, 1, 1, 2, "503"), Outcome(0, 1, 0, 2)])
+    failed = replace(
+        GOOD, outcomes=[*GOOD.outcomes, RequestOutcome(0, 1, 1, 2, "503"), RequestOutcome(0, 1, 0, 2)]
+    )
     assert not failed.right
     assert failed.failures == {"503": 1, "no answer": 1}
     assert failed.latency() == GOOD.latency(), "failures have no latency"
     assert "2,000, 1 failed: 503, 1 failed: no answer" in "\n".join(failed.lines())
-    older = replace(GOOD, outcomes=[*GOOD.outcomes, Outcome(0, 1, 1, 2, "200", 4, 5)])
+    older = replace(GOOD, outcomes=[*GOOD.outcomes, RequestOutcome(0, 1, 1, 2, "200", 4, 5)])
     assert (older.falls, older.right) == (1, False)
     assert "1 answer from an older step than an earlier answer" in "\n".join(older.lines())
     assert replace(older, rollbacks=1).right, "an operator went back"

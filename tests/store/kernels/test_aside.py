@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from satrap.store.aside import Aside
+from satrap.store.aside import CopyOnWrite
 from satrap.store.hashes import bucket_of
 from satrap.store.kernels import aside
 
@@ -11,7 +11,7 @@ PLACES = 500
 
 def holding(ids, below=0):
     """Return copies of one table whose rows have two weights and one float of state."""
-    copies = Aside(("a",), 2, 1, PLACES)
+    copies = CopyOnWrite(("a",), 2, 1, PLACES)
     copies.let_go(0, below)
     put(copies, ids)
     return copies

@@ -7,7 +7,7 @@ import torch
 from satrap.errors import ConfigError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.kernels.formats import FORMATS, LARGEST, padded_bytes
 from satrap.store.steps import plan
 from tests.support.covering import covering
@@ -27,7 +27,9 @@ def one(dim, dtype, *, optimizer=None, seed=0, **arguments):
 def put(shard, values):
     """Store rows with these weights, ids 0 .. n-1, rounded as the store does; return what it holds."""
     ids = np.arange(len(values), dtype=np.uint64)
-    shard.load("a", Chunk("a", ids, values, np.zeros((len(values), shard.groups[0].plan.width), np.float32)))
+    shard.load(
+        "a", RowChunk("a", ids, values, np.zeros((len(values), shard.groups[0].plan.width), np.float32))
+    )
     return shard.peek("a", ids)[0]
 
 

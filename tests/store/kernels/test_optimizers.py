@@ -8,7 +8,7 @@ import torch
 
 from satrap.optim import FTRL, KINDS, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.kernels.optimizers import TABULATED
 from tests.support.examples import examples
 
@@ -194,7 +194,7 @@ def test_adam_beyond_its_table_of_corrections(optimizer):
     made = TABULATED - 20
     state = np.tile(np.array([0, 0, made], np.float32), (ROWS, 1))
     shard = Shard([Table("a", dim=1)], optimizer=optimizer)
-    shard.load("a", Chunk("a", ids, before, state))
+    shard.load("a", RowChunk("a", ids, before, state))
     weights = torch.nn.Parameter(torch.from_numpy(before.astype(np.float64)))
     reference = torch_optimizer(optimizer, weights)
     moments = {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}

@@ -5,20 +5,20 @@ import numpy as np
 
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import Chunk, Eviction, Shard, Tier
+from satrap.store import Eviction, RowChunk, Shard, Tier
 from satrap.store.directory import budget
 from satrap.store.ram import Ram
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.tier import Tiered
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
-KIND = RowKind([Table("a", dim=4)], SGD(lr=1), 3)
+KIND = RowSpec([Table("a", dim=4)], SGD(lr=1), 3)
 
 
 def tiered(folder, rows=70, records=10_000):
     plan = KIND.plan
     room = budget(102_400 + rows * (plan.row_bytes + 28), plan.row_bytes, plan.stride, 1, Eviction())
-    tier, workers = Tier(folder, records * plan.row_bytes), Workers(1)
+    tier, workers = Tier(folder, records * plan.row_bytes), ThreadPool(1)
     return Tiered(Ram(KIND, room, Eviction(), workers), tier, records, workers)
 
 
@@ -76,7 +76,7 @@ def test_rows_that_are_peeked_warm_come_to_memory_and_none_is_made_or_changed(tm
     weights = random.normal(size=(rows, 4)).astype(np.float32)
     for first in range(0, rows, 500):
         part = slice(first, first + 500)
-        store.load("a", Chunk("a", ids[part], weights[part], np.empty((500, 0), np.float32)))
+        store.load("a", RowChunk("a", ids[part], weights[part], np.empty((500, 0), np.float32)))
     group = store.groups[0]
     assert 500 < group.directory.limit < rows / 2
     initial = store.another().peek("b", ids)[0]
@@ -101,7 +101,7 @@ def test_rows_that_are_peeked_warm_come_to_memory_and_none_is_made_or_changed(tm
         assert reads() == before  # all of them are in memory now
         changed = random.choice(rows, 50, replace=False)
         weights[changed] = random.normal(size=(50, 4)).astype(np.float32)  # in memory and in the file
-        store.load("a", Chunk("a", ids[changed], weights[changed], np.empty((50, 0), np.float32)))
+        store.load("a", RowChunk("a", ids[changed], weights[changed], np.empty((50, 0), np.float32)))
     assert store.statistics().rows == rows
     assert store.statistics().tables["a"].evicted == 0
     before = reads()

@@ -17,7 +17,7 @@ from satrap.batch import Batch
 from satrap.data.columns import as_array, is_text, taken
 from satrap.data.csv import CsvOptions
 from satrap.data.dataset import Dataset, read
-from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
+from satrap.data.encode import MISSING, ColumnChunk, Encoder, Missing, needed_columns
 from satrap.data.rows import concat_rows, slice_rows
 from satrap.data.streams.log import Events, Log
 from satrap.errors import ConfigError, DataError
@@ -226,7 +226,7 @@ class _Encoder:
     def __call__(self, events: Events) -> Batch:
         batch = self._encode(events.table, events.origin)
         if self._time is not None:
-            chunk = Chunk(events.table, events.origin, self._salt, self._missing, {})
+            chunk = ColumnChunk(events.table, events.origin, self._salt, self._missing, {})
             batch.times = chunk.seconds(self._time)
         return batch
 

@@ -13,7 +13,7 @@ from satrap.arguments import checked
 from satrap.data.csv import CsvOptions
 from satrap.data.dataset import open_files
 from satrap.data.files import File, files_in
-from satrap.data.source import Origin, Piece, Scan, check_columns
+from satrap.data.source import Origin, Scan, ScanPiece, check_columns
 from satrap.data.streams.log import Events, Offsets
 from satrap.errors import ConfigError, DataError
 
@@ -192,7 +192,7 @@ class FolderReader:
             skip, piece = max(skip - rows, 0), following
 
 
-def _events_of(name: _Name, piece: Piece, skip: int, *, last: bool) -> Events:
+def _events_of(name: _Name, piece: ScanPiece, skip: int, *, last: bool) -> Events:
     """Return the events of a piece of a file, except the first `skip`."""
     rows = piece.table.num_rows
 

@@ -6,8 +6,8 @@ row. It runs the worker's `Embeddings` in another process, up to the pooled tens
 """
 
 from satrap.embedding.workers.client import PooledExchange
-from satrap.embedding.workers.lanes import Lanes
+from satrap.embedding.workers.lanes import ClientThreads
 from satrap.embedding.workers.plan import PooledEmbeddings, PooledPlan
 from satrap.embedding.workers.service import EmbeddingService
 
-__all__ = ["EmbeddingService", "Lanes", "PooledEmbeddings", "PooledExchange", "PooledPlan"]
+__all__ = ["ClientThreads", "EmbeddingService", "PooledEmbeddings", "PooledExchange", "PooledPlan"]

@@ -13,7 +13,7 @@ from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Cut, Durability, Request, Snapshot, TableGroup, Telemetry
+from satrap.exchange import Durability, LookupRequest, Snapshot, SnapshotCut, TableGroup, Telemetry
 from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
@@ -21,10 +21,10 @@ from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema, Table
-from satrap.store import Chunk, StoreConfig
+from satrap.store import RowChunk, StoreConfig
 
 IN_FLIGHT = 64
 """Most lookups and updates in flight; a further request waits for a reply."""
@@ -116,7 +116,7 @@ class PooledExchange:
         self.durability = PooledDurability(self.shards.durability, self.flush)
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Any]:
         """See `Exchange.lookup`; the result of a `PooledRequest` is float32 of its shape."""
         pooled = [request for request in requests if isinstance(request, PooledRequest)]
@@ -142,7 +142,7 @@ class PooledExchange:
             parts += pack_tensors(rows, "float32")
         result: Future[list[Array]] = Future()
         result.add_done_callback(self.telemetry.meter.issue("lookup"))
-        answer = self._ask(Kind.LOOKUP if create else Kind.PEEK, parts)
+        answer = self._ask(MessageKind.LOOKUP if create else MessageKind.PEEK, parts)
         answer.add_done_callback(partial(self._looked_up, pooled, result))
         return result
 
@@ -162,10 +162,10 @@ class PooledExchange:
 
     def _recall(self, number: int) -> list[Array]:
         """Return the rows of an open lookup, one per unique id."""
-        _, *parts = self._ask(Kind.RECALL, [pack_text({"number": number})]).result()
+        _, *parts = self._ask(MessageKind.RECALL, [pack_text({"number": number})]).result()
         return unpack_rows(parts)
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """Do nothing: shards prefetch while a lookup waits."""
 
     def update(
@@ -191,7 +191,7 @@ class PooledExchange:
                 return
         text = pack_text({"number": number, "lr_scale": lr_scale})
         done = self.telemetry.meter.issue("push")
-        answer = self._ask(Kind.UPDATE, [text, *parts])
+        answer = self._ask(MessageKind.UPDATE, [text, *parts])
         answer.add_done_callback(self._note)
         answer.add_done_callback(done)
         if others is not None and others.requests:
@@ -199,7 +199,7 @@ class PooledExchange:
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
-        [text] = self._ask(Kind.FLUSH).result()
+        [text] = self._ask(MessageKind.FLUSH).result()
         self.telemetry.note(unpack_text(text))
         self.shards.flush()
         if self._error is not None:
@@ -215,7 +215,7 @@ class PooledExchange:
         finally:
             self.shards.close()
 
-    def _ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
+    def _ask(self, kind: MessageKind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
         if not self._room.acquire(timeout=2 * self._deadline):
             raise ExchangeError(
                 f"the embedding worker has not replied for {2 * self._deadline:g} s",
@@ -285,7 +285,7 @@ class PooledDurability(Durability):
         self._flush()
         return self._shards.snapshot()
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """See `Durability.cut`."""
         self._flush()
         return self._shards.cut(delta=delta, feed=feed)
@@ -294,7 +294,7 @@ class PooledDurability(Durability):
         """See `Durability.read`."""
         self._shards.read(url, follow=follow, feed=feed, exact=exact)
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """See `Durability.load`."""
         self._shards.load(table, chunk)
 

@@ -14,18 +14,18 @@ from queue import SimpleQueue
 from typing import Any
 
 from satrap.embedding.workers.pooler import Begun
-from satrap.embedding.workers.service import EmbeddingService, Session
+from satrap.embedding.workers.service import EmbeddingService, WorkerSession
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.server.handler import Dispatcher, Job
 from satrap.rpc.server.session import Answer, error_code, failure
 from satrap.rpc.server.session import Session as Client
 from satrap.rpc.server.unexpected import answerable
-from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind, name_of
+from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, MessageKind, name_of
 
 TELL = 1.0
 """Seconds after which a worker is notified that its request still waits for the shards."""
 
-_WORK = (Kind.LOOKUP, Kind.PEEK, Kind.UPDATE)
+_WORK = (MessageKind.LOOKUP, MessageKind.PEEK, MessageKind.UPDATE)
 
 CLOSING = 5.0
 """Seconds for the exchanges to close when the process ends."""
@@ -37,7 +37,7 @@ _LOOK = 0.05
 """Seconds between checks whether a worker has acknowledged replies."""
 
 
-class Lanes(Dispatcher):
+class ClientThreads(Dispatcher):
     """Executes the requests of each worker in order of arrival, and serves workers concurrently.
 
     Each worker has two threads: one starts requests (unique ids, gradients of rows), the other waits for the
@@ -72,7 +72,7 @@ class Lanes(Dispatcher):
         client = job.session.client
         lane = self._lanes.get(client)
         if lane is None:
-            if job.header.kind != Kind.HELLO or len(self._lanes) >= WORKERS:
+            if job.header.kind != MessageKind.HELLO or len(self._lanes) >= WORKERS:
                 self._refuse(job, Code.SEQUENCE, _no_place(job))
                 return
             try:
@@ -85,7 +85,7 @@ class Lanes(Dispatcher):
             job.session.parked += 1
             job.session.parked_bytes += job.size
         lane.take(job)
-        if job.header.kind == Kind.BYE:
+        if job.header.kind == MessageKind.BYE:
             self._lanes.pop(client).end()
 
     def expire(self, now: float) -> None:
@@ -121,7 +121,11 @@ class Lanes(Dispatcher):
 
     def may_begin(self, job: Job) -> bool:
         """Return whether the reply to a job can be stored, or needs no room."""
-        return job.session.fenced or job.header.kind in (Kind.BYE, Kind.UPDATE) or self._has_room(job.session)
+        return (
+            job.session.fenced
+            or job.header.kind in (MessageKind.BYE, MessageKind.UPDATE)
+            or self._has_room(job.session)
+        )
 
     def spent(self, job: Job, since: float) -> None:
         """Add the time that a thread of a lane worked on a job."""
@@ -133,7 +137,7 @@ class Lanes(Dispatcher):
 class _Lane:
     """The threads of one worker."""
 
-    def __init__(self, session: Session, lanes: Lanes) -> None:
+    def __init__(self, session: WorkerSession, lanes: ClientThreads) -> None:
         self.session, self._lanes = session, lanes
         self._begin: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
         self._answer: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
@@ -224,7 +228,7 @@ def _too_large(size: int) -> ExchangeError:
 
 
 def _no_place(job: Job) -> ExchangeError:
-    if job.header.kind != Kind.HELLO:
+    if job.header.kind != MessageKind.HELLO:
         return ExchangeError("the embedding worker received a request of a worker that it no longer serves")
     return ExchangeError(
         f"the embedding worker already serves {WORKERS} workers",

@@ -14,20 +14,20 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch, exact
 from satrap.embedding.lazy import LazyBlocks, LazyFeatures
 from satrap.embedding.module import Embeddings, Ragged
-from satrap.embedding.plan import EmbeddingPlan, Ticket
-from satrap.exchange import Request, TableGroup
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan
+from satrap.exchange import LookupRequest, TableGroup
 from satrap.schema import Schema
 
 
 @dataclass(slots=True)
-class Distinct:
+class UniqueRatio:
     """Unique ids / ids of a batch; NaN before the embedding worker's reply."""
 
     ratio: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class PooledRequest(Request):
+class PooledRequest(LookupRequest):
     """One tensor of the pooled batch. `group`, `ids` and `splits` are unused: the batch has the ids.
 
     Args:
@@ -38,14 +38,14 @@ class PooledRequest(Request):
 
     shape: tuple[int, ...] = ()
     batch: Batch | None = None
-    found: Distinct = field(default_factory=Distinct)
+    found: UniqueRatio = field(default_factory=UniqueRatio)
 
 
 @dataclass(frozen=True, slots=True)
-class PooledTicket(Ticket):
+class PooledBatchLookup(BatchLookup):
     """A batch whose duplicate ids are removed by an embedding worker."""
 
-    found: Distinct = field(default_factory=Distinct)
+    found: UniqueRatio = field(default_factory=UniqueRatio)
 
     @property
     def distinct_ratio(self) -> float:
@@ -74,17 +74,17 @@ class PooledPlan(EmbeddingPlan):
             (group.dim, tuple(names)) for group, names in zip(groups, by_group, strict=True) if names
         ]
 
-    def ticket(self, batch: Batch) -> Ticket:
+    def ticket(self, batch: Batch) -> BatchLookup:
         """Return the requests of a batch; its ids are not read."""
-        share = Distinct()
+        share = UniqueRatio()
         shapes = [(batch.size, len(names), dim) for dim, names in self.pooled]
         jagged = [
             (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
         ]
         requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, share) for s in [*shapes, *jagged]]
-        return PooledTicket(batch, requests, (), {}, found=share)
+        return PooledBatchLookup(batch, requests, (), {}, found=share)
 
-    def distinct(self, ticket: Ticket) -> Sequence[Request]:
+    def distinct(self, ticket: BatchLookup) -> Sequence[LookupRequest]:
         """Return the requests that the embedding worker derives from a ticket."""
         return super().ticket(ticket.batch).requests
 
@@ -103,7 +103,7 @@ class PooledEmbeddings(Embeddings):
         # only the embedding worker knows which tables are frozen
         self._learns = [True] * (len(plan.pooled) + len(plan.jagged))
 
-    def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
+    def embed(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input.
 
         Args:

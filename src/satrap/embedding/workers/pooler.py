@@ -13,7 +13,7 @@ from torch import Tensor
 
 from satrap.batch import JaggedRows
 from satrap.embedding.module import Embeddings
-from satrap.embedding.plan import EmbeddingPlan, Ticket
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.lookup import Array, Lookup
@@ -138,7 +138,7 @@ class Pooler:
         return lookup.rows, partial(self._pool, number, ticket, lookup)
 
     def _pool(
-        self, number: int | None, ticket: Ticket, lookup: Lookup[Any], rows: Sequence[Array]
+        self, number: int | None, ticket: BatchLookup, lookup: Lookup[Any], rows: Sequence[Array]
     ) -> list[Buffer]:
         with torch.set_grad_enabled(number is not None):
             leaves = self._embeddings.rows(rows)

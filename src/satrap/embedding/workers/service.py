@@ -12,7 +12,7 @@ from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.rpc import Key
 from satrap.rpc.server.handler import Handler
 from satrap.rpc.server.statistics import ServerStatistics
-from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.frames import Buffer, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 
 
@@ -27,7 +27,7 @@ class EmbeddingWorkerStatistics:
 
 
 class EmbeddingService(Handler):
-    """Creates a `Session` for each worker; its server needs `Lanes` as dispatcher.
+    """Creates a `WorkerSession` for each worker; its server needs `Lanes` as dispatcher.
 
     Args:
         shards: HOST:PORT of each shard.
@@ -38,29 +38,37 @@ class EmbeddingService(Handler):
     """
 
     role = "embedding-worker"
-    kinds = (Kind.HELLO, Kind.LOOKUP, Kind.PEEK, Kind.UPDATE, Kind.FLUSH, Kind.RECALL, Kind.BYE)
+    kinds = (
+        MessageKind.HELLO,
+        MessageKind.LOOKUP,
+        MessageKind.PEEK,
+        MessageKind.UPDATE,
+        MessageKind.FLUSH,
+        MessageKind.RECALL,
+        MessageKind.BYE,
+    )
 
     def __init__(self, shards: Sequence[str], key: Key | None = None) -> None:
         self.shards, self.key = tuple(shards), key
         self.stop: Callable[[], None] = lambda: None
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, WorkerSession] = {}
         self._lock = threading.Lock()
         self._samples = 0
 
-    def session(self, client: int) -> Session:
+    def session(self, client: int) -> WorkerSession:
         """Return a new session."""
         with self._lock:
-            session = self._sessions[client] = Session(self, client)
+            session = self._sessions[client] = WorkerSession(self, client)
         return session
 
-    def replace(self, session: Session) -> None:
+    def replace(self, session: WorkerSession) -> None:
         """End older sessions of the same rank: only the newest worker of a rank is served."""
         with self._lock:
             others = [s for s in self._sessions.values() if s is not session and s.rank == session.rank]
         for other in others:
             threading.Thread(target=other.close, name="satrap-embedding-end", daemon=True).start()
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: WorkerSession) -> None:
         """Remove a session."""
         with self._lock:
             if self._sessions.pop(session.client, None) is not None:
@@ -83,7 +91,7 @@ class EmbeddingService(Handler):
         )
 
 
-class Session:
+class WorkerSession:
     """The requests of one worker.
 
     Args:
@@ -121,12 +129,12 @@ class Session:
         Raises:
             SatrapError: the request is rejected.
         """
-        if header.kind == Kind.BYE:
+        if header.kind == MessageKind.BYE:
             self.close()
             return done(), lambda _: []
-        if not parts and header.kind != Kind.FLUSH:
+        if not parts and header.kind != MessageKind.FLUSH:
             raise StoreError("the embedding worker received a request without parts")
-        if header.kind == Kind.HELLO:
+        if header.kind == MessageKind.HELLO:
             return self._greet(parts[0])
         if self._pooler is None:
             raise StoreError("the embedding worker received a request before it accepted a hello")
@@ -145,13 +153,13 @@ class Session:
 
     def _execute(self, pooler: Pooler, kind: int, parts: Sequence[Buffer]) -> Begun:
         match kind:
-            case Kind.LOOKUP | Kind.PEEK:
-                return pooler.look_up(unpack_text(parts[0]), parts[1:], create=kind == Kind.LOOKUP)
-            case Kind.UPDATE:
+            case MessageKind.LOOKUP | MessageKind.PEEK:
+                return pooler.look_up(unpack_text(parts[0]), parts[1:], create=kind == MessageKind.LOOKUP)
+            case MessageKind.UPDATE:
                 return pooler.update(unpack_text(parts[0]), parts[1:])
-            case Kind.RECALL:
+            case MessageKind.RECALL:
                 return pooler.recall(unpack_text(parts[0]))
-            case Kind.FLUSH:
+            case MessageKind.FLUSH:
                 return pooler.flush()
         raise ConfigError(
             "the request needs a shard, but was sent to an embedding worker",

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
-from satrap.exchange.collective.asks import Ask, Positions
+from satrap.exchange.collective.asks import Positions, RowRequest
 from satrap.exchange.collective.ranks import Bytes
 from satrap.exchange.kernels import row_bytes
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.wire import gather_gradients
 from satrap.exchange.traffic import Rounding
@@ -20,11 +20,11 @@ from satrap.store.types import address
 
 T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
-Asks = Sequence[Sequence[Ask]]
+Asks = Sequence[Sequence[RowRequest]]
 """For each request, the part requested from each rank."""
 
 
-class Answers:
+class RowReplies:
     """Packs the rows that each rank has requested from this one, and places received rows.
 
     Messages hold the rows of one table group after the other, in the order of the request.
@@ -44,7 +44,7 @@ class Answers:
         self._rounding.note(rows, raw, self._code, positions)
         return raw
 
-    def place(self, given: Sequence[Bytes], requests: Sequence[Request], asks: Asks) -> list[Array]:
+    def place(self, given: Sequence[Bytes], requests: Sequence[LookupRequest], asks: Asks) -> list[Array]:
         """Return the rows float32[n, dim] of each request."""
         rows = [np.empty((r.rows, self._groups[r.group].dim), np.float32) for r in requests]
         at = [0] * len(given)
@@ -54,7 +54,7 @@ class Answers:
         return rows
 
     def place_early(
-        self, given: Sequence[Bytes], requests: Sequence[Request], asks: Asks
+        self, given: Sequence[Bytes], requests: Sequence[LookupRequest], asks: Asks
     ) -> tuple[list[Array], list[list[Positions]]]:
         """Return the rows of each request, and the positions of the rows that each rank still owes.
 
@@ -76,7 +76,7 @@ class Answers:
     def place_owed(
         self,
         given: Sequence[Bytes],
-        requests: Sequence[Request],
+        requests: Sequence[LookupRequest],
         missing: Sequence[Sequence[Positions]],
         found: Sequence[Array],
     ) -> None:
@@ -101,7 +101,9 @@ def owed(later: Mask) -> Bytes:
     return np.packbits(later)
 
 
-def _in_order(requests: Sequence[Request], of_ranks: Sequence[Sequence[T]]) -> Iterator[tuple[int, int, T]]:
+def _in_order(
+    requests: Sequence[LookupRequest], of_ranks: Sequence[Sequence[T]]
+) -> Iterator[tuple[int, int, T]]:
     """Yield (number of a request, rank, the rank's item), in order of table groups."""
     for i in sorted(range(len(requests)), key=lambda i: requests[i].group):
         for rank, item in enumerate(of_ranks[i]):

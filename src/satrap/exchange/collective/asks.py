@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange.collective.ranks import Bytes, joined
-from satrap.exchange.lookup import Bags, Request
+from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
 
 Ids = npt.NDArray[np.uint64]
@@ -20,7 +20,7 @@ _MODES = ("sum", "mean", "sqrtn")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RowRequest:
     """The part of one table group that is requested from one rank.
 
     Args:
@@ -46,12 +46,12 @@ class Ask:
         return np.repeat(tables, np.diff(self.splits))
 
 
-def no_ids(group: TableGroup) -> Ask:
+def no_ids(group: TableGroup) -> RowRequest:
     """Return an empty request."""
-    return Ask(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))
+    return RowRequest(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))
 
 
-def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
+def pack(groups: Sequence[TableGroup], asks: Sequence[RowRequest | None]) -> Bytes:
     """Return the message that requests a rank's ids of each group; None: nothing is requested of a group."""
     counts = [
         np.full(len(group.tables), -1) if ask is None else np.diff(ask.splits)
@@ -70,17 +70,20 @@ def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
 
 
 def by_rank(
-    groups: Sequence[TableGroup], ranks: int, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]
+    groups: Sequence[TableGroup],
+    ranks: int,
+    requests: Sequence[LookupRequest],
+    asks: Sequence[Sequence[RowRequest]],
 ) -> list[Bytes]:
     """Return the message that requests from each rank its part of some requests."""
-    by_rank_asks: list[list[Ask | None]] = [[None] * len(groups) for _ in range(ranks)]
+    by_rank_asks: list[list[RowRequest | None]] = [[None] * len(groups) for _ in range(ranks)]
     for request, of_request in zip(requests, asks, strict=True):
         for of_rank, ask in zip(by_rank_asks, of_request, strict=True):
             of_rank[request.group] = ask
     return [pack(groups, of_rank) for of_rank in by_rank_asks]
 
 
-def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Ask | None], Bytes]:
+def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[RowRequest | None], Bytes]:
     """Return the ids and bags of each group that `pack` packed, and the rest of the message."""
     tables = sum(len(group.tables) for group in groups)
     counts = message[: 8 * tables].view(np.int64)
@@ -88,21 +91,21 @@ def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Ask | Non
     end = 8 * tables + 8 + 48 * bags
     heads = message[8 * tables + 8 : end].view(np.int64).reshape(bags, 6).tolist()
     rest = message[end:]
-    asks: list[Ask | None] = []
+    asks: list[RowRequest | None] = []
     for group in groups:
         table_counts, counts = counts[: len(group.tables)], counts[len(group.tables) :]
         if table_counts[0] < 0:
             asks.append(None)
             continue
         splits = np.concatenate([[0], np.cumsum(table_counts)]).astype(np.int64)
-        asks.append(Ask(rest[: 8 * splits[-1]].view(np.uint64), splits))
+        asks.append(RowRequest(rest[: 8 * splits[-1]].view(np.uint64), splits))
         rest = rest[8 * splits[-1] :]
     return _with_bags(asks, heads, rest) if bags else (asks, rest)
 
 
 def _with_bags(
-    asks: list[Ask | None], heads: Sequence[Sequence[int]], rest: Bytes
-) -> tuple[list[Ask | None], Bytes]:
+    asks: list[RowRequest | None], heads: Sequence[Sequence[int]], rest: Bytes
+) -> tuple[list[RowRequest | None], Bytes]:
     """Return the asks with the bags that follow them, and the rest of the message."""
 
     def take(lengths: Sequence[int], dtype: npt.DTypeLike) -> list[npt.NDArray[np.generic]]:
@@ -121,4 +124,6 @@ def _with_bags(
     for (group, table, mode, _, _, weighted), bounds, inverse in zip(heads, offsets, inverses, strict=True):
         values = next(weights) if weighted else None
         bags.setdefault(group, []).append(Bags(table, inverse, bounds, values, _MODES[mode]))  # type: ignore[arg-type]
-    return [ask and Ask(ask.ids, ask.splits, bags.get(group, ())) for group, ask in enumerate(asks)], rest
+    return [
+        ask and RowRequest(ask.ids, ask.splits, bags.get(group, ())) for group, ask in enumerate(asks)
+    ], rest

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.collective.answers import Answers
-from satrap.exchange.collective.asks import Ask, by_rank, unpack
+from satrap.exchange.collective.answers import RowReplies
+from satrap.exchange.collective.asks import RowRequest, by_rank, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.early import Early, EarlyLookups, Found
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
-from satrap.exchange.collective.pushes import Push, Pushes
+from satrap.exchange.collective.pushes import GradientMessage, GradientMessages
 from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
-from satrap.exchange.lookup import Array, Lookup, Request
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.servers.wire import CODES, Wire
@@ -36,7 +36,7 @@ class CollectiveExchange:
     ```python
     workers = satrap.dense.ConnectedWorkers("127.0.0.1:29500", rank, size)  # joins torch.distributed
     exchange = lambda tables: CollectiveExchange(TorchRanks(), TorchRanks(86400), tables)
-    trainer = satrap.Trainer(..., place=satrap.train.Place(exchange, workers))
+    trainer = satrap.Trainer(..., place=satrap.train.WorkerContext(exchange, workers))
     ```
 
     All ranks issue the same calls in the same order, each with its own ids, possibly none. A rank that makes
@@ -61,7 +61,7 @@ class CollectiveExchange:
         collective: each call is a collective of all ranks.
         rank, size: number of this rank, and number of ranks.
         placement: of the arguments.
-        pooled: tables whose rows may arrive pooled, see `Request.bags`.
+        pooled: tables whose rows may arrive pooled, see `LookupRequest.bags`.
 
     Raises:
         ConfigError: the ranks have different tables or settings.
@@ -96,11 +96,11 @@ class CollectiveExchange:
         self._early: EarlyLookups | None = None
         self.telemetry = CollectiveTelemetry(self.shard, self._channel, self._holders)
         rounding = self.telemetry.meter.backward
-        self._pushes = Pushes(self.groups, CODES[wire.backward], ranks.size, rounding)
+        self._pushes = GradientMessages(self.groups, CODES[wire.backward], ranks.size, rounding)
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
-        self._answers = Answers(self.groups, CODES[wire.forward], self.telemetry.meter.forward)
+        self._answers = RowReplies(self.groups, CODES[wire.forward], self.telemetry.meter.forward)
         self._greet(tables, store, wire, placement, pools)
 
     def _greet(
@@ -127,7 +127,7 @@ class CollectiveExchange:
         return self._thread.submit(work).result()
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
         """See `Exchange.lookup`. A rank with known rows takes part without requesting any."""
         lookup = Lookup[Array](requests, exchange=self)
@@ -163,7 +163,7 @@ class CollectiveExchange:
         answer: Callable[[Callable[[], Found]], list[Bytes]],
         *,
         create: bool,
-    ) -> tuple[list[list[Ask]], Sequence[Bytes]]:
+    ) -> tuple[list[list[RowRequest]], Sequence[Bytes]]:
         """Return the part of each request that each rank serves, and the message from each rank.
 
         Args:
@@ -172,7 +172,7 @@ class CollectiveExchange:
             answer: given a function that finds this rank's rows, makes the message to each rank.
             create: see `lookup`.
         """
-        asks: list[list[Ask]] = []
+        asks: list[list[RowRequest]] = []
         try:
             asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
             messages: Sequence[Bytes] | StoreError = by_rank(
@@ -205,11 +205,11 @@ class CollectiveExchange:
             for rank in range(self._ranks.size)
         ]
 
-    def here(self, requests: Sequence[Request]) -> list[Array]:
+    def here(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the present rows of tables that this rank holds whole; not a collective call."""
         return self._run(lambda: [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests])  # type: ignore[no-any-return]
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`; only rows of this rank are prefetched."""
         if self.shard.ahead.useful:
             with suppress(StoreError):  # the lookup itself will report the error
@@ -285,7 +285,7 @@ class CollectiveExchange:
         finally:
             done()
 
-    def _apply(self, pushed: Sequence[Push], lr_scale: float) -> None:
+    def _apply(self, pushed: Sequence[GradientMessage], lr_scale: float) -> None:
         if any(push.refused for push in pushed):
             return
         if self.pooled:  # an owner's sums of pooled gradients may overflow on that owner only

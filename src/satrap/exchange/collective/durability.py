@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.protocol import Cut, Snapshot
+from satrap.exchange.protocol import Snapshot, SnapshotCut
 from satrap.exchange.states import CHUNK_ROWS, counts_of, held_by, largest, load_rows, restore, state_of
-from satrap.store import Chunk, Delta, Shard
+from satrap.store import Delta, RowChunk, Shard
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -85,7 +85,7 @@ class CollectiveDurability:
             weights=feed,
         )
 
-    def _saved(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _saved(self, chunks: Iterator[RowChunk]) -> Iterator[RowChunk]:
         """Yield the rows that this rank saves: without replicated rows that other ranks save."""
         from satrap.checkpoint.parts import within
 
@@ -105,7 +105,7 @@ class CollectiveDurability:
         rows = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))
         return Snapshot(rows, partial(self._write, self._snapshots))
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """See `Durability.cut`; rank 0 decides whether it is a delta."""
         writing = self._writing(feed is not None)
         self._flush()
@@ -135,7 +135,7 @@ class CollectiveDurability:
                 changes.put_back(taken)
 
         counts = largest(reply["counts"] for reply in replies)
-        return Cut(counts, partial(self._write, writing), None if taken.full else {}, put_back)
+        return SnapshotCut(counts, partial(self._write, writing), None if taken.full else {}, put_back)
 
     def _write(self, writing: _Writing, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """On rank 0: let all ranks write their rows, and return the files."""
@@ -190,7 +190,7 @@ class CollectiveDurability:
         if feed and alone:
             self._shard.weight_changes.follow()
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """Insert or overwrite the rows of a chunk that this rank holds, with their optimizer state."""
         from satrap.checkpoint.parts import within
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from satrap.exchange.awaited import Awaited, Mask
-from satrap.exchange.collective.answers import Answers, owed
-from satrap.exchange.collective.asks import Ask, Positions
+from satrap.exchange.awaited import Mask, PendingRows
+from satrap.exchange.collective.answers import RowReplies, owed
+from satrap.exchange.collective.asks import Positions, RowRequest
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Merged, Owner
 from satrap.exchange.collective.ranks import Bytes, joined
@@ -24,7 +24,7 @@ Found = Sequence[tuple[Merged, Array]]
 """The rows that all ranks have requested from this one, with their present values."""
 Answer = Callable[[Callable[[], Found]], list[Bytes]]
 """Given a function that finds the rows, makes the message to each rank."""
-LookUp = Callable[[Channel, Answer], tuple[list[list[Ask]], Sequence[Bytes]]]
+LookUp = Callable[[Channel, Answer], tuple[list[list[RowRequest]], Sequence[Bytes]]]
 """Looks up; returns, for each request, the part requested from each rank, and each rank's message."""
 
 
@@ -78,11 +78,11 @@ class EarlyLookups:
         owner: Owner,
         ahead: Channel,
         channel: Channel,
-        answers: Answers,
+        answers: RowReplies,
         seen: Callable[[Lookup[Array]], None],
     ) -> None:
         self._owner, self._ahead, self._channel, self._answers = owner, ahead, channel, answers
-        self._seen, self._awaited, self.lock = seen, Awaited(owner.shard), threading.Lock()
+        self._seen, self._awaited, self.lock = seen, PendingRows(owner.shard), threading.Lock()
         self._waiting = deque[Early]()
         self._thread = Serial("satrap-lookahead")
         owner.most = sys.maxsize  # ranks look up at their own pace, but must all keep the same lookups

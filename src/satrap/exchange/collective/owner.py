@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.collective.asks import Ask, Ids, Offsets, Positions, no_ids
+from satrap.exchange.collective.asks import Ids, Offsets, Positions, RowRequest, no_ids
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.collective.pushes import Push
+from satrap.exchange.collective.pushes import GradientMessage
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
@@ -42,9 +42,9 @@ class Merged:
     bags: Sequence[Sequence[Bags]]
     slots: Slots | None = None
 
-    def ask(self, rank: int) -> Ask:
+    def ask(self, rank: int) -> RowRequest:
         """Return the part that a rank has requested."""
-        return Ask(self.ids[self.places[rank]], self.splits_of(rank), self.bags[rank])
+        return RowRequest(self.ids[self.places[rank]], self.splits_of(rank), self.bags[rank])
 
     def splits_of(self, rank: int) -> Offsets:
         """Return int64[tables + 1]: the bounds of the tables in the ids of a rank."""
@@ -127,7 +127,7 @@ class Owner:
 
     def update(
         self,
-        pushed: Sequence[Push],
+        pushed: Sequence[GradientMessage],
         lr_scale: float,
         agree: Callable[[Callable[[], None]], object] = lambda check: check(),
     ) -> None:
@@ -166,7 +166,7 @@ class Owner:
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
             )
 
-    def _add(self, m: Merged, rank: int, push: Push, first: int, total: Array) -> int:
+    def _add(self, m: Merged, rank: int, push: GradientMessage, first: int, total: Array) -> int:
         """Add the gradients of a rank to the total; return the offset of the next group.
 
         Gradients of bags are computed as the rank itself would compute them: summed in the same order, then
@@ -198,9 +198,9 @@ class Owner:
         total[places] += row_gradients
         return first
 
-    def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
+    def _asks(self, rank: int, push: GradientMessage) -> Sequence[RowRequest | None]:
         """Return the part of each group that a rank pushes."""
-        asks: list[Ask | None] = [None] * len(self._groups)
+        asks: list[RowRequest | None] = [None] * len(self._groups)
         if push.number is None:
             return push.asks or asks
         for m in self._kept[push.number]:
@@ -208,7 +208,7 @@ class Owner:
         return asks
 
 
-def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Ask | None]]) -> list[Merged]:
+def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[RowRequest | None]]) -> list[Merged]:
     """Return all ranks' ids: one item per table group that any rank requests, even without ids."""
     result = []
     for group in groups:
@@ -218,7 +218,7 @@ def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Ask | None]]) -
     return result
 
 
-def _merge(group: int, parts: Sequence[Ask]) -> Merged:
+def _merge(group: int, parts: Sequence[RowRequest]) -> Merged:
     """Return the ids of several ranks as one request, table after table, rank after rank."""
     if len(parts) == 1:
         [part] = parts
@@ -233,7 +233,7 @@ def _merge(group: int, parts: Sequence[Ask]) -> Merged:
     return Merged(group, ids, unique_splits, places, [part.bags for part in parts])
 
 
-def _spread(ask: Ask) -> Iterator[tuple[Bags, Positions]]:
+def _spread(ask: RowRequest) -> Iterator[tuple[Bags, Positions]]:
     """Yield each bag, and for each of its ids the position among all requested ids."""
     for bag in ask.bags:
         yield bag, bag.inverse + np.int32(ask.splits[bag.table])

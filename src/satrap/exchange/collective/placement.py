@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
-from satrap.exchange.collective.asks import Ask, Positions
+from satrap.exchange.collective.asks import Positions, RowRequest
 from satrap.exchange.collective.ranks import Ranks
-from satrap.exchange.lookup import Bags, Request
+from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.config import without_tables
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.split import EVERYWHERE, Part, Splitter
+from satrap.exchange.split import EVERYWHERE, ShardPart, Splitter
 from satrap.schema import Table
 from satrap.store import BUCKETS, StoreConfig
 
@@ -120,7 +120,7 @@ class Holders:
                 return np.full(BUCKETS, self._owner[table], np.uint16)
         return np.full(BUCKETS, replica, np.uint16)
 
-    def asks(self, request: Request, *, everywhere: bool) -> list[Ask]:
+    def asks(self, request: LookupRequest, *, everywhere: bool) -> list[RowRequest]:
         """Return the part of a request for each rank.
 
         Args:
@@ -153,14 +153,14 @@ class Holders:
             asks.append(replace(ask, bags=bags[rank], rows=rows, gradients=gradients))
         return asks
 
-    def _ask(self, rank: int, group: int, part: Part, pooled: Mask | None = None) -> Ask:
+    def _ask(self, rank: int, group: int, part: ShardPart, pooled: Mask | None = None) -> RowRequest:
         if part.positions is None:
-            return Ask(part.ids, part.splits)
+            return RowRequest(part.ids, part.splits)
         single = slice(None) if pooled is None else np.repeat(~pooled, np.diff(part.splits))
         gradients = part.positions[single]
         copied = self.copied(rank, group, part.splits)
         rows = gradients if copied is None else gradients[~copied[single]]
-        return Ask(part.ids, part.splits, (), rows, gradients)
+        return RowRequest(part.ids, part.splits, (), rows, gradients)
 
     def copied(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | None:
         """Return a mask of the ids with replicas, whose rows are not sent; None: no id has any.

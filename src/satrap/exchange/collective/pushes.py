@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
-from satrap.exchange.collective.asks import Ask, Positions, by_rank, unpack
+from satrap.exchange.collective.asks import Positions, RowRequest, by_rank, unpack
 from satrap.exchange.collective.ranks import Bytes, joined
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.wire import gather_gradients, scale_of
 from satrap.exchange.traffic import Rounding
@@ -23,7 +23,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class GradientMessage:
     """One rank's gradients for the rows of this rank.
 
     Args:
@@ -37,7 +37,7 @@ class Push:
     """
 
     number: int | None = None
-    asks: Sequence[Ask | None] = ()
+    asks: Sequence[RowRequest | None] = ()
     rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
     scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     code: int = kernels.FLOAT32
@@ -57,7 +57,7 @@ class Push:
         kernels.add_rows(self.code, address(self.rows[first:]), places, total, scratch, scale)
 
 
-class Pushes:
+class GradientMessages:
     """Packs and unpacks updates: the number of a lookup, or its ids, then gradients.
 
     Args:
@@ -73,8 +73,8 @@ class Pushes:
     def pack(
         self,
         number: int | None,
-        requests: Sequence[Request],
-        asks: Sequence[Sequence[Ask]],
+        requests: Sequence[LookupRequest],
+        asks: Sequence[Sequence[RowRequest]],
         gradients: Sequence[Array],
     ) -> list[Bytes]:
         """Return the message to each rank.
@@ -114,7 +114,7 @@ class Pushes:
     def _said(self, number: int) -> list[Bytes]:
         return [np.array([number], np.int64).view(np.uint8)] * self._ranks
 
-    def _gathered(self, rows: Array, ask: Ask, group: TableGroup, scale: float) -> Bytes:
+    def _gathered(self, rows: Array, ask: RowRequest, group: TableGroup, scale: float) -> Bytes:
         """Return a rank's gradients times a scale; row gradients are divided by the number of ranks.
 
         Gradients of vectors are divided by the owner, once it has summed them in this rank's order.
@@ -131,13 +131,13 @@ class Pushes:
             self._rounding.note(rows, raw, self._code, places, factor)
         return joined(raw for raw, _ in gathered)
 
-    def unpack(self, message: Bytes) -> Push:
+    def unpack(self, message: Bytes) -> GradientMessage:
         """Return a rank's part of an update."""
         number, rest = int(message[:8].view(np.int64)[0]), message[8:]
         if number in (_NOTHING, _REFUSED):
-            return Push(refused=number == _REFUSED)
+            return GradientMessage(refused=number == _REFUSED)
         scales, rest = rest[: 8 * len(self._groups)].view(np.float64), rest[8 * len(self._groups) :]
         if number != _WITH_IDS:
-            return Push(number, (), rest, scales, self._code)
+            return GradientMessage(number, (), rest, scales, self._code)
         asks, rest = unpack(self._groups, rest)
-        return Push(None, asks, rest, scales, self._code)
+        return GradientMessage(None, asks, rest, scales, self._code)

@@ -8,13 +8,13 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.servers.sections import NO_ROWS, Section, unpack
 from satrap.exchange.servers.wire import from_wire, place
-from satrap.exchange.split import Part
+from satrap.exchange.split import ShardPart
 from satrap.rpc.client.call import Call
 from satrap.rpc.wire.frames import Buffer
 from satrap.store import floats
 
 
-class Answers:
+class ShardReplies:
     """Assembles the rows of all shards directly in one array per request.
 
     Args:
@@ -44,7 +44,7 @@ class Answers:
         if self._left == 0:
             self._call.succeed(self._rows)
 
-    def _put(self, shard: int, section: Section, part: Part, rows: Array) -> None:
+    def _put(self, shard: int, section: Section, part: ShardPart, rows: Array) -> None:
         if (section.count, section.dim) != (len(part.ids), rows.shape[1]) or section.format == NO_ROWS:
             raise ExchangeError(f"shard {shard} answered with rows of a different shape than requested")
         if part.positions is None:

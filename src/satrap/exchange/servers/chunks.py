@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, shortened, unpack_text
-from satrap.store import Chunk
+from satrap.store import RowChunk
 
-_COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")
+_COLUMNS = tuple(f.name for f in dataclasses.fields(RowChunk) if f.name != "table")
 _PLAIN = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 _DTYPES = ("<u8", "<f4", "<u4", "<i4", "<i8", "<u2", "<f2")
 
@@ -45,7 +45,7 @@ def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
     raise FrameError(f"array {name!r} does not have the number of bytes of its dtype and shape")
 
 
-def pack_chunk(chunk: Chunk) -> list[Buffer]:
+def pack_chunk(chunk: RowChunk) -> list[Buffer]:
     """Return the parts for a chunk of rows."""
     arrays = {name: np.ascontiguousarray(getattr(chunk, name)) for name in _COLUMNS}
     columns = {name: [a.dtype.str, a.shape[1] if a.ndim == 2 else -1] for name, a in arrays.items()}
@@ -53,7 +53,7 @@ def pack_chunk(chunk: Chunk) -> list[Buffer]:
     return [pack_text({"table": chunk.table, "rows": len(chunk.ids), "columns": columns}), *raw]
 
 
-def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
+def unpack_chunk(parts: Sequence[Buffer]) -> RowChunk:
     """Return the packed chunk as views of the parts; raise a `FrameError` if these do not fit."""
     if len(parts) != len(_COLUMNS) + 1:
         raise FrameError(f"a chunk has {len(_COLUMNS) + 1} parts, got {len(parts)}")
@@ -67,7 +67,7 @@ def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
         name: _column(name, columns.get(name), rows, part)
         for name, part in zip(_COLUMNS, parts[1:], strict=True)
     }
-    return Chunk(table=table, **arrays)
+    return RowChunk(table=table, **arrays)
 
 
 def _column(name: str, layout: Any, rows: int, part: Buffer) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.kernels import FLOAT32, row_bytes
-from satrap.exchange.lookup import Array, Lookup, Request, Seen, answered
+from satrap.exchange.lookup import Array, Lookup, LookupRequest, Seen, answered
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers.answers import Answers
+from satrap.exchange.servers.answers import ShardReplies
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
 from satrap.exchange.servers.durability import ServersDurability
 from satrap.exchange.servers.moves import Moves
@@ -22,12 +22,12 @@ from satrap.exchange.servers.shards import Shards
 from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.split import Part, Splitter
+from satrap.exchange.split import ShardPart, Splitter
 from satrap.rpc import Key, is_loopback, split_address
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer
-from satrap.rpc.wire.frames import SPLIT, Buffer, Kind
+from satrap.rpc.wire.frames import SPLIT, Buffer, MessageKind
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import check_rows, not_finite
@@ -156,7 +156,7 @@ class ServersExchange:
         return ShardConfig(*self._plain, shard, map).to_dict() | self._about
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
         """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not respond in time."""
         if known is not None:
@@ -167,7 +167,7 @@ class ServersExchange:
         self._shards.post(partial(self._send_lookup, lookup, create, call, self._shards.step))
         return lookup
 
-    def fetch(self, requests: Sequence[Request], widths: Sequence[int]) -> Fetch:
+    def fetch(self, requests: Sequence[LookupRequest], widths: Sequence[int]) -> Fetch:
         """Look up rows together with their optimizer state, all in float32.
 
         Args:
@@ -180,7 +180,7 @@ class ServersExchange:
         self._shards.post(partial(self._send_fetch, Lookup(list(requests)), widths, call, fetch.updates))
         return fetch
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`; ids are sent to the shards that have a tier, and may get lost."""
         if self._tiered:
             self._shards.post(partial(self._send_ahead, list(requests)))
@@ -217,22 +217,22 @@ class ServersExchange:
         assert not any(peer.open(SPLIT) for peer in self._shards.peers.values())
         self.map, self.splitter = map, Splitter(self.groups, map)
 
-    def _send_ahead(self, requests: Sequence[Request]) -> None:
+    def _send_ahead(self, requests: Sequence[LookupRequest]) -> None:
         with contextlib.suppress(StoreError):  # the lookup itself will report the error
             splits = [self.splitter.split(r) for r in requests]
             for shard in self._tiered:
                 sections = sections_of(requests, splits, shard)
                 if any(section.count for section in sections):
-                    self._shards.peers[shard].hint(Kind.PREFETCH, pack(sections))
+                    self._shards.peers[shard].hint(MessageKind.PREFETCH, pack(sections))
 
     def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
-        kind = Kind.LOOKUP if create else Kind.PEEK
+        kind = MessageKind.LOOKUP if create else MessageKind.PEEK
         code = CODES[self.wire.forward]
         sizes = (row_bytes(code, self.groups[request.group].dim) for request in lookup.requests)
         if not self._split(kind, lookup, call, sizes):
             return
         widths = [self.groups[request.group].dim for request in lookup.requests]
-        answers = Answers(call, lookup, widths, len(self._shards.peers))
+        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
         for shard in self._shards.peers:
             on_answer: OnAnswer = partial(answers.answer, shard)
             if create:
@@ -243,9 +243,9 @@ class ServersExchange:
     def _send_fetch(
         self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
     ) -> None:
-        if not self._split(Kind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
+        if not self._split(MessageKind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
             return
-        answers = Answers(call, lookup, widths, len(self._shards.peers))
+        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
 
         def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
@@ -254,7 +254,9 @@ class ServersExchange:
 
         for shard in self._shards.peers:
             parts = pack(sections_of(lookup.requests, lookup.places, shard))
-            self._shards.send(shard, Kind.FETCH, parts, partial(answered, shard), step=self._shards.step)
+            self._shards.send(
+                shard, MessageKind.FETCH, parts, partial(answered, shard), step=self._shards.step
+            )
 
     def _send_update(
         self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, call: Call[None], step: int
@@ -267,7 +269,7 @@ class ServersExchange:
             messages = {shard: pack(sections[shard]) for shard in self._shards.peers}
             for shard, parts in messages.items():
                 size = sum(memoryview(part).nbytes for part in parts)
-                if refusal := self._shards.peers[shard].refusal(Kind.UPDATE, size):
+                if refusal := self._shards.peers[shard].refusal(MessageKind.UPDATE, size):
                     raise refusal  # before any part is sent: all shards get their part, or none
         except StoreError as error:
             self.telemetry.refused += 1
@@ -276,9 +278,11 @@ class ServersExchange:
         call.expect(len(messages))
         for shard, parts in messages.items():
             on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
-            self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
+            self._shards.send(shard, MessageKind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
-    def _split(self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]) -> bool:
+    def _split(
+        self, kind: MessageKind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]
+    ) -> bool:
         """Split a lookup among the shards; if it is invalid, or too large for a response, `call` fails.
 
         `row_sizes` are the bytes of a row in the response to each request; read after the requests are
@@ -335,7 +339,9 @@ class ServersExchange:
         return messages
 
 
-def sections_of(requests: Sequence[Request], splits: Sequence[Sequence[Part]], shard: int) -> list[Section]:
+def sections_of(
+    requests: Sequence[LookupRequest], splits: Sequence[Sequence[ShardPart]], shard: int
+) -> list[Section]:
     """Return a shard's part of some requests."""
     return [
         Section(r.group, parts[shard].splits, parts[shard].ids)

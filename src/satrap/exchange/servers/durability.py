@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
+from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
-from satrap.exchange.servers.jobs import Jobs
+from satrap.exchange.servers.jobs import BackgroundJobs
 from satrap.exchange.servers.rows import EXPORT_ROWS
 from satrap.exchange.servers.shards import Shards
 from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
 from satrap.rpc.client.call import told
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import Chunk
+from satrap.store import RowChunk
 from satrap.store.buckets import runs_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ServersDurability(Durability):
     def __init__(
         self, shards: Shards, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
     ) -> None:
-        self._shards, self._jobs, self._splitter = shards, Jobs(shards), splitter
+        self._shards, self._jobs, self._splitter = shards, BackgroundJobs(shards), splitter
         self._tables = [table for group in groups for table in group.tables]
         self._since: dict[bool, int | None] = {False: None, True: None}  # of snapshots, and of a feed
 
@@ -54,7 +54,7 @@ class ServersDurability(Durability):
         """See `Durability.snapshot`; rows of a table come in order of (bucket, id), as from one store."""
         return Snapshot(self._chunks(), self._write)
 
-    def _chunks(self) -> Iterator[tuple[str, Chunk]]:
+    def _chunks(self) -> Iterator[tuple[str, RowChunk]]:
         self._shards.flush()
         map = self._splitter().map
         for table in self._tables:
@@ -63,16 +63,16 @@ class ServersDurability(Durability):
 
     def export(
         self, shard: int, table: str | None, buckets: Sequence[range], *, rows: int = EXPORT_ROWS
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[RowChunk]:
         """Yield the rows of a table (None: of all tables) that a shard has in some runs of buckets.
 
         `rows`: most rows of a chunk; some chunks are requested ahead.
         """
         request = {"table": table, "buckets": [[run.start, run.stop] for run in buckets], "rows": rows}
-        coming = deque([self._shards.ask(shard, Kind.EXPORT, [pack_text(request)])])
+        coming = deque([self._shards.ask(shard, MessageKind.EXPORT, [pack_text(request)])])
         while coming:
             while len(coming) <= AHEAD:
-                coming.append(self._shards.ask(shard, Kind.EXPORT, [pack_text({})]))
+                coming.append(self._shards.ask(shard, MessageKind.EXPORT, [pack_text({})]))
             parts = self._shards.wait(coming.popleft())
             if len(parts) == 1:
                 break
@@ -80,7 +80,7 @@ class ServersDurability(Durability):
         for answer in coming:
             self._shards.wait(answer)
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> Cut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
         """See `Durability.cut`. Each shard writes its own rows, all at the same time.
 
         A shard knows changes only since this client's previous cut. If one shard was restarted, it gives all
@@ -100,22 +100,22 @@ class ServersDurability(Durability):
 
         def put_back() -> None:
             self._since[feeds] = None  # no delta until all shards have put back
-            self._shards.ask_all(Kind.PUT_BACK, [pack_text({"number": number, "feed": feed})])
+            self._shards.ask_all(MessageKind.PUT_BACK, [pack_text({"number": number, "feed": feed})])
             self._since[feeds] = None if full else before
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
             place = {"number": number, "url": storage.absolute, "folder": folder, "feed": feed}
-            results = self._jobs.run(Kind.WRITE, place, {"feed": feed})
+            results = self._jobs.run(MessageKind.WRITE, place, {"feed": feed})
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
-        return Cut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
+        return SnapshotCut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
 
     def _cut_all(self, delta: bool | None, feed: str | None) -> tuple[int, list[dict[str, Any]]]:
         """Return (number of a cut, the reply of each shard)."""
         number = secrets.randbits(48)
         since = self._since[feed is not None]
         request = {"number": number, "delta": delta, "since": since, "feed": feed}
-        answers = self._shards.ask_all(Kind.CUT, [pack_text(request)])
+        answers = self._shards.ask_all(MessageKind.CUT, [pack_text(request)])
         return number, [told(parts) for parts in answers]
 
     def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
@@ -130,7 +130,7 @@ class ServersDurability(Durability):
         self._shards.flush()
         shown = next(iter(storage.names(folder)), "")
         request = {"url": storage.absolute, "folder": folder, "shown": shown}
-        self._shards.ask_all(Kind.SAVE, [pack_text(request)])
+        self._shards.ask_all(MessageKind.SAVE, [pack_text(request)])
         results = [self._saved(shard, request) for shard in self._shards.peers]
         self._jobs.check(results)
         files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
@@ -143,7 +143,7 @@ class ServersDurability(Durability):
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until a shard has written its rows, or reports an error."""
         while (result := self._jobs.result(shard, {"save": True})).get("lost"):
-            self._shards.ask(shard, Kind.SAVE, [pack_text(asked)]).result()
+            self._shards.ask(shard, MessageKind.SAVE, [pack_text(asked)]).result()
         return result
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
@@ -152,15 +152,15 @@ class ServersDurability(Durability):
 
         numbers = [secrets.randbits(48) if enabled else None for enabled in (follow, feed)]
         request = {"url": Storage(url).absolute, "exact": exact}
-        self._jobs.run(Kind.READ, request | dict(zip(("number", "feed_number"), numbers, strict=True)))
+        self._jobs.run(MessageKind.READ, request | dict(zip(("number", "feed_number"), numbers, strict=True)))
         self._since = dict(zip((False, True), numbers, strict=True))
 
-    def load(self, table: str, chunk: Chunk) -> None:
+    def load(self, table: str, chunk: RowChunk) -> None:
         """See `Durability.load`."""
         for future in self.send(table, chunk, self._splitter().shards_of(table, chunk.ids)):
             self._shards.wait(future)
 
-    def send(self, table: str, chunk: Chunk, owners: Owners) -> list[Future[Sequence[Buffer]]]:
+    def send(self, table: str, chunk: RowChunk, owners: Owners) -> list[Future[Sequence[Buffer]]]:
         """Send rows to shards to load, each shard its own rows; return futures of the responses.
 
         Args:
@@ -175,15 +175,15 @@ class ServersDurability(Durability):
             for rows in np.array_split(np.flatnonzero(owners == shard), pieces):
                 if len(rows):
                     part = pack_chunk(replace(chunk.pick(rows), table=table))
-                    waiting.append(self._shards.ask(shard, Kind.LOAD, part))
+                    waiting.append(self._shards.ask(shard, MessageKind.LOAD, part))
         return waiting
 
     def clear(self) -> None:
         """See `Durability.clear`."""
-        self._shards.ask_all(Kind.CLEAR)
+        self._shards.ask_all(MessageKind.CLEAR)
 
 
-def _in_order(sources: Sequence[Iterator[Chunk]], *, apart: bool) -> Iterator[Chunk]:
+def _in_order(sources: Sequence[Iterator[RowChunk]], *, apart: bool) -> Iterator[RowChunk]:
     """Yield the rows of a table at several shards by (bucket, id); `apart`: one shard after the other."""
     if apart:
         return itertools.chain.from_iterable(sources)

@@ -17,7 +17,7 @@ Found = Sequence[tuple[Ids, Offsets, Slots]]
 """Per table group: the unique ids of a lookup and their splits, as received; the slots of their rows."""
 
 
-class FoundRows:
+class SlotCache:
     """Keeps, for each client, the slots of the lookups that wait for their update.
 
     An update names the ids of its lookup in the same order, so equal ids of equal tables identify the lookup.

@@ -16,26 +16,26 @@ from satrap.exchange.kernels import row_bytes
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.steps import StepBoard
+from satrap.exchange.servers.steps import GradientBarrier
 from satrap.exchange.servers.wire import CODES
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import counts_of, take_counts
 from satrap.rpc.server.handler import Job, SerialHandler
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute
-from satrap.rpc.wire.frames import FAILURE, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.frames import FAILURE, Buffer, FrameError, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, shortened, unpack_text
-from satrap.store import BUCKETS, Chunk, Shard
+from satrap.store import BUCKETS, RowChunk, Shard
 from satrap.store.buckets import mask_of
 
 REHEARSED_ROWS = 20_000
 """Rows of a rehearsal in each table group: a request of this size is split over threads."""
 
 
-class Serving(SerialHandler, Protocol):
+class RehearsalTarget(SerialHandler, Protocol):
     """The parts of a shard's service that a rehearsal needs."""
 
-    board: StepBoard
+    board: GradientBarrier
     config: ShardConfig | None
 
     @property
@@ -107,7 +107,7 @@ def map_change(config: ShardConfig, store: Shard, asked: Mapping[str, Any]) -> C
     return change
 
 
-def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
+def rehearse(service: RehearsalTarget, hello: Mapping[str, Any]) -> None:
     """Run each kind of request that a shard serves after it has joined, on rows that are then dropped.
 
     This loads or compiles machine code, and starts threads. Without it, the first requests take half a
@@ -128,7 +128,7 @@ def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
     sessions = [Session(rank + 1, None) for rank in ranks]
     numbers = itertools.count()
 
-    def do(rank: int, kind: Kind, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+    def do(rank: int, kind: MessageKind, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         header = Header(kind, service.epoch or 0, rank + 1, next(numbers), step=service.board.completed)
         answer = execute(service, Job(sessions[rank], header, parts, 0, 0.0))
         if answer.header.kind == FAILURE:
@@ -139,16 +139,16 @@ def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
         for rank in ranks:
             about = {"rank": rank, "world": len(ranks), "completed": 0}
             served = {name: value for name, value in hello.items() if name != "rehearsal"}
-            do(rank, Kind.HELLO, [pack_text({**served, **about})])
+            do(rank, MessageKind.HELLO, [pack_text({**served, **about})])
         store, rows = service.store, list(_some_rows(service.store))
         lookups = pack([Section(g, splits, ids) for g, ids, splits in rows])
-        for kind in (Kind.LOOKUP, Kind.UPDATE, Kind.LOOKUP, Kind.UPDATE):
+        for kind in (MessageKind.LOOKUP, MessageKind.UPDATE, MessageKind.LOOKUP, MessageKind.UPDATE):
             for rank in ranks:
-                do(rank, kind, lookups if kind == Kind.LOOKUP else _gradients(store, rows, code))
-        do(0, Kind.PEEK, lookups)
+                do(rank, kind, lookups if kind == MessageKind.LOOKUP else _gradients(store, rows, code))
+        do(0, MessageKind.PEEK, lookups)
         # With admission, some of the ids have no row yet.
         if all(group.gate is None for group in store.groups):
-            do(0, Kind.FETCH, lookups)
+            do(0, MessageKind.FETCH, lookups)
         _carry(store, rows, do, service.config)
     finally:
         service.close()
@@ -193,19 +193,19 @@ def _carry(
     """Move rows out of a rehearsed store, and into it, as another shard and this one would."""
     assert config is not None
     buckets = {"buckets": [[0, BUCKETS // 2]]}
-    do(0, Kind.STATISTICS, [pack_text(buckets)])
+    do(0, MessageKind.STATISTICS, [pack_text(buckets)])
     for g, ids, _ in rows:
         group = store.groups[g]
         weights, state = (np.zeros((len(ids), width), np.float32) for width in (group.dim, group.plan.width))
-        do(0, Kind.LOAD, pack_chunk(Chunk(group.tables[0], ids, weights, state)))
-    do(0, Kind.EXPORT, [pack_text({"table": None, **buckets})])
+        do(0, MessageKind.LOAD, pack_chunk(RowChunk(group.tables[0], ids, weights, state)))
+    do(0, MessageKind.EXPORT, [pack_text({"table": None, **buckets})])
     owners = config.map.owners
     owners[: BUCKETS // 2] = next((s for s in config.map.members if s != config.shard), config.shard)
     new = config.map.after(owners, config.map.members)
-    do(0, Kind.MAP, [pack_text({"map": new.to_dict(), "counts": counts_of(store)})])
-    do(0, Kind.CLEAR, [])
-    do(0, Kind.FLUSH, [])
-    do(0, Kind.BYE, [])
+    do(0, MessageKind.MAP, [pack_text({"map": new.to_dict(), "counts": counts_of(store)})])
+    do(0, MessageKind.CLEAR, [])
+    do(0, MessageKind.FLUSH, [])
+    do(0, MessageKind.BYE, [])
 
 
 def _error(parts: Sequence[Buffer]) -> SatrapError:

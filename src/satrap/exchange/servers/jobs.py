@@ -8,14 +8,14 @@ from typing import Any
 
 from satrap.exchange.servers.shards import Shards
 from satrap.exchange.servers.snapshots import error_of, unpack_result
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 
 JOB_SECONDS = 0.02
 """Seconds between two polls of a shard's background job."""
 
 
-class Jobs:
+class BackgroundJobs:
     """Runs long tasks on shards, concurrently with their requests.
 
     Args:
@@ -35,9 +35,11 @@ class Jobs:
         return result
 
     def _look(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
-        return unpack_result(self._shards.ask(shard, Kind.JOB, [pack_text(text)]).result())
+        return unpack_result(self._shards.ask(shard, MessageKind.JOB, [pack_text(text)]).result())
 
-    def run(self, kind: Kind, text: Mapping[str, Any], name: Mapping[str, Any] = {}) -> list[dict[str, Any]]:
+    def run(
+        self, kind: MessageKind, text: Mapping[str, Any], name: Mapping[str, Any] = {}
+    ) -> list[dict[str, Any]]:
         """Run a job on all shards; wait for all of them, then raise the first error.
 
         `name`: identifies the job for `result`.

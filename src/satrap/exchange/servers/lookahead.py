@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange import kernels
-from satrap.exchange.lookup import Array, Lookup, Request
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import Durability, TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.servers.client import Fetch, ServersExchange
 from satrap.exchange.servers.moves import Moves
 from satrap.exchange.servers.sections import Section
-from satrap.exchange.servers.shadow import Shadow
+from satrap.exchange.servers.shadow import RowMirror
 from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
 from satrap.store.types import address, check_rows, not_finite
 
 
 @dataclass(slots=True)
-class _Early:
+class _PrefetchedLookup:
     """A lookup that waits for its turn, its fetch, and the shadow's update counts when it was issued."""
 
     lookup: Lookup[Array]
-    wanted: Sequence[Request]
+    wanted: Sequence[LookupRequest]
     fetch: Fetch
     updates: Sequence[int]
     here: bool = False
@@ -38,7 +38,7 @@ class _Early:
 class ServersLookahead:
     """A `ServersExchange` of a single worker, whose early lookups see all updates before their turn.
 
-    The rows of waiting lookups are also kept here, in a `Shadow`, with their optimizer state. Every update
+    The rows of waiting lookups are also kept here, in a `RowMirror`, with their optimizer state. Every update
     changes them here as it changes them at the shards, to the bit, so a lookup does not wait for the round
     trip to the shards. Rows that are here already are not sent again.
 
@@ -49,12 +49,12 @@ class ServersLookahead:
     collective = False
 
     def __init__(self, shards: ServersExchange) -> None:
-        self._shards, self._shadow = shards, Shadow(shards.tables, shards.seed)
+        self._shards, self._shadow = shards, RowMirror(shards.tables, shards.seed)
         self.groups: Sequence[TableGroup] = shards.groups
         self.telemetry: ServersTelemetry = shards.telemetry
         self.durability: Durability = shards.durability
         self._thread = Serial("satrap-lookahead")
-        self._early: deque[_Early] = deque()
+        self._early: deque[_PrefetchedLookup] = deque()
         self._error: BaseException | None = None
         self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
 
@@ -64,7 +64,7 @@ class ServersLookahead:
         return self._shards.moves
 
     def lookup(
-        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
         """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
         if not create:
@@ -99,11 +99,13 @@ class ServersLookahead:
         lookup.requests = [self._shards.splitter.checked(request) for request in lookup.requests]
         missing = [self._shadow.missing(request) for request in lookup.requests]
         fetch = self._shards.fetch(missing, [self._shadow.width(request) for request in missing])
-        early = _Early(lookup, missing, fetch, [self._shadow.updates(request) for request in missing])
+        early = _PrefetchedLookup(
+            lookup, missing, fetch, [self._shadow.updates(request) for request in missing]
+        )
         self._early.append(early)
         fetch.rows.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
 
-    def _arrived(self, early: _Early) -> None:
+    def _arrived(self, early: _PrefetchedLookup) -> None:
         # The shadow continues the shards' update counters, on which the rounding of 16-bit weights depends.
         for i, (request, rows) in enumerate(zip(early.wanted, early.fetch.rows.result(), strict=True)):
             there = max(updates[i] for updates in early.fetch.updates)
@@ -125,7 +127,7 @@ class ServersLookahead:
             kernels.widen(self._forward, address(raw), address(rows), *map(np.uint64, rows.shape))
         return rows
 
-    def prefetch(self, requests: Sequence[Request]) -> None:
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         self._shards.prefetch(requests)
 
@@ -152,7 +154,7 @@ class ServersLookahead:
         sent.missed = (0, 0)  # the lookup saw all updates
         self._shards.update(sent, gradients, lr_scale=lr_scale)
 
-    def _received(self, request: Request, gradients: Array) -> Array:
+    def _received(self, request: LookupRequest, gradients: Array) -> Array:
         """Return gradients as they arrive at a shard; raise the error that would prevent sending them."""
         group = self.groups[request.group]
         rows = check_rows(gradients, len(request.ids), group.dim, "gradients")

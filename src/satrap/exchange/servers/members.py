@@ -17,7 +17,7 @@ _SHOWN = 8
 """Characters of a run's identity that an error shows: enough to distinguish runs, not to join one."""
 
 
-class Members:
+class WorkerRegistry:
     """The clients that have sent a hello since the shard began to serve a run or a generation of it.
 
     Attributes:
@@ -95,7 +95,7 @@ class Members:
         return {"forward": formats, "generation": self.generation, "run": self.run}
 
     @classmethod
-    def recall(cls, plain: Mapping[str, Any]) -> Members:
+    def recall(cls, plain: Mapping[str, Any]) -> WorkerRegistry:
         """Return the members that `remember` described; other keys are ignored."""
         members = cls(plain["run"], plain["generation"])
         members.formats = {int(client): code for client, code in plain["forward"].items()}

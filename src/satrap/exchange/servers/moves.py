@@ -21,9 +21,9 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
 from satrap.faults import hit
 from satrap.rpc.client.call import told
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import BUCKETS, Chunk, bucket_of
+from satrap.store import BUCKETS, RowChunk, bucket_of
 from satrap.store.buckets import runs_of
 
 Counts = npt.NDArray[np.int64]
@@ -128,7 +128,7 @@ class Moves:
 
         See `uses.Uses`. The counts of a bucket's former shards are included.
         """
-        answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"uses": True})])
+        answers = self._shards.ask_all(MessageKind.STATISTICS, [pack_text({"uses": True})])
         uses = np.zeros(BUCKETS)
         for parts in answers:
             uses += np.frombuffer(parts[0], np.float64, BUCKETS)
@@ -138,7 +138,7 @@ class Moves:
         """Return, by shard, the `handover.census` of some buckets."""
         shards = list(self._shards.peers)
         runs = [[run.start, run.stop] for run in runs_of(buckets)]
-        answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"buckets": runs})])
+        answers = self._shards.ask_all(MessageKind.STATISTICS, [pack_text({"buckets": runs})])
         return {shard: told(answer) for shard, answer in zip(shards, answers, strict=True)}
 
     def rehearse(self, map: ShardMap, addresses: Mapping[int, str]) -> None:
@@ -157,12 +157,14 @@ class Moves:
         self._check_tier()
         serving = {shard: pack_text(self._rehearsal(shard, map)) for shard in self._shards.peers}
         for shard, text in serving.items():
-            self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text]))
+            self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text]))
         if addresses:
             hellos = {shard: self._rehearsal(shard, map) for shard in addresses}
             self._shards.rehearse(addresses, hellos, epoch=map.epoch)
         for shard, text in serving.items():
-            while not told(self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text])))["done"]:
+            while not told(self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text])))[
+                "done"
+            ]:
                 time.sleep(JOB_SECONDS)
 
     def _rehearsal(self, shard: int, map: ShardMap) -> dict[str, Any]:
@@ -230,7 +232,7 @@ class Moves:
             self._finish(waiting.popleft())
         return Carried(rows, size)
 
-    def _leaving(self, old: ShardMap, buckets: Buckets) -> Iterator[Chunk]:
+    def _leaving(self, old: ShardMap, buckets: Buckets) -> Iterator[RowChunk]:
         """Yield the rows of the buckets that move."""
         for shard in old.members:
             runs = runs_of(buckets[old.owners[buckets] == shard].tolist())
@@ -243,7 +245,8 @@ class Moves:
         counts = largest(about["counts"] for about in old.values())
         texts = {shard: plain if shard in old else {**plain, "counts": counts} for shard in map.members}
         pending = {
-            shard: self._shards.ask(shard, Kind.MAP, [pack_text(text)]) for shard, text in texts.items()
+            shard: self._shards.ask(shard, MessageKind.MAP, [pack_text(text)])
+            for shard, text in texts.items()
         }
         for shard, answer in pending.items():
             self._shards.wait(answer)
@@ -271,11 +274,11 @@ class Moves:
         map = self.map
         self._leave([shard for shard in self._shards.peers if shard not in map.members], lambda: None)
         if tidy:
-            self._shards.ask_all(Kind.MAP, [pack_text({"map": map.to_dict()})])
+            self._shards.ask_all(MessageKind.MAP, [pack_text({"map": map.to_dict()})])
 
     def _leave(self, shards: list[int], then: Callable[[], None]) -> None:
         """Send a goodbye to shards; in the network thread, remove them and call `then`."""
-        for goodbye in [self._shards.ask(shard, Kind.BYE) for shard in shards]:
+        for goodbye in [self._shards.ask(shard, MessageKind.BYE) for shard in shards]:
             self._shards.wait(goodbye)
         self._shards.leave(shards, then)
 

@@ -15,16 +15,16 @@ import numpy as np
 from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.steps import GroupUpdate, Member, Share, member_of
+from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, WorkerState, member_of
 from satrap.exchange.states import held_by
 from satrap.faults import hit
 from satrap.rpc.server.handler import Job
-from satrap.rpc.server.journal import Journal, Segment
+from satrap.rpc.server.journal import Journal, JournalSegment
 from satrap.rpc.server.session import Answer, Session
 from satrap.rpc.server.sessions import Sessions
 from satrap.rpc.server.turns import execute
 from satrap.rpc.server.unexpected import answerable
-from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Buffer, Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 
 Load = Callable[[Service], None]
@@ -59,7 +59,7 @@ class Recovery:
         step, self.origin, url = (journal.segments[0].step, "given rows", None) if load else _start(journal)
         self._load = load or (partial(self._read, url) if url else None)
         self.journal, self._service, self._segments = journal, service, journal.since(step)
-        self.updates = sum(segment.kinds[Kind.UPDATE] for segment in self._segments)
+        self.updates = sum(segment.kinds[MessageKind.UPDATE] for segment in self._segments)
         self.done, self.active = 0, any(segment.records for segment in self._segments)
         self._stopping: Callable[[], bool] = lambda: False
         self._thread: threading.Thread | None = None
@@ -92,11 +92,11 @@ class Recovery:
             if self.done == 0:
                 restore(parts, self._service, sessions, self._load)
             return
-        if header.kind == Kind.BYE and header.client not in sessions.known:
+        if header.kind == MessageKind.BYE and header.client not in sessions.known:
             return  # a late goodbye from the previous generation, whose hello is in no journal any more
         job = Job(sessions.recovered(header), header, parts, 0, 0.0)
         sessions.finished(job, execute(self._service, job))
-        if header.kind == Kind.READ:
+        if header.kind == MessageKind.READ:
             self._service.settle(self._stopping)
 
     def _read(self, url: str, service: Service) -> None:
@@ -117,7 +117,7 @@ class Recovery:
         One also begins when a failed load has emptied the shard: repeated, the load might succeed.
         """
         service = self._service
-        if job.header.kind == Kind.CUT and unpack_text(job.parts[0]).get("feed") is None:
+        if job.header.kind == MessageKind.CUT and unpack_text(job.parts[0]).get("feed") is None:
             before = [segment for segment in self.journal.segments if segment.step is not None]
             try:
                 number = unpack_text(job.parts[0])["number"]
@@ -134,14 +134,14 @@ class Recovery:
             self.journal.forget(self._committed)
             self._committed = None
 
-    def _look(self, segments: Sequence[Segment]) -> None:
+    def _look(self, segments: Sequence[JournalSegment]) -> None:
         """Find the committed snapshot in a thread: an object store may take long to answer."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._find, args=(segments,), daemon=True)
             with suppress(RuntimeError):  # no more threads: try again after the next cut
                 self._thread.start()
 
-    def _find(self, segments: Sequence[Segment]) -> None:
+    def _find(self, segments: Sequence[JournalSegment]) -> None:
         with suppress(SatrapError, OSError):  # a journal that cannot be read is kept
             self._committed = next((s.step for s in reversed(segments) if committed(self.journal, s)), None)
 
@@ -154,14 +154,14 @@ def _start(journal: Journal) -> tuple[int | None, str, str | None]:
     return None, "the start of the run", None
 
 
-def committed(journal: Journal, segment: Segment) -> str | None:
+def committed(journal: Journal, segment: JournalSegment) -> str | None:
     """Return the URL of the snapshot at whose cut a segment begins; None unless it is committed."""
     from satrap.checkpoint.manifest import read_manifest
     from satrap.checkpoint.storage import Storage
 
     if segment.step is None:
         return None
-    for parts in journal.of_kind(segment, Kind.WRITE):
+    for parts in journal.of_kind(segment, MessageKind.WRITE):
         request = unpack_text(parts[0])
         if request["number"] == segment.step:
             # a snapshot that cannot be read does not count; object stores raise their own errors
@@ -172,9 +172,9 @@ def committed(journal: Journal, segment: Segment) -> str | None:
 
 
 def _unrepeatable(
-    journal: Journal, segment: Segment, number: int, header: Header, error: SatrapError
+    journal: Journal, segment: JournalSegment, number: int, header: Header, error: SatrapError
 ) -> CheckpointError:
-    kind = "the state at a snapshot" if header.kind == STATE else Kind(header.kind).name
+    kind = "the state at a snapshot" if header.kind == STATE else MessageKind(header.kind).name
     reason = f" ({error.where})" if error.where else ""
     return CheckpointError(
         f"the journal cannot be repeated: {error.what}{reason}",
@@ -227,7 +227,7 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
             GroupUpdate(group, *(arrays[f"share{share['rank']}.{i}.{name}"] for name in _COLUMNS))
             for i, group in enumerate(share["groups"])
         ]
-        board.shares[share["rank"]] = Share(updates, share["lr_scale"])
+        board.shares[share["rank"]] = WorkerGradients(updates, share["lr_scale"])
     for plain in text["sessions"]:
         session = Session(plain["client"], None)
         answers = [
@@ -237,5 +237,5 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
             for i, (header, count) in enumerate(plain["answers"])
         ]
         session.resume(plain, answers)
-        session.data = Member(**{f.name: plain[f.name] for f in fields(Member)})
+        session.data = WorkerState(**{f.name: plain[f.name] for f in fields(WorkerState)})
         sessions.adopt(session)

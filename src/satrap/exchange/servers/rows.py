@@ -13,18 +13,18 @@ import numpy.typing as npt
 from satrap.errors import SatrapError, StoreError
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
-from satrap.exchange.servers.found import FoundRows
+from satrap.exchange.servers.found import SlotCache
 from satrap.exchange.servers.sections import NO_ROWS, Section, pack, unpack
-from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
-from satrap.exchange.servers.uses import Uses
+from satrap.exchange.servers.steps import GradientBarrier, GroupUpdate, WorkerGradients, member_of, merge
+from satrap.exchange.servers.uses import AccessCounts
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.faults import hit
 from satrap.rpc.server.handler import Work
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.frames import Buffer, Header, MessageKind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import Chunk, Shard, Slots
-from satrap.store.group import Group
+from satrap.store import RowChunk, Shard, Slots
+from satrap.store.group import GroupStore
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
@@ -48,11 +48,11 @@ class RowRequests:
             it is looked up. Rows that are only read or prefetched do not count.
     """
 
-    def __init__(self, store: Shard, board: StepBoard, max_bytes: int) -> None:
+    def __init__(self, store: Shard, board: GradientBarrier, max_bytes: int) -> None:
         self.store, self._board, self._max_bytes = store, board, max_bytes
-        self.updates, self.uses = 0, Uses([group.tables for group in store.groups])
-        self._found = FoundRows()
-        self._exports: dict[int, Iterator[Chunk]] = {}
+        self.updates, self.uses = 0, AccessCounts([group.tables for group in store.groups])
+        self._found = SlotCache()
+        self._exports: dict[int, Iterator[RowChunk]] = {}
         self._scratch = np.empty(0, np.float32)
 
     def expect(self, parts: Sequence[Buffer]) -> None:
@@ -67,14 +67,14 @@ class RowRequests:
         """Check a LOOKUP or PEEK; `code`: number format of its response."""
         sections = self._sections(parts)
         self._check(sections, code)
-        if header.kind == Kind.LOOKUP:
+        if header.kind == MessageKind.LOOKUP:
             check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._look_up, session, header, sections, code))
 
     def _look_up(
         self, session: Session, header: Header, sections: Sequence[Section], code: int
     ) -> list[Buffer]:
-        create = header.kind == Kind.LOOKUP
+        create = header.kind == MessageKind.LOOKUP
         if member_of(session).ordered and create:
             self._board.look(session.rank, header.step)
         sections_out, slots_of_groups = [], []
@@ -130,38 +130,40 @@ class RowRequests:
         sizes = [s.count * s.dim for s in sections]
         whole = np.empty(sum(sizes), np.float32) if session.gated else self._buffer(sum(sizes), 1)
         pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
-        share = Share([_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale)
+        share = WorkerGradients(
+            [_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale
+        )
         self._check_gradients(share)
         return Work(partial(self._update, session, header, share))
 
-    def _update(self, session: Session, header: Header, share: Share) -> list[Buffer]:
+    def _update(self, session: Session, header: Header, share: WorkerGradients) -> list[Buffer]:
         (self._push if session.gated else self._apply_own)(session, header, share)
         for u in share.updates:
             self.uses.count(u.group, u.ids, u.splits)
         return []
 
-    def _check_gradients(self, share: Share) -> None:
+    def _check_gradients(self, share: WorkerGradients) -> None:
         """Reject all groups if one of them cannot be applied."""
         self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
 
-    def _apply_own(self, session: Session, _: Header, share: Share) -> None:
+    def _apply_own(self, session: Session, _: Header, share: WorkerGradients) -> None:
         named = [(u.group, u.ids, u.splits) for u in share.updates]
         self._apply(share, self._found.take(session.client, named))
         member_of(session).updates += 1
         self.updates += 1
 
-    def _push(self, session: Session, header: Header, share: Share) -> None:
+    def _push(self, session: Session, header: Header, share: WorkerGradients) -> None:
         """Add a rank's gradients to the open step of `sync`; the last rank's complete it."""
         shares = self._board.offer(session.rank, header.step, share)
         member = member_of(session)
         member.updates, member.open_step = member.updates + 1, header.step
         if shares is not None:
             self.updates += len(shares)
-            merged = Share(merge(shares), shares[0].lr_scale)
+            merged = WorkerGradients(merge(shares), shares[0].lr_scale)
             self._check_gradients(merged)  # finite gradients may have a sum that is not
             self._apply(merged, [None] * len(merged.updates))
 
-    def _apply(self, share: Share, found: Sequence[Slots | None]) -> None:
+    def _apply(self, share: WorkerGradients, found: Sequence[Slots | None]) -> None:
         scale = share.lr_scale
         for u, slots in zip(share.updates, found, strict=True):
             self.store.update_group(
@@ -196,7 +198,7 @@ class RowRequests:
         plain(chunk.ids, np.uint64, 1, "ids")
         return Work(partial(self._load, chunk))
 
-    def _load(self, chunk: Chunk) -> list[Buffer]:
+    def _load(self, chunk: RowChunk) -> list[Buffer]:
         self.store.load(chunk.table, chunk)
         hit("shard.load")
         return []
@@ -242,7 +244,12 @@ class RowRequests:
 
 
 def check_sections(
-    sections: Sequence[Section], groups: Sequence[Group], code: int | None, most: int, *, state: bool = False
+    sections: Sequence[Section],
+    groups: Sequence[GroupStore],
+    code: int | None,
+    most: int,
+    *,
+    state: bool = False,
 ) -> None:
     """Raise `StoreError` for sections that do not fit table groups, or a response above `most` bytes.
 

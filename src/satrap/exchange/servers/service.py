@@ -16,19 +16,19 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.handover import beside, buckets_of, census, map_change, rehearse
-from satrap.exchange.servers.members import Members
+from satrap.exchange.servers.members import WorkerRegistry
 from satrap.exchange.servers.rows import EXPORT_ROWS, RowRequests
-from satrap.exchange.servers.snapshots import Asked, Cuts, Snapshots, error_of, pack_result
-from satrap.exchange.servers.steps import StepBoard, member_of
+from satrap.exchange.servers.snapshots import Asked, Cuts, ShardSnapshots, error_of, pack_result
+from satrap.exchange.servers.steps import GradientBarrier, member_of
 from satrap.exchange.states import state_of, take_state
 from satrap.exchange.statistics import ShardStatistics
 from satrap.faults import hit
 from satrap.machine_code import preparing
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, MessageKind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
-from satrap.store import Chunk, Shard
+from satrap.store import RowChunk, Shard
 from satrap.store.chunk import FEED_FORMATS
 from satrap.store.statistics import merged
 
@@ -58,12 +58,12 @@ class Service(SerialHandler):
     """
 
     role = "shard"
-    kinds: Sequence[Kind] = tuple(kind for kind in Kind if kind < Kind.OPEN)
+    kinds: Sequence[MessageKind] = tuple(kind for kind in MessageKind if kind < MessageKind.OPEN)
 
     def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
         self.config: ShardConfig | None = None
         self.max_bytes = max_bytes
-        self.members, self.board = Members(), StepBoard()
+        self.members, self.board = WorkerRegistry(), GradientBarrier()
         self.repeating = self.emptied = self.rehearses = False
         self._opened: RowRequests | None = None
         self._cuts = Cuts()
@@ -73,7 +73,7 @@ class Service(SerialHandler):
 
     def _open(self, config: ShardConfig, store: Shard) -> None:
         """Serve a store, with no state from before."""
-        self.config, self.board, self._cuts = config, StepBoard(), Cuts()
+        self.config, self.board, self._cuts = config, GradientBarrier(), Cuts()
         self._opened = RowRequests(store, self.board, self.max_bytes)
 
     @property
@@ -154,7 +154,7 @@ class Service(SerialHandler):
         take_state(self.store, state)  # before the rows: with eviction, it assigns them their places
         if load is not None:
             load(self)
-        self.members, self._rows.updates = Members.recall(plain), plain["updates"]
+        self.members, self._rows.updates = WorkerRegistry.recall(plain), plain["updates"]
         if plain["follows"] is not None:  # the rows are equal to that cut
             self._cuts.snapshots.follow(self.store, plain["follows"])
 
@@ -162,34 +162,34 @@ class Service(SerialHandler):
         """See `SerialHandler.prepare`."""
         self._check(session, header)
         match header.kind:
-            case Kind.HELLO:
+            case MessageKind.HELLO:
                 return self._greet(session, unpack_text(only(parts)))
-            case Kind.LOOKUP | Kind.PEEK:
+            case MessageKind.LOOKUP | MessageKind.PEEK:
                 return self._rows.lookup(session, header, parts, self.members.formats[session.client])
-            case Kind.FETCH:
+            case MessageKind.FETCH:
                 return self._rows.fetch(parts)
-            case Kind.UPDATE:
+            case MessageKind.UPDATE:
                 return self._rows.update(session, header, parts)
-            case Kind.EXPORT:
+            case MessageKind.EXPORT:
                 return self._rows.export(session.client, _export_asked(unpack_text(only(parts))))
-            case Kind.LOAD:
+            case MessageKind.LOAD:
                 return self._rows.load(parts)
-            case Kind.BYE:
+            case MessageKind.BYE:
                 return Work(partial(self._leave, session))
-            case Kind.FLUSH:
+            case MessageKind.FLUSH:
                 return Work(list)  # requests are served in order, so a flush has nothing to do
         return self._manage(session, header.kind, parts)
 
     def _check(self, session: Session, header: Header) -> None:
         """Reject requests of clients that are not served, or requests that were split by another map."""
-        if header.kind not in (Kind.HELLO, Kind.BYE):
+        if header.kind not in (MessageKind.HELLO, MessageKind.BYE):
             self.members.check(session)
         if header.kind in SPLIT and header.epoch != self.epoch:
             raise StoreError(f"the rows of epoch {header.epoch} have moved: the shard is at {self.epoch}")
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
         """Prefetch rows from a disk for a request that waits or is announced."""
-        if kind in (Kind.LOOKUP, Kind.PREFETCH) and (rows := self._opened) is not None:
+        if kind in (MessageKind.LOOKUP, MessageKind.PREFETCH) and (rows := self._opened) is not None:
             rows.expect(parts)
 
     def _leave(self, session: Session) -> list[Buffer]:
@@ -202,7 +202,7 @@ class Service(SerialHandler):
         """Check a request about the store as a whole."""
         store = self.store
         match kind:
-            case Kind.STATISTICS:
+            case MessageKind.STATISTICS:
                 about = unpack_text(only(parts)) if parts else {}
                 if "rehearsal" in about:
                     return _telling(partial(_rehearse_beside, self, about))
@@ -211,16 +211,16 @@ class Service(SerialHandler):
                 if about:
                     return _telling(partial(census, store, buckets_of(about)))
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
-            case Kind.CUT:
+            case MessageKind.CUT:
                 return _telling(partial(self._take_cut, session, _cut_asked(unpack_text(only(parts)))))
-            case Kind.PUT_BACK:
+            case MessageKind.PUT_BACK:
                 request = unpack_text(only(parts))
                 return _silent(partial(self._cuts.of(_feed(request)).put_back, store, _number(request)))
-            case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
+            case MessageKind.WRITE | MessageKind.READ | MessageKind.SAVE | MessageKind.JOB:
                 return self._job(kind, unpack_text(only(parts)))
-            case Kind.CLEAR:
+            case MessageKind.CLEAR:
                 return _silent(store.clear)
-            case Kind.MAP:
+            case MessageKind.MAP:
                 assert self.config is not None
                 change = map_change(self.config, store, unpack_text(only(parts)))
                 return _silent(lambda: self._configure(change()))
@@ -243,18 +243,18 @@ class Service(SerialHandler):
         """Check a request to write or read a snapshot, or to report its progress."""
         assert self.config is not None
         snapshots, config, store = self._cuts.of(_feed(asked)), self.config, self.store
-        if kind == Kind.JOB:
+        if kind == MessageKind.JOB:
             report = snapshots.saved if asked.get("save") is True else partial(self._result, snapshots)
             return _telling(report)
         url = _value(asked, "url", str)
-        if kind == Kind.READ:
+        if kind == MessageKind.READ:
             numbers = _numbers(asked)
             exact = asked.get("exact") is True
             return _telling(partial(self._cuts.read, config, store, url, numbers, exact=exact))
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
             raise FrameError(f"{folder!r} is not a data folder of a checkpoint")
-        if kind == Kind.SAVE:
+        if kind == MessageKind.SAVE:
             shown = _value(asked, "shown", str)
             if self.repeating:  # the client will send the request again, if it still waits
                 return _telling(dict)
@@ -265,7 +265,7 @@ class Service(SerialHandler):
         snapshots.check(config, number)
         return _telling(partial(snapshots.write, config, number, url, folder))
 
-    def _result(self, snapshots: Snapshots) -> Mapping[str, Any]:
+    def _result(self, snapshots: ShardSnapshots) -> Mapping[str, Any]:
         """Report the progress of a job; after a failed load, drop the rows that it had loaded."""
         if snapshots.spoilt():
             self.store.clear()
@@ -285,7 +285,7 @@ class Service(SerialHandler):
         """Rows read from snapshots so far, including a running load; any thread may read it."""
         return self._cuts.snapshots.loaded
 
-    def load(self, chunk: Chunk) -> None:
+    def load(self, chunk: RowChunk) -> None:
         """Load rows of the snapshot after which requests are repeated."""
         self.store.load(chunk.table, chunk)
         self._cuts.snapshots.loaded += len(chunk.ids)
@@ -335,7 +335,7 @@ class Service(SerialHandler):
             self.close()
             self._open(anew, store)
             self.board.completed = worker.completed
-            self.members = Members(worker.id.run, worker.id.generation)
+            self.members = WorkerRegistry(worker.id.run, worker.id.generation)
         self.members.join(session, worker)
         if session.gated:
             self.board.join(worker.id.rank, worker.id.world)

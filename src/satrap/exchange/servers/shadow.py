@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from satrap.exchange.lookup import Array, Request
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.schema import Table
 from satrap.store import Shard
 from satrap.store.types import Offsets
@@ -15,7 +15,7 @@ KEPT_BYTES = 256 << 20
 """Bytes of rows above which rows without a waiting lookup are dropped."""
 
 
-class Shadow:
+class RowMirror:
     """Rows of waiting lookups, and of earlier ones. Used by one thread.
 
     Args:
@@ -37,24 +37,24 @@ class Shadow:
     def _bytes(self) -> int:
         return sum(group.bytes for group in self._shard.groups)
 
-    def width(self, request: Request) -> int:
+    def width(self, request: LookupRequest) -> int:
         """Return the number of elements of a row: weights and state."""
         group = self._shard.groups[request.group]
         return group.dim + group.plan.width
 
-    def updates(self, request: Request) -> int:
+    def updates(self, request: LookupRequest) -> int:
         """Return the number of updates of a table group here."""
         return self._shard.groups[request.group].updates
 
-    def missing(self, request: Request) -> Request:
+    def missing(self, request: LookupRequest) -> LookupRequest:
         """Return the part of a request whose rows are not here."""
         return _part(request, self._absent(request))
 
-    def _absent(self, request: Request) -> Offsets:
+    def _absent(self, request: LookupRequest) -> Offsets:
         group = self._shard.groups[request.group]
         return group.directory.find(request.ids, request.splits, use=False)[1]
 
-    def add(self, request: Request, rows: Array, behind: int) -> None:
+    def add(self, request: LookupRequest, rows: Array, behind: int) -> None:
         """Add rows, float32[n, dim + width], except rows that are here already: these are newer.
 
         `behind`: how many more updates their table group had seen at the shards than here, at the time of the
@@ -68,19 +68,19 @@ class Shadow:
         new, fresh = _part(request, absent), rows[absent]
         self._shard.load_group(new.group, new.ids, new.splits, *np.split(fresh, [group.dim], axis=1))
 
-    def rows(self, request: Request) -> Array:
+    def rows(self, request: LookupRequest) -> Array:
         """Return the weights of a request, float32[n, dim]; all its rows are here."""
         rows, mask = self._shard.peek_group(request.group, request.ids, request.splits)
         assert mask.all()
         return rows
 
-    def update(self, request: Request, gradients: Array, lr_scale: float) -> None:
+    def update(self, request: LookupRequest, gradients: Array, lr_scale: float) -> None:
         """Take the same step as the shards."""
         self._shard.update_group(
             request.group, request.ids, request.splits, gradients, lr_scale=lr_scale, checked=True
         )
 
-    def keep(self, waiting: Iterable[Request]) -> None:
+    def keep(self, waiting: Iterable[LookupRequest]) -> None:
         """Drop all rows except the rows of these requests."""
         before, self._shard = self._shard, Shard(self._tables, seed=self._seed)
         for group, old in zip(self._shard.groups, before.groups, strict=True):
@@ -104,6 +104,6 @@ class Shadow:
         self._shard.close()
 
 
-def _part(request: Request, at: Offsets) -> Request:
+def _part(request: LookupRequest, at: Offsets) -> LookupRequest:
     splits = np.searchsorted(at, request.splits).astype(np.int64)
-    return Request(request.group, request.ids[at], splits)
+    return LookupRequest(request.group, request.ids[at], splits)

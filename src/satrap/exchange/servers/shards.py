@@ -14,7 +14,7 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer, Peer
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_hello
 
 T = TypeVar("T")
@@ -80,7 +80,9 @@ class Shards:
 
     def _greet(self, hellos: Mapping[int, Mapping[str, Any]]) -> None:
         """Send a hello to some shards, and store their limit of the message size."""
-        pending = {shard: self.ask(shard, Kind.HELLO, [pack_hello(hello)]) for shard, hello in hellos.items()}
+        pending = {
+            shard: self.ask(shard, MessageKind.HELLO, [pack_hello(hello)]) for shard, hello in hellos.items()
+        }
         for shard, answer in pending.items():
             self.greetings[shard] = told(self._loop.wait(answer))
             self.peers[shard].message_bytes = self.greetings[shard]["message_bytes"]
@@ -117,13 +119,13 @@ class Shards:
         """Run a task in the loop's thread."""
         self._loop.post(task)
 
-    def ask(self, shard: int, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
+    def ask(self, shard: int, kind: MessageKind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
         """Send a request to one shard; its future gives the parts of the response."""
         call: Call[Sequence[Buffer]] = self.call()
         self.post(partial(self.send, shard, kind, parts, call.answer, step=self.step))
         return call.future
 
-    def ask_all(self, kind: Kind, parts: Sequence[Buffer] = ()) -> list[Sequence[Buffer]]:
+    def ask_all(self, kind: MessageKind, parts: Sequence[Buffer] = ()) -> list[Sequence[Buffer]]:
         """Send a request to every shard, wait, and return the responses."""
         futures = [self.ask(shard, kind, parts) for shard in list(self.peers)]
         return [self._loop.wait(future) for future in futures]
@@ -134,7 +136,7 @@ class Shards:
         After a reconnect, the response to a lookup may come after the response to a later request.
         """
         open = [call.future for call in list(self._limited)]
-        self.ask_all(Kind.FLUSH)
+        self.ask_all(MessageKind.FLUSH)
         for future in open:
             with suppress(SatrapError):  # the caller that waits for it gets the error
                 self._loop.wait(future)
@@ -215,7 +217,7 @@ class Shards:
             return
         try:
             if self._ended is None:
-                self.ask_all(Kind.BYE)
+                self.ask_all(MessageKind.BYE)
         finally:
             self._closed = True
             self._loop.stop()
@@ -225,7 +227,7 @@ class Shards:
     def send(
         self,
         shard: int,
-        kind: Kind,
+        kind: MessageKind,
         parts: Sequence[Buffer],
         on_answer: OnAnswer,
         *,

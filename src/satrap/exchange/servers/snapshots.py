@@ -16,7 +16,7 @@ from satrap.exchange.states import CHUNK_ROWS, State, counts_of, held_by, load_r
 from satrap.faults import hit
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
-from satrap.store import Chunk, Delta, Shard
+from satrap.store import Delta, RowChunk, Shard
 from satrap.store.changes import Changes
 
 Result = dict[str, Any]
@@ -42,7 +42,7 @@ class Asked:
     feed: str | None = None
 
 
-class Snapshots:
+class ShardSnapshots:
     """Holds one cut and runs one job at a time; clients poll for the jobs' results.
 
     A failed job does no damage: files without a manifest are not part of a snapshot, and a run does not start
@@ -61,9 +61,9 @@ class Snapshots:
         self._cut: Delta | None = None
         self._feed: str | None = None
         self._number = 0
-        self._job: _Job | None = None
-        self._saving: _Job | None = None
-        self._reading: _Job | None = None
+        self._job: _SnapshotJob | None = None
+        self._saving: _SnapshotJob | None = None
+        self._reading: _SnapshotJob | None = None
         self._state: State = {}
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
@@ -129,7 +129,7 @@ class Snapshots:
         """
         self._stop_saving()
         cut = Delta(True, store.snapshot(chunk_rows=CHUNK_ROWS), {})
-        self._saving = _Job(lambda stopping: _save(config, cut, url, folder, shown, stopping))
+        self._saving = _SnapshotJob(lambda stopping: _save(config, cut, url, folder, shown, stopping))
         return {}
 
     def saved(self) -> Result:
@@ -147,7 +147,7 @@ class Snapshots:
         number: int | None = None,
         *,
         exact: bool = False,
-        feed: tuple[Snapshots, int] | None = None,
+        feed: tuple[ShardSnapshots, int] | None = None,
     ) -> Result:
         """Start to load the rows of this shard's buckets from a checkpoint.
 
@@ -157,11 +157,12 @@ class Snapshots:
             number: record changes from then on, as after a cut of this number, if the store has no other
                 rows.
             exact: before the rows, restore the other state that the store needs to continue exactly.
-            feed: the `Snapshots` of a feed, and the number of a cut after which it records changes as well.
+            feed: the `ShardSnapshots` of a feed, and the number of a cut after which it records changes as
+                well.
         """
         buckets = config.map.buckets(config.shard)
 
-        def counted(stopping: threading.Event) -> Iterator[Chunk]:
+        def counted(stopping: threading.Event) -> Iterator[RowChunk]:
             from satrap.checkpoint.chain import read_buckets
 
             for chunk in _until(read_buckets(url, held_by(store, buckets)), stopping):
@@ -192,7 +193,7 @@ class Snapshots:
 
     def _start(self, work: Work) -> Result:
         self._stop_job()
-        self._job = _Job(work)
+        self._job = _SnapshotJob(work)
         return {}
 
     def result(self) -> Result:
@@ -241,17 +242,17 @@ class Cuts:
     """
 
     def __init__(self) -> None:
-        self.snapshots, self.client = Snapshots(), 0
-        self._feed = Snapshots(lambda store: store.weight_changes)
+        self.snapshots, self.client = ShardSnapshots(), 0
+        self._feed = ShardSnapshots(lambda store: store.weight_changes)
 
-    def of(self, feed: str | None) -> Snapshots:
-        """Return the `Snapshots` for requests about a feed in a number format; None: about snapshots."""
+    def of(self, feed: str | None) -> ShardSnapshots:
+        """Return the `ShardSnapshots` for requests about a feed in a number format; None: about snapshots."""
         return self.snapshots if feed is None else self._feed
 
     def read(
         self, config: ShardConfig, store: Shard, url: str, numbers: Sequence[int | None], *, exact: bool
     ) -> Result:
-        """See `Snapshots.read`; `numbers`: of a cut for snapshots and of a cut for a feed."""
+        """See `ShardSnapshots.read`; `numbers`: of a cut for snapshots and of a cut for a feed."""
         number, feed = numbers
         follows = None if feed is None else (self._feed, feed)
         return self.snapshots.read(config, store, url, number, exact=exact, feed=follows)
@@ -267,7 +268,7 @@ class Cuts:
         self._feed.stop()
 
 
-class _Job:
+class _SnapshotJob:
     def __init__(self, work: Work) -> None:
         self.stopping = threading.Event()
         self.result: Result = {"done": False}
@@ -286,7 +287,7 @@ class _Job:
             self.result = {"done": True, "error": errors.error_values(CheckpointError(message))}
 
 
-def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chunk, None, None]:
+def _until(chunks: Iterator[RowChunk], stopping: threading.Event) -> Generator[RowChunk, None, None]:
     for chunk in chunks:
         if stopping.is_set():
             raise StoreError("a newer request has replaced this one")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from satrap.errors import ExchangeError, StoreError
 from satrap.rpc.server.handler import Board
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import Header, Kind, name_of
+from satrap.rpc.wire.frames import Header, MessageKind, name_of
 from satrap.store import distinct, segment_sum
 
 Ids = npt.NDArray[np.uint64]
@@ -33,7 +33,7 @@ class GroupUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerGradients:
     """One rank's gradients of a step."""
 
     updates: Sequence[GroupUpdate]
@@ -41,7 +41,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerState:
     """A shard's state of a client.
 
     Args:
@@ -57,14 +57,14 @@ class Member:
     generation: int = 0
 
 
-def member_of(session: Session) -> Member:
+def member_of(session: Session) -> WorkerState:
     """Return the shard's state of a client."""
-    if not isinstance(session.data, Member):
-        session.data = Member()
+    if not isinstance(session.data, WorkerState):
+        session.data = WorkerState()
     return session.data
 
 
-class StepBoard(Board):
+class GradientBarrier(Board):
     """Collects the gradients of the open step until it is complete; requests of later steps wait.
 
     So every lookup of a step sees all updates of the steps before it, whichever rank is faster.
@@ -79,7 +79,7 @@ class StepBoard(Board):
     def __init__(self) -> None:
         self.world, self.completed = 0, 0
         self.looked: set[int] = set()
-        self.shares: dict[int, Share] = {}
+        self.shares: dict[int, WorkerGradients] = {}
 
     def join(self, rank: int, world: int) -> None:
         """Add a rank to the step; drop gradients of the open step from an earlier worker of this rank."""
@@ -114,7 +114,7 @@ class StepBoard(Board):
         """See `Board.must_wait`."""
         if not session.gated:
             return False
-        if member_of(session).ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
+        if member_of(session).ordered and (header.kind, header.step) == (MessageKind.LOOKUP, self.completed):
             # Lookups create and evict rows, so a fixed order of ranks makes their effects reproducible. A
             # rank that has sent its gradients already will not look up in this step any more.
             before = range(session.rank)
@@ -133,7 +133,7 @@ class StepBoard(Board):
             why=f"the shard waited {seconds:g} s, and in sync mode every rank must send its update",
         )
 
-    def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
+    def offer(self, rank: int, step: int, share: WorkerGradients) -> Sequence[WorkerGradients] | None:
         """Add a rank's gradients; the last rank completes the step and gets all shares in rank order.
 
         For another step than the open one, or a second share of a rank, it raises a `StoreError`.
@@ -154,7 +154,7 @@ class StepBoard(Board):
         return shares
 
 
-def merge(shares: Sequence[Share]) -> list[GroupUpdate]:
+def merge(shares: Sequence[WorkerGradients]) -> list[GroupUpdate]:
     """Sum the gradients of equal ids per table group, in the order of the shares."""
     groups: dict[int, list[GroupUpdate]] = {}
     for share in shares:

@@ -8,7 +8,7 @@ from satrap.exchange.servers.shards import Shards
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.call import told
-from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.frames import MessageKind
 from satrap.store.statistics import merged
 
 
@@ -28,7 +28,7 @@ class ServersTelemetry:
 
     def statistics(self) -> ExchangeStatistics:
         """See `Telemetry.statistics`; `refused` includes the updates that this client rejected."""
-        shards = [ShardStatistics.of(told(parts)) for parts in self._shards.ask_all(Kind.STATISTICS)]
+        shards = [ShardStatistics.of(told(parts)) for parts in self._shards.ask_all(MessageKind.STATISTICS)]
         statistics = ExchangeStatistics(**merged(shards), shards=tuple(shards))
         return replace(statistics, refused=statistics.refused + self.refused)
 

@@ -21,7 +21,7 @@ _AGING = 1.0
 Counts = npt.NDArray[np.float64]
 
 
-class Uses:
+class AccessCounts:
     """Counts of uses by bucket, which halve every `HALF_LIFE` seconds.
 
     Its methods are called by one thread.

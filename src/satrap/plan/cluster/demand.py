@@ -19,7 +19,7 @@ BACKWARD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TableDemand:
     """The rows of one table at the planned size.
 
     Args:
@@ -58,7 +58,7 @@ class Demand:
         batch_size: samples of a worker's batch, within which ids are unique.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TableDemand, ...]
     ids: tuple[float, ...]
     wire: float
     vectors: float
@@ -122,12 +122,12 @@ def _factor(tables: Sequence[TableLoad], parameters: float) -> float:
     )
 
 
-def _part(table: TableLoad, factor: float) -> Part:
+def _part(table: TableLoad, factor: float) -> TableDemand:
     rows, most = math.ceil(table.rows * factor), table.most
     full = most is not None and rows >= most
     if most is not None and full:
         rows = most
-    return Part(
+    return TableDemand(
         table.name,
         table.dim,
         rows,

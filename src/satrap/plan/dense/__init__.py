@@ -6,6 +6,6 @@ machine. `plan_dense` is the entry point.
 
 from satrap.plan.dense.inputs import Inputs
 from satrap.plan.dense.meshes import DensePlan, plan_dense
-from satrap.plan.dense.network import Need, Network, Speed
+from satrap.plan.dense.network import Need, NetworkSpec, Speed
 
-__all__ = ["DensePlan", "Inputs", "Need", "Network", "Speed", "plan_dense"]
+__all__ = ["DensePlan", "Inputs", "Need", "NetworkSpec", "Speed", "plan_dense"]

@@ -15,14 +15,14 @@ from satrap.dense.recompute import checkpoint_activations
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
-from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
+from satrap.plan.dense.network import Need, NetworkSpec, OptimizerCosts, all_reduce, largest_layer, size_of
 from satrap.plan.dense.offload import leave_weights
 from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.parts import check_parts
 
 
-def need_of_copy(network: Network, mesh: Mesh) -> Need:
+def need_of_copy(network: NetworkSpec, mesh: Mesh) -> Need:
     """Return the needs of the first process of a mesh without stages.
 
     The network runs forward and backward on a fake batch, so all shapes are real; the bytes of sharding, sums
@@ -31,7 +31,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     Raises:
         ConfigError: the network does not support the mesh, see `tensor_plan`, or its microbatches.
     """
-    rates = Rates.of(network.optimizer).away(network.offload)
+    rates = OptimizerCosts.of(network.optimizer).away(network.offload)
     with FakeTensorMode():
         model, live, sums = network.make(), Live(), list[int]()
         whole = set(model.parameters())
@@ -72,13 +72,13 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     return Need(mesh, dict(live.most), sent, flop=times * live.flop)
 
 
-def _weights(network: Network, model: nn.Module, mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:
+def _weights(network: NetworkSpec, model: nn.Module, mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:
     if network.weights_off:
         return leave_weights(model, live, stream=network.offload == "cpu")
     return hold_weights(model.parameters(), mesh, live)
 
 
-def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding | None) -> list[Tensor]:
+def _passes(network: NetworkSpec, model: nn.Module, live: Live, sharding: Sharding | None) -> list[Tensor]:
     """Run forward and backward passes of the first parts of a batch; return the batch's rows."""
     size = -(-network.inputs.size // network.microbatches)
     with live:
@@ -98,12 +98,12 @@ def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding |
     return leaves
 
 
-def _computed(network: Network) -> int:
+def _computed(network: NetworkSpec) -> int:
     """Return the number of parts to compute; later parts equal the second, which accumulates gradients."""
     return min(network.microbatches, 2)
 
 
-def _loss(network: Network, model: nn.Module, leaves: list[Tensor], size: int) -> Tensor:
+def _loss(network: NetworkSpec, model: nn.Module, leaves: list[Tensor], size: int) -> Tensor:
     batch = network.inputs.batch(leaves, size)
     logits = computed(lambda: model(batch), network.precision, torch.device("cpu"))
     return as_mean(network.loss(logits, batch))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch, JaggedRows
-from satrap.embedding import EmbeddingPlan, Ticket
+from satrap.embedding import BatchLookup, EmbeddingPlan
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.schema import Schema
 
@@ -45,7 +45,7 @@ class Inputs:
     weights: bool
 
     @classmethod
-    def of(cls, schema: Schema, plan: EmbeddingPlan, ticket: Ticket, size: int) -> Inputs:
+    def of(cls, schema: Schema, plan: EmbeddingPlan, ticket: BatchLookup, size: int) -> Inputs:
         """Return the sizes of `size` samples, from one batch; a short batch has too few unique rows."""
         pooled, jagged = dict[int, tuple[str, ...]](), dict[str, tuple[int, npt.NDArray[np.int64]]]()
         for group in range(len(plan.groups)):

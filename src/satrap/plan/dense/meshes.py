@@ -12,7 +12,7 @@ from satrap.dense.mesh import Mesh, Sharded
 from satrap.dense.weights import check_off
 from satrap.errors import ConfigError
 from satrap.plan.dense.copies import need_of_copy
-from satrap.plan.dense.network import Need, Network, Speed
+from satrap.plan.dense.network import Need, NetworkSpec, Speed
 from satrap.plan.dense.pipeline import needs_of_stages
 from satrap.words import size
 
@@ -53,7 +53,7 @@ class DensePlan:
         change: as text, a change that would make the network fit, if nothing fits.
     """
 
-    network: Network
+    network: NetworkSpec
     memory: int | None
     given: tuple[Need, ...] = ()
     tried: tuple[Tried, ...] = ()
@@ -94,7 +94,7 @@ class DensePlan:
 
 
 def plan_dense(
-    network: Network,
+    network: NetworkSpec,
     *,
     mesh: Mesh | None = None,
     devices: int | None = None,
@@ -134,7 +134,7 @@ def plan_dense(
     return replace(plan, change=_change(network, least.mesh, replace(plan, given=(least,))))
 
 
-def needs(network: Network, mesh: Mesh) -> list[Need]:
+def needs(network: NetworkSpec, mesh: Mesh) -> list[Need]:
     """Return the needs of each stage of a mesh, or of the first process of a mesh without stages.
 
     Raises:
@@ -182,7 +182,7 @@ def meshes(devices: int, microbatches: int = 1, *, interleaved: bool = False) ->
                     yield replace(plain, schedule="interleaved_1f1b")
 
 
-def _cost(tried: Tried, network: Network) -> tuple[float, float]:
+def _cost(tried: Tried, network: NetworkSpec) -> tuple[float, float]:
     """Return the cost to minimize: seconds per sample, or the order described in `plan_dense`."""
     assert tried.need is not None
     if tried.seconds is not None:
@@ -190,7 +190,7 @@ def _cost(tried: Tried, network: Network) -> tuple[float, float]:
     return float(tried.mesh.pipeline > 1), per_sample(tried.need, network)
 
 
-def per_sample(need: Need, network: Network) -> float:
+def per_sample(need: Need, network: NetworkSpec) -> float:
     """Return the bytes that all processes send per sample of a step."""
     return need.traffic * need.mesh.size / (need.mesh.data * network.inputs.size)
 
@@ -214,7 +214,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, min(number, MOST) + 1) if number % n == 0]
 
 
-def _try(network: Network, mesh: Mesh, memory: int, speed: Speed | None = None) -> Tried:
+def _try(network: NetworkSpec, mesh: Mesh, memory: int, speed: Speed | None = None) -> Tried:
     try:
         stage_needs = needs(replace(network, microbatches=1) if mesh.pipeline > 1 else network, mesh)
     except ConfigError as error:
@@ -225,7 +225,7 @@ def _try(network: Network, mesh: Mesh, memory: int, speed: Speed | None = None) 
     return Tried(mesh, worst, f"needs {size(missing)} more" if missing > 0 else "", seconds)
 
 
-def _change(network: Network, mesh: Mesh, plan: DensePlan) -> str:
+def _change(network: NetworkSpec, mesh: Mesh, plan: DensePlan) -> str:
     """Return the first change with which a mesh fits, as text."""
     assert plan.memory is not None
     larger = f"devices with {size(max(need.peak for need in plan.given))}"
@@ -239,7 +239,7 @@ def _change(network: Network, mesh: Mesh, plan: DensePlan) -> str:
 @dataclass(frozen=True, slots=True)
 class _Change:
     words: str
-    network: Network
+    network: NetworkSpec
     mesh: Mesh
 
 
@@ -250,7 +250,7 @@ def _fits(change: _Change, memory: int) -> bool:
         return False
 
 
-def _changes(network: Network, mesh: Mesh) -> Iterator[_Change]:
+def _changes(network: NetworkSpec, mesh: Mesh) -> Iterator[_Change]:
     """Yield changes, the cheapest first."""
     once = replace(network, checkpoint_activations=True)
     if mesh.pipeline > 1:  # it has its own microbatches, and more replicas of a stage do not need less

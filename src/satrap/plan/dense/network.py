@@ -20,7 +20,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "rows
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkSpec:
     """A network and its training options.
 
     Args:
@@ -120,7 +120,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class OptimizerCosts:
     """Bytes that an optimizer takes per number of the weights.
 
     Args:
@@ -132,7 +132,7 @@ class Rates:
     beside: float
 
     @classmethod
-    def of(cls, make: MakeOptimizer) -> Rates:
+    def of(cls, make: MakeOptimizer) -> OptimizerCosts:
         """Measure an optimizer on a few weights; it must be elementwise."""
         weight = nn.Parameter(torch.zeros(4096))
         optimizer = make([weight])
@@ -147,11 +147,11 @@ class Rates:
         temporary = sum(live.most.values())
         return cls(sum(t.numel() * t.element_size() for t in moments) / 4096, round(temporary / 4096))
 
-    def away(self, offload: str) -> Rates:
+    def away(self, offload: str) -> OptimizerCosts:
         """Return the bytes that remain on the device, or in memory, if the optimizer is offloaded."""
         if offload == "disk":  # the state of one parameter at a time is in memory
-            return Rates(0.0, self.beside + self.state)
-        return Rates(0.0, 0.0) if offload else self
+            return OptimizerCosts(0.0, self.beside + self.state)
+        return OptimizerCosts(0.0, 0.0) if offload else self
 
 
 def all_reduce(count: float, size: int) -> float:

@@ -16,7 +16,7 @@ from satrap.dense.precision import autocast, shared_casts
 from satrap.dense.stages import stage_cuts, stages_of
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
-from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
+from satrap.plan.dense.network import Need, NetworkSpec, OptimizerCosts, all_reduce, largest_layer, size_of
 from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.microbatches import MicroBatches
@@ -26,7 +26,7 @@ BLANK = 2
 """Samples of the batch that determines the shapes at stage boundaries."""
 
 
-def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
+def needs_of_stages(network: NetworkSpec, mesh: Mesh) -> list[Need]:
     """Return the needs of a pipeline's processes, in the order of their first stages.
 
     Each process computes the parts of a fake batch in the order of its schedule.
@@ -34,11 +34,11 @@ def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
     Raises:
         ConfigError: the network cannot be cut into these stages, see `stages_of`.
     """
-    rates = Rates.of(network.optimizer).away(network.offload)
+    rates = OptimizerCosts.of(network.optimizer).away(network.offload)
     return [_need(network, mesh, process, rates) for process in range(mesh.pipeline)]
 
 
-def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
+def _need(network: NetworkSpec, mesh: Mesh, process: int, rates: OptimizerCosts) -> Need:
     with FakeTensorMode():
         model, live = network.make(), Live()
         with autocast(network.precision, CPU):
@@ -113,7 +113,7 @@ def _bytes(boundary: Sequence[Boundary], size: int) -> int:
 
 
 def _passes(
-    network: Network,
+    network: NetworkSpec,
     mesh: Mesh,
     process: int,
     own: Mapping[int, Called],
@@ -161,7 +161,7 @@ def _passes(
     return leaves
 
 
-def _leaves(network: Network, live: Live) -> list[Tensor]:
+def _leaves(network: NetworkSpec, live: Live) -> list[Tensor]:
     leaves = network.inputs.leaves()
     for leaf in leaves:
         live.call(leaf, "rows")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from satrap.plan.simulate.host import Host, Meeting, simpy
-from satrap.plan.simulate.setup import Outcome, Setup
+from satrap.plan.simulate.setup import Setup, SimulationResult
 
 PREFETCHED = 2
 """Batches held ready by a worker's reader."""
@@ -19,7 +19,7 @@ Process = Generator[simpy.Event, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """CPU seconds of one worker's step, alone on its host, and waiting times.
 
     Args:
@@ -51,15 +51,15 @@ class Work:
     jitter: float = 0.0
 
 
-def simulate(setup: Setup, work: Work) -> Outcome:
+def simulate(setup: Setup, work: StepWork) -> SimulationResult:
     """Simulate training on existing rows; equal arguments give equal outcomes."""
-    return _Cluster(setup, work).run()
+    return _SimulatedCluster(setup, work).run()
 
 
-class _Cluster:
-    def __init__(self, setup: Setup, work: Work) -> None:
+class _SimulatedCluster:
+    def __init__(self, setup: Setup, work: StepWork) -> None:
         self.setup, self.cost, self.env = setup, work, simpy.Environment()
-        self.outcome = Outcome(setup, sent=work.sent, received=work.received)
+        self.outcome = SimulationResult(setup, sent=work.sent, received=work.received)
         random = np.random.default_rng(setup.seed)
         jitter = work.jitter if setup.jitter is None else setup.jitter
         shape = 1.0 / jitter**2 if jitter else 0.0
@@ -97,7 +97,7 @@ class _Cluster:
         carried = max(self.cost.sent, self.cost.received) / 3 * self.wire
         return self.cost.meet + self.setup.latency + carried
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         outcome, first = self.outcome, self.workers[0]
         ends = [worker.end for worker in self.workers]
         self.env.run(self.env.all_of(ends))
@@ -120,7 +120,7 @@ def _served(setup: Setup) -> bool:
 class _Worker:
     """A worker's three threads; each does one thing at a time."""
 
-    def __init__(self, cluster: _Cluster, rank: int) -> None:
+    def __init__(self, cluster: _SimulatedCluster, rank: int) -> None:
         self.of, self.env, self.rank = cluster, cluster.env, rank
         self.host = cluster.host()
         self.batches = simpy.Store(self.env, PREFETCHED)
@@ -240,7 +240,7 @@ class _Worker:
 class _Shards:
     """Shard servers on the workers' host; each serves one request at a time."""
 
-    def __init__(self, cluster: _Cluster) -> None:
+    def __init__(self, cluster: _SimulatedCluster) -> None:
         setup, cost = cluster.setup, cluster.cost
         self.of, self.env = cluster, cluster.env
         self._host, self.worked = cluster.host(), np.zeros(setup.shards)
@@ -302,7 +302,7 @@ class _ShardHosts(_Shards):
     previous service (Lindley's recursion), in one operation for all shards. A shard's network may limit it.
     """
 
-    def __init__(self, cluster: _Cluster) -> None:
+    def __init__(self, cluster: _SimulatedCluster) -> None:
         super().__init__(cluster)
         setup, cost = cluster.setup, cluster.cost
         bytes_per_second = setup.bandwidth - setup.background

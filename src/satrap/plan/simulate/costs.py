@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
-from satrap.plan.simulate.cluster import Work, simulate
+from satrap.plan.simulate.cluster import StepWork, simulate
 from satrap.plan.simulate.host import slow
 from satrap.plan.simulate.measured import Measured
-from satrap.plan.simulate.setup import Outcome, Setup
+from satrap.plan.simulate.setup import Setup, SimulationResult
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ STEPS, TURNS = 50, 11
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """A measured run and its settings.
 
     Args:
@@ -90,7 +90,7 @@ class Calibration:
         date: in ISO format.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[MeasuredRun]
     cores: int
     recipe: str
     date: str
@@ -112,7 +112,9 @@ class Calibration:
         try:
             plain: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
             version = plain.pop("version")
-            runs = [Run(**{**run, "measured": Measured(**run["measured"])}) for run in plain.pop("runs")]
+            runs = [
+                MeasuredRun(**{**run, "measured": Measured(**run["measured"])}) for run in plain.pop("runs")
+            ]
             calibration = cls(runs, **plain)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
@@ -126,7 +128,7 @@ class Calibration:
         return calibration
 
 
-class Costs:
+class MachineCosts:
     """Costs of a machine, fitted to its calibration.
 
     The CPU seconds of each thread are modeled as a sum, with factors >= 0, of a constant, the samples (for
@@ -141,7 +143,7 @@ class Costs:
         calibration: runs of one machine.
 
     Attributes:
-        cores, slowdown, jitter: see `Setup` and `Work`.
+        cores, slowdown, jitter: see `Setup` and `StepWork`.
         waits: waiting time in seconds by name: turn, hop, sum, talk.
 
     Raises:
@@ -180,7 +182,11 @@ class Costs:
         self._wait("talk", together)
 
     def _fit(
-        self, name: str, runs: Sequence[Run], piece: str, terms: Callable[[Measured, bool], list[float]]
+        self,
+        name: str,
+        runs: Sequence[MeasuredRun],
+        piece: str,
+        terms: Callable[[Measured, bool], list[float]],
     ) -> None:
         each = [(terms(run.measured, run.mode == "sync"), self._alone(run.measured, piece)) for run in runs]
         self._factors[name] = nonnegative(np.array([x for x, _ in each]), np.array([y for _, y in each]))
@@ -190,13 +196,13 @@ class Costs:
         seconds: float = getattr(measured, piece)
         return seconds / slow(self.slowdown, measured.busy, self.cores)
 
-    def _beside(self, runs: Sequence[Run], piece: str) -> float:
+    def _beside(self, runs: Sequence[MeasuredRun], piece: str) -> float:
         """Return the additional cost of a step with several workers."""
         factors = self._factors[f"servers {piece}"]
         extras = (self._alone(r.measured, piece) - factors @ _of_samples(r.measured, False) for r in runs)
         return max(statistics.median(map(float, extras)), 0.0)
 
-    def _wait(self, name: str, runs: Sequence[Run]) -> None:
+    def _wait(self, name: str, runs: Sequence[MeasuredRun]) -> None:
         low, high = 0.0, max(run.measured.seconds for run in runs)
         for _ in range(TURNS):
             self.waits[name] = (low + high) / 2
@@ -206,14 +212,14 @@ class Costs:
                 low = self.waits[name]
         self.waits[name] = low
 
-    def bias(self, runs: Sequence[Run]) -> float:
+    def bias(self, runs: Sequence[MeasuredRun]) -> float:
         """Return the median of log(predicted / measured seconds of a step)."""
         return statistics.median(
             math.log(self.predict(run, steps=STEPS, others=run.others).step_seconds / run.measured.seconds)
             for run in runs
         )
 
-    def predict(self, run: Run, *, steps: int = 200, others: float = 0.0) -> Outcome:
+    def predict(self, run: MeasuredRun, *, steps: int = 200, others: float = 0.0) -> SimulationResult:
         """Simulate a run; return its outcome.
 
         Args:
@@ -225,7 +231,7 @@ class Costs:
         m = run.measured
         return simulate(setup, self.work(setup, sent=m.sent, received=m.received))
 
-    def work(self, setup: Setup, *, sent: float = 0.0, received: float = 0.0) -> Work:
+    def work(self, setup: Setup, *, sent: float = 0.0, received: float = 0.0) -> StepWork:
         """Return the costs of a step.
 
         Args:
@@ -243,7 +249,7 @@ class Costs:
         sync = setup.mode == "sync"
         exchange = self._seconds(f"{setup.exchange} exchange", terms(m, sync))
         shards = self._seconds("servers shards", _of_shards(m, sync)) / (setup.workers * setup.shards)
-        return Work(
+        return StepWork(
             **by_piece,
             send=SEND * exchange,
             receive=RECEIVE * exchange,
@@ -298,7 +304,7 @@ def _of_shards(m: Measured, sync: bool) -> list[float]:
     return [m.workers * m.holders, m.workers * m.rows, m.workers * m.values, sums * m.workers * m.rows]
 
 
-def _slowdown(runs: Sequence[Run], cores: int) -> float:
+def _slowdown(runs: Sequence[MeasuredRun], cores: int) -> float:
     """Return the slowdown of work with all cores busy, from a single run and `cores` concurrent runs."""
     single = [run.measured for run in runs if run.copies == 1]
     many = [run.measured for run in runs if run.copies > 1]

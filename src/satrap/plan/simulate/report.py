@@ -10,8 +10,8 @@ import numpy as np
 
 from satrap.plan.result import columns
 from satrap.plan.simulate.availability import Survived
-from satrap.plan.simulate.costs import Costs
-from satrap.plan.simulate.setup import Outcome, Setup
+from satrap.plan.simulate.costs import MachineCosts
+from satrap.plan.simulate.setup import Setup, SimulationResult
 from satrap.report.page.element import Html, element
 from satrap.report.page.html import document
 from satrap.report.page.svg import Line, bars, chart
@@ -60,8 +60,8 @@ class Simulated:
     """
 
     name: str
-    outcomes: Mapping[str, Outcome]
-    costs: Costs
+    outcomes: Mapping[str, SimulationResult]
+    costs: MachineCosts
     origin: str
     survived: Survived | None = None
 

@@ -78,7 +78,7 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationResult:
     """Outcome of a simulation, without warm-up steps.
 
     Args:

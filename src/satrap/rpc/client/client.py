@@ -12,9 +12,9 @@ from typing import Any
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc import Key
 from satrap.rpc.client.call import Call
-from satrap.rpc.client.loop import Loop, Network
+from satrap.rpc.client.loop import ClientLoop, ClientNetwork
 from satrap.rpc.client.peer import Peer
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_hello
 
 
@@ -26,13 +26,13 @@ class ClientOptions:
         key: key of the cluster; needed to reach another machine.
         deadline: seconds without a response after which a server counts as lost, default 30.
         heartbeat: seconds of silence after which the client sends a PING, default 1.
-        network: carries the messages; default `Loop`, a thread with sockets.
+        network: carries the messages; default `ClientLoop`, a thread with sockets.
     """
 
     key: Key | None = None
     deadline: float = 30.0
     heartbeat: float = 1.0
-    network: Callable[..., Network] = Loop
+    network: Callable[..., ClientNetwork] = ClientLoop
 
 
 class Client:
@@ -69,13 +69,13 @@ class Client:
         )
         self._loop = options.network([self._peer], [address], key=options.key, on_end=self._end)
         try:
-            self.ask(Kind.HELLO, [pack_hello(hello or {})]).result()
+            self.ask(MessageKind.HELLO, [pack_hello(hello or {})]).result()
         except SatrapError:
             self._closed = True
             self._loop.stop()
             raise
 
-    def ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
+    def ask(self, kind: MessageKind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
         """Send a request; return a future of the response's parts. Once closed, raise an `ExchangeError`."""
         if self._closed:
             raise ExchangeError("the connection is closed")
@@ -111,7 +111,7 @@ class Client:
         """
         if self._closed:
             return
-        goodbye = self.ask(Kind.BYE)
+        goodbye = self.ask(MessageKind.BYE)
         self._closed = True
         with suppress(TimeoutError):
             goodbye.exception(wait)  # a lost server need not receive it

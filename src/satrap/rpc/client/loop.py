@@ -27,8 +27,8 @@ _PATIENCE = 5
 """Connections that may end before the first response."""
 
 
-class Network(Protocol):
-    """Carries the messages of a client, as `Loop` does; tests simulate one.
+class ClientNetwork(Protocol):
+    """Carries the messages of a client, as `ClientLoop` does; tests simulate one.
 
     Attributes:
         peers: one per server.
@@ -58,7 +58,7 @@ class Network(Protocol):
         """End the thread and close the connections."""
 
 
-class Loop(Network):
+class ClientLoop(ClientNetwork):
     """Runs tasks and all network traffic of a client in a thread, with one peer and address per server.
 
     Without a key nothing is encrypted. `on_end` is called last in the thread, with the error that ended it
@@ -84,27 +84,27 @@ class Loop(Network):
         self._thread.start()
 
     def clock(self) -> float:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         return time.monotonic()
 
     def wait(self, future: Future[T]) -> T:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         return future.result()
 
     def post(self, task: Task) -> None:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         self._tasks.append(task)
         self._poller.ring()  # if the thread has ended, `on_end` has failed all open calls
 
     def join(self, peer: Peer, address: str) -> None:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         link = _Link(peer, self._dial(address))
         self._links.append(link)
         self.peers = [*self.peers, peer]
         link.dialer.dial()
 
     def leave(self, peer: Peer) -> None:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         for link in [link for link in self._links if link.peer is peer]:
             self._links.remove(link)
             link.dialer.close()
@@ -112,7 +112,7 @@ class Loop(Network):
         self.peers = [other for other in self.peers if other is not peer]
 
     def stop(self) -> None:
-        """See `Network`."""
+        """See `ClientNetwork`."""
         self.post(self._stop)
         self._thread.join()
 

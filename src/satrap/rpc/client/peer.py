@@ -17,7 +17,7 @@ from satrap.rpc.wire.frames import (
     Code,
     Digest,
     Header,
-    Kind,
+    MessageKind,
     digest,
     encode,
     size_of,
@@ -50,7 +50,7 @@ _ERRORS: dict[int, type[SatrapError]] = {
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingRequest:
     """A request without a response."""
 
     header: Header
@@ -90,7 +90,7 @@ class Peer:
         self.resent, self.answered_at, self.greeted = 0, 0.0, False
         self.seen, self.message_bytes = (0, 0), MAX_BYTES
         self._sequence = 0
-        self._pending: OrderedDict[int, Pending] = OrderedDict()
+        self._pending: OrderedDict[int, PendingRequest] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
         self._unsent, self._recovered = 0, -1
         self._left = self._gone = False  # a goodbye was issued; its response has arrived
@@ -98,14 +98,14 @@ class Peer:
         self._quiet, self._pause, self._busy = 0.0, QUIET, ""
         self._hints: deque[Message] = deque(maxlen=HINTS)
 
-    def hint(self, kind: Kind, parts: Sequence[Buffer]) -> None:
+    def hint(self, kind: MessageKind, parts: Sequence[Buffer]) -> None:
         """Let `outgoing` send a message that needs no response and may be lost, after the requests."""
         header = Header(kind, self.epoch, self.client, NO_SEQUENCE)
         self._hints.append([encode(header, digest(parts)), *parts])
 
     def request(
         self,
-        kind: Kind,
+        kind: MessageKind,
         parts: Sequence[Buffer],
         on_answer: OnAnswer,
         *,
@@ -121,13 +121,13 @@ class Peer:
         if refusal is not None:
             on_answer((), refusal)
             return
-        self._left = kind == Kind.BYE
+        self._left = kind == MessageKind.BYE
         header = Header(kind, self.epoch, self.client, self._sequence, 0, step, lr_scale)
-        self._pending[self._sequence] = Pending(header, parts, payload, now, on_answer)
+        self._pending[self._sequence] = PendingRequest(header, parts, payload, now, on_answer)
         self._sequence += 1
         self._unsent += 1
 
-    def refusal(self, kind: Kind, size: int, *, answer: bool = False) -> StoreError | None:
+    def refusal(self, kind: MessageKind, size: int, *, answer: bool = False) -> StoreError | None:
         """Return the error if `size` bytes, of a request or of its `answer`, are too large for the server."""
         if size <= self.message_bytes:
             return None
@@ -160,7 +160,7 @@ class Peer:
             yield self.ping(now)
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
-                if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
+                if place >= WINDOW or (place and pending.header.kind == MessageKind.BYE):
                     break  # after a BYE the server repeats no responses, so all others must have come
                 if not pending.sent:
                     pending.sent = True
@@ -179,7 +179,7 @@ class Peer:
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
         sent = (s for s, p in self._pending.items() if p.sent)
         self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0
-        header = Header(Kind.PING, self.epoch, self.client, self._ping, self._acknowledged())
+        header = Header(MessageKind.PING, self.epoch, self.client, self._ping, self._acknowledged())
         return [encode(header, _NO_PAYLOAD)]
 
     def receive(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
@@ -187,7 +187,7 @@ class Peer:
 
         It raises an `ExchangeError` if the server will not serve this client any more.
         """
-        if header.kind == Kind.PING | ANSWER:
+        if header.kind == MessageKind.PING | ANSWER:
             return self._pong(header, now)
         if header.kind == FAILURE:
             return self._failure(header, parts, now)
@@ -203,7 +203,7 @@ class Peer:
             return None
         if now - max(self._oldest(), self.answered_at) < self.deadline:
             return None
-        kind = Kind(next(iter(self._pending.values())).header.kind)
+        kind = MessageKind(next(iter(self._pending.values())).header.kind)
         return ExchangeError(
             f"{self.name} has not responded for {self.deadline:g} s{self._busy}",
             where=f"stage: {kind.name.lower()}; {len(self._pending)} requests wait",
@@ -231,21 +231,21 @@ class Peer:
     def _acknowledged(self) -> int:
         return next(iter(self._pending), self._sequence)
 
-    def _message(self, pending: Pending) -> Message:
+    def _message(self, pending: PendingRequest) -> Message:
         self._unacknowledged = 0
         epoch = pending.header.epoch if pending.header.kind in SPLIT else self.epoch
         header = replace(pending.header, acknowledged=self._acknowledged(), epoch=epoch)
         return [encode(header, pending.payload), *pending.parts]
 
     def _answered(
-        self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
+        self, pending: PendingRequest, parts: Sequence[Buffer], error: SatrapError | None, now: float
     ) -> None:
         del self._pending[pending.header.sequence]
         if not self.greeted and error is None:  # responses to earlier PINGs are out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
         self._pause, self._busy = QUIET, ""
         self._unacknowledged += size_of(parts)
-        self.answered_at, self._gone = now, pending.header.kind == Kind.BYE
+        self.answered_at, self._gone = now, pending.header.kind == MessageKind.BYE
         pending.on_answer(parts, error)
 
     def _pong(self, header: Header, now: float) -> list[Message]:
@@ -260,7 +260,7 @@ class Peer:
             if p.sent and ((s < done and s <= self._ping_covers) or (lost and s >= following))
         ]
 
-    def _again(self, pending: Pending) -> Message:
+    def _again(self, pending: PendingRequest) -> Message:
         self.resent += 1
         return self._message(pending)
 
@@ -287,7 +287,7 @@ class Peer:
                 self._quiet, self._pause = now + self._pause, min(2 * self._pause, self.heartbeat)
             self._busy = f": {error.what}"
             return []
-        if code == Code.MALFORMED and (pending is None or pending.header.kind != Kind.HELLO):
+        if code == Code.MALFORMED and (pending is None or pending.header.kind != MessageKind.HELLO):
             return self._refused(pending, error, now)
         raise error
 
@@ -299,15 +299,15 @@ class Peer:
             return []
         if not self.greeted:
             return [self._again(p) for p in self._pending.values() if p.sent]
-        if text.get("kind") == Kind.PING and header.sequence == self._ping:
+        if text.get("kind") == MessageKind.PING and header.sequence == self._ping:
             first = next(iter(self._pending.values()), None)
-            if first is None or first.header.kind != Kind.BYE:
+            if first is None or first.header.kind != MessageKind.BYE:
                 raise error
             self._answered(first, (), None, now)  # the server has forgotten this client, as the BYE requested
             return []
         return [] if self._ping_open else [self.ping(now)]
 
-    def _refused(self, pending: Pending | None, error: SatrapError, now: float) -> list[Message]:
+    def _refused(self, pending: PendingRequest | None, error: SatrapError, now: float) -> list[Message]:
         """Treat a damaged request as lost, unless it is damaged repeatedly."""
         if pending is not None:
             pending.refusals += 1

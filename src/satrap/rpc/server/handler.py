@@ -11,7 +11,7 @@ from typing import Protocol
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.server.session import Answer, Session
 from satrap.rpc.server.statistics import ServerStatistics
-from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.frames import Buffer, Header, MessageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Handler(Protocol):
     """
 
     role: str
-    kinds: Sequence[Kind]
+    kinds: Sequence[MessageKind]
     observe: Callable[[], ServerStatistics] = ServerStatistics
 
     @property

@@ -46,7 +46,7 @@ _VECTORS = 512
 
 
 @dataclass(slots=True)
-class Segment:
+class JournalSegment:
     """One file of a journal.
 
     Args:
@@ -137,7 +137,7 @@ class Journal:
         segment.kinds[kind] -= 1
         self._take_back(segment)
 
-    def _take_back(self, segment: Segment) -> None:
+    def _take_back(self, segment: JournalSegment) -> None:
         """Cut the file at the segment's end; if that fails, nothing may be written any more."""
         try:
             os.ftruncate(self._file, segment.end)
@@ -180,7 +180,7 @@ class Journal:
                 segment.path.unlink()
         del self.segments[:count]
 
-    def since(self, step: int | None) -> Sequence[Segment]:
+    def since(self, step: int | None) -> Sequence[JournalSegment]:
         """Return the segments from a snapshot's cut on (None: from the start of the run).
 
         If none begins there, it raises a `CheckpointError`.
@@ -197,7 +197,7 @@ class Journal:
             fix=f"start from the snapshot of step {begin}" if begin is not None else "remove the folder",
         )
 
-    def read(self, segments: Sequence[Segment]) -> Iterator[tuple[Header, list[Buffer]]]:
+    def read(self, segments: Sequence[JournalSegment]) -> Iterator[tuple[Header, list[Buffer]]]:
         """Yield the messages of segments; at a damaged record raise a `CheckpointError`."""
         for segment in segments:
             with open(segment.path, "rb") as file:
@@ -205,7 +205,7 @@ class Journal:
                 for _ in range(segment.records):
                     yield _read(file, segment)
 
-    def of_kind(self, segment: Segment, kind: int) -> Iterator[list[Buffer]]:
+    def of_kind(self, segment: JournalSegment, kind: int) -> Iterator[list[Buffer]]:
         """Yield the payloads of one kind of request; raise a `CheckpointError` if one is damaged."""
         with open(segment.path, "rb") as file:
             at = SEGMENT_BYTES
@@ -244,7 +244,7 @@ def _path(folder: Path, number: int) -> Path:
 
 def _create(
     folder: Path, number: int, step: int | None, first: int, head: bytes, parts: Sequence[Buffer]
-) -> Segment:
+) -> JournalSegment:
     """Write the start of a segment, and its first record if there is a head."""
     fixed = _SEGMENT.pack(MAGIC, VERSION, 0, number, 0 if step is None else step + 1, first)
     data: list[Buffer] = [fixed + _CHECK.pack(zlib.crc32(fixed))]
@@ -257,7 +257,7 @@ def _create(
     finally:
         os.close(file)
     kinds = Counter([head[_KIND]] if head else [])
-    return Segment(path, number, step, first, kinds, size_of(data))
+    return JournalSegment(path, number, step, first, kinds, size_of(data))
 
 
 def _record(number: int, head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
@@ -296,9 +296,9 @@ def _damaged(path: Path, at: int, what: str) -> CheckpointError:
     )
 
 
-def _segments(folder: Path) -> list[Segment]:
+def _segments(folder: Path) -> list[JournalSegment]:
     """Return the segments of a folder, without an unfinished record or start at the end."""
-    segments: list[Segment] = []
+    segments: list[JournalSegment] = []
     paths = sorted(folder.glob("*.journal"))
     for path in paths:
         segment = _scan(path, last=path == paths[-1])
@@ -314,7 +314,7 @@ def _segments(folder: Path) -> list[Segment]:
     return segments
 
 
-def _scan(path: Path, *, last: bool) -> Segment | None:
+def _scan(path: Path, *, last: bool) -> JournalSegment | None:
     """Return a segment, read from the heads of its records; None if its start was not finished."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -334,7 +334,7 @@ def _scan(path: Path, *, last: bool) -> Segment | None:
     return segment
 
 
-def _segment(path: Path, start: bytes) -> Segment:
+def _segment(path: Path, start: bytes) -> JournalSegment:
     if len(start) < SEGMENT_BYTES or start[:8] != MAGIC:
         raise _damaged(path, 0, "the file does not begin as a journal")
     _, version, _, number, step, first = _SEGMENT.unpack_from(start)
@@ -344,10 +344,10 @@ def _segment(path: Path, start: bytes) -> Segment:
         raise CheckpointError(
             f"the journal has version {version}, but this satrap reads version {VERSION}", where=str(path)
         )
-    return Segment(path, number, step - 1 if step else None, first)
+    return JournalSegment(path, number, step - 1 if step else None, first)
 
 
-def _head(file: BinaryIO, segment: Segment, size: int, last: bool) -> int | None:
+def _head(file: BinaryIO, segment: JournalSegment, size: int, last: bool) -> int | None:
     """Return the length of the next record; None if it is unfinished and nothing follows."""
     head = file.read(RECORD_BYTES)
     if len(head) == RECORD_BYTES:
@@ -363,7 +363,7 @@ def _head(file: BinaryIO, segment: Segment, size: int, last: bool) -> int | None
     raise _damaged(segment.path, segment.end, "the file ends inside a record")
 
 
-def _read(file: BinaryIO, segment: Segment) -> tuple[Header, list[Buffer]]:
+def _read(file: BinaryIO, segment: JournalSegment) -> tuple[Header, list[Buffer]]:
     at = file.tell()
     _, parts, _, length = _RECORD.unpack_from(file.read(RECORD_BYTES))
     head = file.read(HEADER_BYTES)

@@ -20,7 +20,7 @@ from satrap.rpc.server.session import Answer, Session
 from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.server.turns import Turns
-from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode, name_of
+from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, MessageKind, encode, name_of
 
 _TICK = 0.5
 """Seconds between checks whether `request_stop` was called."""
@@ -30,7 +30,7 @@ _LINGER = 0.5
 """Seconds for the last responses to be sent when the server stops."""
 
 
-class Durability(Protocol):
+class ReplayLog(Protocol):
     """Stores a server's requests and repeats them after a restart; its `str` names the source.
 
     Attributes:
@@ -85,7 +85,7 @@ class Server:
         key: Key | None = None,
         limits: Limits | None = None,
         dispatcher: Callable[..., Dispatcher] = Turns,
-        durability: Durability | None = None,
+        durability: ReplayLog | None = None,
     ) -> None:
         check_listen(listen, key)
         self.handler, self.encrypted, self.durability = handler, key is not None, durability
@@ -96,7 +96,7 @@ class Server:
             lambda job: self._executor.submit(job),
             epoch=lambda: handler.epoch,
             recovering=durability.progress if durability else lambda: None,
-            ahead=partial(handler.expect, Kind.PREFETCH),
+            ahead=partial(handler.expect, MessageKind.PREFETCH),
         )
         self.counters = self._sessions.counters
         self._dispatcher = dispatcher(
@@ -228,7 +228,7 @@ class Server:
         while self._answers:
             job, answer, last = self._answers.popleft()
             number = job.session.identity
-            if job.header.kind == Kind.HELLO and answer.header.kind == FAILURE:
+            if job.header.kind == MessageKind.HELLO and answer.header.kind == FAILURE:
                 self._listener.trust(number, False)
             if last:
                 self._unsent.setdefault(number, deque()).append((job.session, job.header.sequence))

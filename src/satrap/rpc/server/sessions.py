@@ -21,13 +21,13 @@ from satrap.rpc.wire.frames import (
     Code,
     FrameError,
     Header,
-    Kind,
+    MessageKind,
     decode,
     size_of,
 )
 
-_KINDS = frozenset(Kind)
-_ANY_EPOCH = (Kind.HELLO, Kind.PING, Kind.BYE, Kind.MAP)
+_KINDS = frozenset(MessageKind)
+_ANY_EPOCH = (MessageKind.HELLO, MessageKind.PING, MessageKind.BYE, MessageKind.MAP)
 _LOST = 1.5
 """Seconds of silence after which a client may reconnect; it sends a PING once a second."""
 _FIRST = 1 << 20
@@ -148,25 +148,25 @@ class Sessions:
     def _accept(
         self, identity: Hashable, header: Header, head: bytes, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
-        if self._recovering() is not None or (header.kind == Kind.PING and compiling() is not None):
+        if self._recovering() is not None or (header.kind == MessageKind.PING and compiling() is not None):
             raise FrameError("the server is recovering or compiling", Code.RECOVERING, header)
         epoch = None if header.kind in _ANY_EPOCH else self._epoch()
         if epoch not in (None, header.epoch) and not self._repeated(header):
             what = f"the request was made under epoch {header.epoch} of the shard map, but the shard is at "
             raise FrameError(f"{what}epoch {epoch}", Code.EPOCH, header)
         session = self._session(identity, header, now)
-        if session.identity is None or (header.kind == Kind.PING and now - session.seen > _LOST):
+        if session.identity is None or (header.kind == MessageKind.PING and now - session.seen > _LOST):
             session.move(identity)  # its connection is gone
         current = session.identity == identity
         if current:
             session.seen = now
-        if header.kind == Kind.PING:
+        if header.kind == MessageKind.PING:
             if current:
                 session.acknowledge(header.acknowledged)
             return Answer.of(header.answer(acknowledged=session.next, step=session.done))
         if session.fenced:
             raise FrameError(fenced().what, Code.FENCED, header)
-        if header.kind == Kind.PREFETCH:
+        if header.kind == MessageKind.PREFETCH:
             self.counters.received_bytes += size_of(parts)
             self._ahead(parts)
             return None
@@ -175,7 +175,7 @@ class Sessions:
     def _repeated(self, header: Header) -> bool:
         """Return whether a request was accepted before, under the map of that time."""
         session = self._sessions.get(header.client)
-        hint = header.kind == Kind.PREFETCH  # hints have no number
+        hint = header.kind == MessageKind.PREFETCH  # hints have no number
         return session is not None and not hint and header.sequence < session.next
 
     def _admit(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
@@ -198,7 +198,7 @@ class Sessions:
                 self.counters.received_bytes += job.size
                 self._submit(job)
             case Verdict.GAP:  # a nudge: the client will send a PING, and resend from the missing request on
-                return Answer.of(Header(Kind.PING | ANSWER))
+                return Answer.of(Header(MessageKind.PING | ANSWER))
             case Verdict.RUNNING:
                 session.move(identity)
             case Verdict.ANSWERED:
@@ -215,11 +215,13 @@ class Sessions:
         """Keep a response before it is sent."""
         session, kind = job.session, job.header.kind
         session.keep(answer)
-        refused = kind == Kind.HELLO and answer.header.kind == FAILURE
-        if kind == Kind.BYE or (refused and job.header.sequence == 0):  # rejected later, it stays known
+        refused = kind == MessageKind.HELLO and answer.header.kind == FAILURE
+        if kind == MessageKind.BYE or (
+            refused and job.header.sequence == 0
+        ):  # rejected later, it stays known
             with self._lock:
                 self._sessions.pop(session.client, None)
-        elif kind == Kind.HELLO:
+        elif kind == MessageKind.HELLO:
             session.greeted = True
             for other in self.known.values():
                 if other is not session and session.gated and other.gated and other.rank == session.rank:
@@ -229,7 +231,7 @@ class Sessions:
         """Return the session of a request to repeat; raise a `FrameError` if its client sent no hello."""
         session = self.known.get(header.client)
         if session is None:
-            if header.kind != Kind.HELLO:
+            if header.kind != MessageKind.HELLO:
                 raise FrameError("a request comes from a client without a hello", header=header)
             session = Session(header.client, None)
             self.adopt(session)
@@ -285,7 +287,7 @@ class Sessions:
         session_of_client = self._sessions.get(header.client)
         if session_of_client is not None:
             return session_of_client
-        if header.kind != Kind.HELLO or header.sequence != 0:
+        if header.kind != MessageKind.HELLO or header.sequence != 0:
             raise FrameError(
                 "the server does not know this client: it was restarted or has dropped it",
                 Code.UNKNOWN_CLIENT,

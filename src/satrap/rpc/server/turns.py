@@ -13,9 +13,9 @@ from satrap.rpc.server.handler import Finish, Job, SerialHandler, Work
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer, Session, error_code, failure, fenced
 from satrap.rpc.server.unexpected import answerable
-from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Kind, name_of
+from satrap.rpc.wire.frames import FAILURE, Buffer, Code, MessageKind, name_of
 
-_AT_ONCE = (Kind.UPDATE, Kind.BYE, Kind.HELLO)
+_AT_ONCE = (MessageKind.UPDATE, MessageKind.BYE, MessageKind.HELLO)
 """Requests that never wait: other requests may wait for them, and their responses are small."""
 _NAMED = 8
 """Most ranks that an error names: a hello may announce 65,536."""
@@ -157,7 +157,7 @@ def _run(work: Work, job: Job, journal: Journal, handler: SerialHandler) -> list
     try:
         parts = work.run()
     except BaseException:
-        if job.header.kind == Kind.HELLO or handler.changes() == before:
+        if job.header.kind == MessageKind.HELLO or handler.changes() == before:
             journal.take_back()  # if it were repeated, it might succeed
         raise
     if work.renews:

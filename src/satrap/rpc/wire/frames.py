@@ -6,7 +6,7 @@ A message is a list of parts: part 0 is the header (`HEADER_BYTES`, little-endia
 offset  bytes  field
      0      4  magic "STRP"
      4      2  protocol version
-     6      1  kind (`Kind`; responses have bit 7 set)
+     6      1  kind (`MessageKind`; responses have bit 7 set)
      7      1  reserved, 0
      8      4  epoch of the shard map
     12      4  parts of payload
@@ -53,7 +53,7 @@ MAX_BYTES = 1 << 30
 Bytes = npt.NDArray[np.uint8]
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kind of a message.
 
     Kinds below PING are numbered requests, executed exactly once and in order. A PREFETCH names ids that will
@@ -86,13 +86,13 @@ class Kind(IntEnum):
     PREFETCH = 33
 
 
-SPLIT = frozenset((Kind.LOOKUP, Kind.PEEK, Kind.UPDATE, Kind.FETCH))
+SPLIT = frozenset((MessageKind.LOOKUP, MessageKind.PEEK, MessageKind.UPDATE, MessageKind.FETCH))
 """Requests whose ids were split by the shard map: under another map, they name rows of other shards."""
 
 
 def name_of(kind: int) -> str:
     """Return the name of a kind of request, for errors."""
-    return Kind(kind).name.lower()
+    return MessageKind(kind).name.lower()
 
 
 class Code(IntEnum):

@@ -18,7 +18,7 @@ CONNECT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpReply:
     """An answer.
 
     Args:
@@ -32,21 +32,21 @@ class Reply:
     body: bytes = b""
 
 
-class Connection(asyncio.Protocol):
-    """A connection with one request at a time; made by `Target.connect`."""
+class HttpConnection(asyncio.Protocol):
+    """A connection with one request at a time; made by `TargetServer.connect`."""
 
     def __init__(self) -> None:
         self._transport: Any = None
         self._parser = httptools.HttpResponseParser(self)
-        self._reply = Reply(0)
-        self._answer: asyncio.Future[Reply] | None = None
+        self._reply = HttpReply(0)
+        self._answer: asyncio.Future[HttpReply] | None = None
 
     @property
     def usable(self) -> bool:
         """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, request: bytes) -> asyncio.Future[Reply]:
+    def ask(self, request: bytes) -> asyncio.Future[HttpReply]:
         """Send a request; the future returns its answer or raises `ConnectionError`."""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin an answer."""
-        self._reply = Reply(0)
+        self._reply = HttpReply(0)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header to the answer."""
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetServer:
     """A server.
 
     Args:
@@ -135,11 +135,11 @@ class Target:
         ]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> HttpConnection:
         """Return a new connection; raise `OSError` if it takes more than `CONNECT_SECONDS`."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_SECONDS):
             _, connection = await loop.create_connection(
-                Connection, self.host, self.port, ssl=self.tls or None
+                HttpConnection, self.host, self.port, ssl=self.tls or None
             )
         return connection

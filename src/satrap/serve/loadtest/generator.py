@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.serve.app import STEP, TIMING
-from satrap.serve.loadtest.connection import Connection, Reply, Target
+from satrap.serve.loadtest.connection import HttpConnection, HttpReply, TargetServer
 
 Seconds = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> Seconds:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestOutcome:
     """The outcome of a request; times are in seconds since the start of the test.
 
     Attributes:
@@ -80,12 +80,12 @@ class Generator:
         due: when to send, see `arrivals`.
         connections: maximum number of connections. Waiting for a free one counts as latency.
         timeout: seconds after which a sent request has failed.
-        read: converts the body of an answer to `Outcome.content`.
+        read: converts the body of an answer to `RequestOutcome.content`.
     """
 
     def __init__(
         self,
-        target: Target,
+        target: TargetServer,
         requests: Sequence[bytes],
         due: Seconds,
         *,
@@ -94,15 +94,15 @@ class Generator:
         read: Callable[[bytes], Any] = lambda _: None,
     ) -> None:
         self._target, self._requests, self._timeout, self._read = target, requests, timeout, read
-        self.outcomes = [Outcome(i % len(requests), float(at)) for i, at in enumerate(due)]
+        self.outcomes = [RequestOutcome(i % len(requests), float(at)) for i, at in enumerate(due)]
         self._room, self._newest, self._left = connections, -1, len(self.outcomes)
-        self._idle: list[Connection] = []
-        self._waiting: deque[Outcome] = deque()
+        self._idle: list[HttpConnection] = []
+        self._waiting: deque[RequestOutcome] = deque()
         self._begun = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping, self._ended = threading.Event(), asyncio.Event()
 
-    async def run(self) -> list[Outcome]:
+    async def run(self) -> list[RequestOutcome]:
         """Send all requests; return their outcomes in the order in which they were due."""
         loop = asyncio.get_running_loop()
         self._begun = perf_counter()
@@ -130,7 +130,7 @@ class Generator:
                     return
                 loop.call_soon_threadsafe(self._send, outcome)
 
-    def _send(self, outcome: Outcome) -> None:
+    def _send(self, outcome: RequestOutcome) -> None:
         if not self._idle and not self._room:
             outcome.waited = True
             self._waiting.append(outcome)
@@ -141,9 +141,9 @@ class Generator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _exchange(self, outcome: Outcome, connection: Connection | None) -> None:
+    async def _exchange(self, outcome: RequestOutcome, connection: HttpConnection | None) -> None:
         """Send a request, then waiting requests on the same connection until none is left."""
-        following: Outcome | None = outcome
+        following: RequestOutcome | None = outcome
         while following is not None:
             connection = await self._one(following, connection)
             self._left -= 1
@@ -155,7 +155,7 @@ class Generator:
         if not self._left:
             self._ended.set()
 
-    async def _one(self, outcome: Outcome, connection: Connection | None) -> Connection | None:
+    async def _one(self, outcome: RequestOutcome, connection: HttpConnection | None) -> HttpConnection | None:
         """Send one request; return its connection if that can be reused."""
         try:
             async with asyncio.timeout(self._timeout):
@@ -174,7 +174,7 @@ class Generator:
             return None
         return connection
 
-    def _take(self, outcome: Outcome, reply: Reply) -> None:
+    def _take(self, outcome: RequestOutcome, reply: HttpReply) -> None:
         outcome.status = str(reply.status)
         step = reply.headers.get(STEP.lower(), "")
         if step.isdecimal():

@@ -20,7 +20,7 @@ from satrap.data import read
 from satrap.data.encode import MISSING
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import load_predictor
-from satrap.serve.loadtest.generator import Outcome
+from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.rows import columns_of
 from satrap.train.loss import prediction_names
 
@@ -53,7 +53,7 @@ def scores_in(body: bytes) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def compared(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestOutcome],
     requests: Sequence[Mapping[str, Any]],
     folder: RunFolder,
     recipe: Recipe,
@@ -72,7 +72,7 @@ def compared(
         CheckpointError: a version is damaged.
     """
     comparison = Comparison()
-    by_step: dict[int, list[Outcome]] = defaultdict(list)
+    by_step: dict[int, list[RequestOutcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.answered:
             by_step[outcome.step].append(outcome)

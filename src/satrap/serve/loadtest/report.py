@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.serve.loadtest.generator import Outcome
+from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.offline import Comparison
 from satrap.words import counted
 
@@ -31,7 +31,7 @@ class Report:
         tolerance: tolerance of the comparison.
     """
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RequestOutcome]
     rate: float
     seconds: float
     items: int

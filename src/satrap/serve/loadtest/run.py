@@ -17,8 +17,8 @@ from satrap.launch.datasets import open_sources
 from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import scoring_recipe
 from satrap.serve.example import schema_of
-from satrap.serve.loadtest.connection import Target
-from satrap.serve.loadtest.generator import Generator, Outcome, arrivals
+from satrap.serve.loadtest.connection import TargetServer
+from satrap.serve.loadtest.generator import Generator, RequestOutcome, arrivals
 from satrap.serve.loadtest.offline import compared, scores_in
 from satrap.serve.loadtest.report import Report
 from satrap.serve.loadtest.rows import requests_of, rows_of
@@ -104,8 +104,8 @@ class LoadTest:
         recipe = folder.recipe()
         return open_sources(recipe, schema_of(folder, recipe), self.sources)
 
-    def _sent(self, requests: Sequence[Any], read: Callable[[bytes], Any]) -> list[Outcome]:
-        target = Target.of(base_of(self.url), authorization(self.key))
+    def _sent(self, requests: Sequence[Any], read: Callable[[bytes], Any]) -> list[RequestOutcome]:
+        target = TargetServer.of(base_of(self.url), authorization(self.key))
         generator = Generator(
             target,
             [target.post("/v1/score", orjson.dumps(request)) for request in requests],

@@ -14,7 +14,7 @@ from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols.flatbuffer import is_compressed
 from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 KIND = "application/vnd.apache.arrow.stream"
 
@@ -68,7 +68,7 @@ def _every(messages: Any) -> Any:
             return
 
 
-def write(answer: Answer) -> bytes:
+def write(answer: ScoredRequest) -> bytes:
     """Return the scores as a stream with one column per prediction; the schema's metadata has the step."""
     model = answer.model
     columns = [pa.array(column) for column in answer.scores.T]

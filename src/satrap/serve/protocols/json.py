@@ -12,7 +12,7 @@ from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.request import ScoreRequest
 from satrap.serve.scan import LEAST_BYTES, scanned
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 KIND = "application/json"
 KEYS = ("context", "items", "step")
@@ -60,7 +60,7 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
     return ScoreRequest(rows.size, rows.context, rows.items, request.get("step"))
 
 
-def write(answer: Answer) -> bytes:
+def write(answer: ScoredRequest) -> bytes:
     """Return the scores as JSON: the model's name and step, and one list of numbers for each prediction."""
     model = answer.model
     columns = answer.scores.T.copy()  # orjson writes C-contiguous arrays only

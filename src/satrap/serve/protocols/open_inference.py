@@ -25,7 +25,7 @@ from satrap.serve.errors import RequestError
 from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json
 from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import Answer
+from satrap.serve.scorer import ScoredRequest
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """HTTP header: length of the JSON part of a body with binary tensors after it."""
@@ -52,7 +52,7 @@ _FLOATS = {4: "FP32", 8: "FP64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OutputRequest:
     """The requested form of an answer.
 
     Args:
@@ -91,7 +91,7 @@ def model_metadata(model: ServedModel) -> dict[str, Any]:
 
 def read(
     body: bytes, header_length: str | None, model: ServedModel, *, max_items: int
-) -> tuple[ScoreRequest, Wanted]:
+) -> tuple[ScoreRequest, OutputRequest]:
     """Return the rows of a request, and the requested form of its answer.
 
     Args:
@@ -241,7 +241,7 @@ def _from_binary(data: memoryview, kind: str, name: str) -> pa.Array:
     return pa.array(texts, pa.large_binary())
 
 
-def _wanted(request: Mapping[str, Any], model: ServedModel) -> Wanted:
+def _wanted(request: Mapping[str, Any], model: ServedModel) -> OutputRequest:
     binary = bool((request.get("parameters") or {}).get("binary_data_output"))
     requested = request.get("outputs") or [{"name": name} for name in model.outputs]
     outputs: dict[str, bool] = {}
@@ -255,10 +255,10 @@ def _wanted(request: Mapping[str, Any], model: ServedModel) -> Wanted:
             )
         outputs[str(name)] = bool((output.get("parameters") or {}).get("binary_data", binary))
     id_ = request.get("id")
-    return Wanted(id_ if isinstance(id_, str) else None, outputs)
+    return OutputRequest(id_ if isinstance(id_, str) else None, outputs)
 
 
-def write(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
+def write(answer: ScoredRequest, wanted: OutputRequest) -> tuple[bytes, int | None]:
     """Return the body of an answer, and the length of its JSON part if binary tensors follow."""
     model, binary, outputs = answer.model, list[bytes](), list[dict[str, Any]]()
     for name, in_binary in wanted.outputs.items():

@@ -12,7 +12,7 @@ import numpy as np
 from satrap.store.kernels.formats import Format, load_weights, read_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch, fetch_write
+from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch, fetch_write
 from satrap.store.kernels.simd import (
     broadcast,
     finite,
@@ -203,7 +203,7 @@ def _gather_slots(width: int) -> Any:
     @kernel
     def gather_rows(
         fmt: Format,
-        rows: Rows,
+        rows: SlabRows,
         slots: Inverse,
         inverse: Inverse,
         features: int,
@@ -238,7 +238,7 @@ def _gather_slots(width: int) -> Any:
 
 def gather_slots(
     fmt: Format,
-    rows: Rows,
+    rows: SlabRows,
     slots: Inverse,
     inverse: Inverse,
     features: int,

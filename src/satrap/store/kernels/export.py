@@ -6,7 +6,7 @@ import numpy as np
 
 from satrap.store.kernels.formats import Format, read_weights
 from satrap.store.kernels.jit import kernel
-from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch
+from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch
 from satrap.store.kernels.simd import load_like, store
 from satrap.store.types import Inverse
 
@@ -17,7 +17,7 @@ _ZERO = np.uint64(0)
 @kernel
 def read_rows(
     fmt: Format,
-    rows: Rows,
+    rows: SlabRows,
     slots: Inverse,
     weights: np.uint64,
     count: np.uint64,

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core import types
 
 from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch
+from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch
 from satrap.store.kernels.simd import load_like, store
 from satrap.store.types import Inverse
 
@@ -27,7 +27,7 @@ _posix_fadvise: Any = types.ExternalFunction("posix_fadvise", _ADVICE)
 
 
 @kernel
-def take(rows: Rows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
+def take(rows: SlabRows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
     """Copy the rows of slots to the records at an address."""
     base, stride = rows.base, rows.stride
     n, distance = np.uint64(slots.shape[0]), np.uint64(ahead(stride))
@@ -43,7 +43,7 @@ def take(rows: Rows, slots: Inverse, records: np.uint64, record: np.uint64) -> N
 
 
 @kernel
-def put(rows: Rows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
+def put(rows: SlabRows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
     """Copy the records at an address to the rows of slots."""
     base, stride = rows.base, rows.stride
     for i in range(np.uint64(slots.shape[0])):

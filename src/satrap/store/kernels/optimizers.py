@@ -16,7 +16,7 @@ from numba.extending import overload
 from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.rows import Rows, ahead, fetch_write
+from satrap.store.kernels.rows import SlabRows, ahead, fetch_write
 from satrap.store.kernels.simd import (
     broadcast,
     clamp,
@@ -53,13 +53,13 @@ class Shaping(NamedTuple):
     clip: np.float32
 
 
-class Descent(NamedTuple):
+class SGDKernel(NamedTuple):
     """`w -= lr * g`."""
 
     lr: np.float32
 
 
-class Momentum(NamedTuple):
+class MomentumKernel(NamedTuple):
     """`b = factor * b + g; w -= lr * (own * g + kept * b)`; the state is b."""
 
     lr: np.float32
@@ -68,21 +68,21 @@ class Momentum(NamedTuple):
     kept: np.float32
 
 
-class Adagrad(NamedTuple):
+class AdagradKernel(NamedTuple):
     """`a += g * g; w -= lr * (g / (sqrt(a) + eps))`; the state is a."""
 
     lr: np.float32
     eps: np.float32
 
 
-class RowWise(NamedTuple):
+class RowWiseAdagradKernel(NamedTuple):
     """`a += mean(g * g); w -= lr / (sqrt(a) + eps) * g`; a is the row's scalar."""
 
     lr: np.float32
     eps: np.float32
 
 
-class Adam(NamedTuple):
+class AdamKernel(NamedTuple):
     """Adam on `shrink * w`; the state is [m | v], the row's scalar counts its steps.
 
     `corrections` is the address of float64 pairs (1 - b1^t, sqrt(1 - b2^t)) for t = 0 .. TABULATED - 1.
@@ -96,7 +96,7 @@ class Adam(NamedTuple):
     corrections: np.uint64
 
 
-class FTRL(NamedTuple):
+class FTRLKernel(NamedTuple):
     """FTRL-proximal; the state is [z | n]."""
 
     alpha: np.float32
@@ -210,12 +210,12 @@ def _lane_ftrl(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> 
 
 
 _RULES: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    Descent: (_begin_descent, _lane_descent),
-    Momentum: (_begin_momentum, _lane_momentum),
-    Adagrad: (_begin_adagrad, _lane_adagrad),
-    RowWise: (_begin_rowwise, _lane_descent),
-    Adam: (_begin_adam, _lane_adam),
-    FTRL: (_begin_ftrl, _lane_ftrl),
+    SGDKernel: (_begin_descent, _lane_descent),
+    MomentumKernel: (_begin_momentum, _lane_momentum),
+    AdagradKernel: (_begin_adagrad, _lane_adagrad),
+    RowWiseAdagradKernel: (_begin_rowwise, _lane_descent),
+    AdamKernel: (_begin_adam, _lane_adam),
+    FTRLKernel: (_begin_ftrl, _lane_ftrl),
 }
 
 
@@ -317,7 +317,7 @@ def step(width: int) -> Any:
         rule: Any,
         shaping: Shaping | None,
         bound: tuple[np.float32] | None,
-        rows: Rows,
+        rows: SlabRows,
         ids: Ids,
         slots: Inverse,
         gradients: np.uint64,

@@ -29,7 +29,7 @@ _LINE = np.uint64(64)
 _ZERO = np.uint64(0)
 
 
-class Rows(NamedTuple):
+class SlabRows(NamedTuple):
     """Addresses and sizes of rows, as plain numbers.
 
     Attributes:
@@ -85,7 +85,9 @@ def gather(width: int) -> Any:
     """Write the weights of each slot's row to `out + i * out_stride`; skip slot -1."""
 
     @kernel
-    def gather_rows(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:
+    def gather_rows(
+        fmt: Format, rows: SlabRows, slots: Inverse, out: np.uint64, out_stride: np.uint64
+    ) -> None:
         d = np.uint64(width) if width else rows.dim
         base, stride = rows.base, rows.stride
         n, size = np.uint64(slots.shape[0]), d * weight_bytes(fmt)
@@ -103,7 +105,13 @@ def gather(width: int) -> Any:
 
 @kernel
 def scatter(
-    fmt: Format, rows: Rows, ids: Ids, slots: Inverse, weights: np.uint64, state: np.uint64, count: np.uint64
+    fmt: Format,
+    rows: SlabRows,
+    ids: Ids,
+    slots: Inverse,
+    weights: np.uint64,
+    state: np.uint64,
+    count: np.uint64,
 ) -> None:
     """Write `dim` float32 weights, rounded to the format, and `count` float32 of state to each slot's row."""
     stride, dim = rows.stride, rows.dim
@@ -115,7 +123,7 @@ def scatter(
 
 @kernel
 def initialize(
-    fmt: Format, rows: Rows, initial: Initial, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse
+    fmt: Format, rows: SlabRows, initial: Initial, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse
 ) -> None:
     """Write the initial rows of missing ids: weights from (seed, id), then state up to the stride."""
     stride, dim, seeds, scales = rows.stride, rows.dim, initial.seeds, initial.scales

@@ -17,11 +17,11 @@ from satrap.store.kernels.marks import mark, marked, unmark
 from satrap.store.memory import Reserved
 from satrap.store.slab import Slab
 from satrap.store.statistics import TierStatistics
-from satrap.store.steps import RowKind
+from satrap.store.steps import RowSpec
 from satrap.store.tier.file import RecordFile
 from satrap.store.tier.settings import Tier
 from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, per_table
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that also count rows moved between memory and file, and need correction."""
@@ -29,7 +29,7 @@ MOST_INDEX = 0.95
 """Largest share of a group's memory for the index of its tier."""
 
 
-def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
+def most_records(kind: RowSpec, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
     """Return the capacity of a group's tier in rows, and the memory left after their index.
 
     Without a tier or a budget, returns 0 and `memory`.
@@ -75,7 +75,7 @@ class Cold:
         StoreError: the file cannot be created.
     """
 
-    def __init__(self, kind: RowKind, tier: Tier, workers: Workers, *, slots: int, memory: int) -> None:
+    def __init__(self, kind: RowSpec, tier: Tier, workers: ThreadPool, *, slots: int, memory: int) -> None:
         self._kind, self._workers, self._limit, self._memory = kind, workers, slots, memory
         self.file = RecordFile(tier.path, kind.plan.row_bytes, slots)
         self.shifts = np.zeros((len(SHIFTS), len(kind.tables)), np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store.backend import FAST, Away, Features, Part, PartRows, Places, RowBackend
+from satrap.store.backend import FAST, Away, Features, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.kernels.marks import marked, unmark
 from satrap.store.pooling import gather_features
@@ -20,7 +20,7 @@ from satrap.store.statistics import TierStatistics
 from satrap.store.tier.cold import SHIFTS, Cold
 from satrap.store.tier.settings import Tier
 from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots, per_table
-from satrap.store.workers import Workers
+from satrap.store.workers import ThreadPool
 
 FILE = 1
 
@@ -35,7 +35,7 @@ class Tiered(RowBackend):
         StoreError: the file cannot be created.
     """
 
-    def __init__(self, memory: Ram, tier: Tier, records: int, workers: Workers) -> None:
+    def __init__(self, memory: Ram, tier: Tier, records: int, workers: ThreadPool) -> None:
         super().__init__()
         self.memory, self._workers = memory, workers
         self.cold = Cold(memory.kind, tier, workers, slots=records, memory=memory.directory.limit)
@@ -46,7 +46,7 @@ class Tiered(RowBackend):
         self._restored = False  # True: memory has all of its rows, so further rows are loaded into the file
         self.directory = self.memory.directory
         cold = self.cold
-        self.parts = (*self.memory.parts, Part(cold.directory, cold.read, cold.live, cold.file.path))
+        self.parts = (*self.memory.parts, MemoryPart(cold.directory, cold.read, cold.live, cold.file.path))
 
     def clear(self) -> None:
         """Forget every row."""
