@@ -9,10 +9,10 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-# Tests of the tools around training, of init, tune, prepare, plan, deploy, doctor and report.
-TOOLS  := $(addprefix tests/,deploy doctor init plan prepare report tune) \
-	$(patsubst %,tests/cli/test_%.py,deploy doctor init plan prepare report tables tune) \
-	$(patsubst %,tests/launch/test_%.py,calibration dense_plan planning simulating) \
+# Tests of the tools around training, of placements and of reports.
+TOOLS  := $(addprefix tests/,tools plan report) \
+	$(patsubst %,tests/cli/setup/test_%.py,deploy doctor init plan prepare tune) \
+	tests/cli/trained/test_report.py tests/cli/test_tables.py tests/launch/test_placement.py \
 	tests/chaos/test_drawing.py tests/cluster/test_dense_plan.py tests/cluster/test_kubernetes.py
 OTHERS := $(addprefix --ignore ,$(TOOLS))
 

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 from hypothesis import settings
 
-from satrap.doctor.versions import fits
-from tests.launchers.ray_nodes import Nodes
+from satrap.tools.doctor.versions import fits
+from tests.launch.launchers.ray_nodes import Nodes
 from tests.support import forked
 from tests.support.examples import examples
 

@@ -1,4 +1,4 @@
-"""Arms the fault points of `satrap.faults`, so that something goes wrong there.
+"""Arms the fault points of `satrap.runtime.fault_points`, so that something goes wrong there.
 
 ```python
 with faults.armed("checkpoint.*", faults.kill, at=3):
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from satrap import faults
+from satrap.runtime import fault_points
 
 Action = Callable[[str], None]
-hit = faults.hit
+hit = fault_points.hit
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def _pass(point: str) -> None:
         fault.action(point)
 
 
-faults.listener = _pass
+fault_points.listener = _pass
 
 
 @contextmanager

@@ -49,7 +49,7 @@ ALL = (
     Stage("make test-dense", 30),
 )
 
-TOOLS = ("deploy", "doctor", "init", "plan", "prepare", "report", "tune")
+TOOLS = ("tools", "plan", "report")
 """Packages of satrap around training; their tests are `make test-tools`."""
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 
 from benchmarks.capacity import workload

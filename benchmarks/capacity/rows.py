@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import numpy as np
 import torch
 
@@ -31,7 +31,7 @@ from benchmarks.tier.__main__ import resident
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.exchange import LocalExchange
 from satrap.store import Eviction, Shard, Tier
-from satrap.store.types import Floats, Ids
+from satrap.store.arrays import Floats, Ids
 
 DIM, BLOCK, RECORD, SKEW = 4, 1 << 20, 12, 1.05
 SAMPLED = np.uint64(1009)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 import torch.distributed as dist
 

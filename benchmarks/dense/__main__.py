@@ -22,9 +22,9 @@ from benchmarks.dense.rank import Tower, adam, loss_of
 from benchmarks.record import write
 from benchmarks.turns import line, turn
 from satrap.dense import Mesh
-from satrap.plan.dense import Inputs, NetworkSpec, Speed
-from satrap.plan.dense.meshes import needs
 from satrap.plan.measure import network as measured_network
+from satrap.tools.plan.dense import Inputs, NetworkSpec, Speed
+from satrap.tools.plan.dense.meshes import needs
 
 RANK = "benchmarks.dense.rank"
 

@@ -15,12 +15,13 @@ from torch.torch_version import TorchVersion
 
 from benchmarks.dense.rank import Tower, adam, batch_of, loss_of
 from satrap.batch import EmbeddedBatch
-from satrap.dense import DataParallelBackend, Mesh, Workers, compiled
-from satrap.dense import stages as cutting
-from satrap.dense.passes import Boundary, PipelineRunner, Stage
-from satrap.dense.precision import PRECISIONS, computed
-from satrap.dense.recompute import checkpoint_activations
-from satrap.train.microbatches import MicroBatches
+from satrap.dense import DataParallelBackend, Mesh, Workers
+from satrap.dense.compute import compiled
+from satrap.dense.compute.precision import PRECISIONS, computed
+from satrap.dense.memory.activation_checkpoint import checkpoint_activations
+from satrap.dense.parallel import stages as cutting
+from satrap.dense.parallel.pipeline_runner import Boundary, PipelineRunner, Stage
+from satrap.train.step.microbatches import MicroBatches
 
 Step = Callable[[], object]
 

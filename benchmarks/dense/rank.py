@@ -8,18 +8,18 @@ import sys
 import time
 from typing import Any
 
-import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, DataParallelBackend, DenseBackend, Mesh, Workers
-from satrap.dense.divided import ShardedBackend
-from satrap.dense.pipelined import PipelinedBackend
-from satrap.dense.recompute import checkpoint_activations
-from satrap.memory import keep_freed_memory
-from satrap.train.microbatches import MicroBatches
+from satrap.dense.backends.pipelined import PipelinedBackend
+from satrap.dense.backends.sharded import ShardedBackend
+from satrap.dense.memory.activation_checkpoint import checkpoint_activations
+from satrap.runtime.malloc import keep_freed_memory
+from satrap.train.step.microbatches import MicroBatches
 
 WARM = 3
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # noqa: F401  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 from tests.cluster import meshes
 from tests.train.plain import Batches, make_batches
@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh
-from satrap.memory import keep_freed_memory, release_freed_memory
-from satrap.train import Checkpointing, dense_files, snapshots
+from satrap.runtime.malloc import keep_freed_memory, release_freed_memory
+from satrap.train import Checkpointing
+from satrap.train.state import dense_files, snapshots
 
 RETURNED = 1 << 17
 """Block size from which the C library returns freed memory to the system at once, so it does not count."""

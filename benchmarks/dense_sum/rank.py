@@ -7,14 +7,14 @@ import sys
 import time
 from itertools import pairwise
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 from torch import nn
 
-from satrap.dense.compressed import compressed
-from satrap.dense.data_parallel import average
+from satrap.dense.backends.data_parallel import average
+from satrap.dense.comm.compressed_gradients import compressed
 from satrap.exchange.servers import Wire
-from satrap.memory import keep_freed_memory
+from satrap.runtime.malloc import keep_freed_memory
 
 WIDTHS = ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
 """Of the two towers of DLRM in MLPerf: 2.4 million weights."""

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import zmq
 
-from satrap.memory import keep_freed_memory
 from satrap.rpc import Bounds, Dialer, Key, Listener, Message, Poller, create_key, read_key
 from satrap.rpc.transport.poller import WRITE
+from satrap.runtime.malloc import keep_freed_memory
 
 IDS, ROWS = 480_000, 7_680_000
 LIMIT = 64 << 20

@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from satrap.config import Recipe
-from satrap.config.keys import CategoricalKeys
-from satrap.data.encode import MISSING
+from satrap.config.keys.sections import CategoricalKeys
+from satrap.data.encode.encoder import MISSING
 
 MOST_CATEGORIES = 255
 """Limit for columns that scikit-learn's trees use as categories; ids of other columns become numbers."""

@@ -17,11 +17,11 @@ from benchmarks.record import write
 from satrap.dense import Workers
 from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.train import moves
-from satrap.train.desk import RequestSource, ReshardRequest, ReshardResult
-from satrap.train.moves import Mover
-from satrap.train.snapshots import Snapshots
-from satrap.train.state import TrainingState
+from satrap.train.resharding import moves
+from satrap.train.resharding.moves import Mover
+from satrap.train.resharding.requests import RequestSource, ReshardRequest, ReshardResult
+from satrap.train.state.snapshots import Snapshots
+from satrap.train.state.training_state import TrainingState
 
 BLOCK = 100_000
 MOST_SECONDS = 300.0

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from satrap.dense import offload_weights, offloaded
-from satrap.dense.deferred import deferred
-from satrap.dense.weights import stay_off
-from satrap.memory import keep_freed_memory
+from satrap.dense.memory.deferred_init import deferred
+from satrap.dense.memory.weight_offload import stay_off
+from satrap.runtime.malloc import keep_freed_memory
 
 
 def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 
 from benchmarks.persia import workload
@@ -36,16 +36,16 @@ PUBLISHED = {
 SERVERS = "satrap.exchange.servers"
 PLACES = (
     ("dedup", "satrap.embedding.plan:EmbeddingPlan", "ticket"),
-    ("split and send lookup", f"{SERVERS}.client:ServersExchange", "_send_lookup"),
-    ("split, to 16 bits and send push", f"{SERVERS}.client:ServersExchange", "_send_update"),
+    ("split and send lookup", f"{SERVERS}.client.exchange:ServersExchange", "_send_lookup"),
+    ("split, to 16 bits and send push", f"{SERVERS}.client.exchange:ServersExchange", "_send_update"),
     ("receive", "satrap.rpc.client.loop:ClientLoop", "_receive"),
-    ("rows to 32 bits (in receive)", f"{SERVERS}.answers:Answers", "answer"),
-    ("wait for rows", "satrap.train.run:FitStats", "wait"),
+    ("rows to 32 bits (in receive)", f"{SERVERS}.client.replies:ShardReplies", "answer"),
+    ("wait for rows", "satrap.train.progress.fit_stats:FitStats", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
-    ("backward and dense step", "satrap.dense.data_parallel:DataParallelBackend", "step"),
-    ("hand over push", f"{SERVERS}.client:ServersExchange", "update"),
+    ("backward and dense step", "satrap.dense.backends.data_parallel:DataParallelBackend", "step"),
+    ("hand over push", f"{SERVERS}.client.exchange:ServersExchange", "update"),
     ("whole step", "satrap.train.loop:Loop", "_step"),
-    ("progress", "satrap.train.run:FitStats", "after_step"),
+    ("progress", "satrap.train.progress.fit_stats:FitStats", "after_step"),
 )
 
 

@@ -17,7 +17,7 @@ from benchmarks.collective.__main__ import free_port
 from benchmarks.record import write
 from satrap.config import load
 from satrap.exchange.collective.placement import PLACEMENTS
-from satrap.launch.planning import Facts, plan
+from satrap.launch.placement import Facts, plan
 from satrap.plan import Plan
 
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "recipes" / "dlrm_mlperf.yaml"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 
 from satrap.batch import Batch

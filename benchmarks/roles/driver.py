@@ -11,11 +11,11 @@ from typing import Any, TextIO
 
 from satrap import launch
 from satrap.config import load
-from satrap.events import Event, MetricsServed
-from satrap.launch import cluster
-from satrap.launch.events import StepTaken
-from satrap.launchers.launcher import Launcher, Role
-from satrap.launchers.ray_launcher import RayLauncher
+from satrap.launch.cluster import driver
+from satrap.launch.cluster.worker_events import StepTaken
+from satrap.launch.launchers.launcher import Launcher, Role
+from satrap.launch.launchers.ray_launcher import RayLauncher
+from satrap.runtime.events import Event, MetricsServed
 
 
 class Noted:
@@ -53,7 +53,7 @@ def main() -> None:
     """Train `argv[1]` into the folder `argv[2]`, with settings; record events in the file `argv[3]`."""
     recipe, folder, notes, *settings = sys.argv[1:]
     with Path(notes).open("w") as file:
-        make, place = cluster._launcher, RayLauncher._place
+        make, place = driver._launcher, RayLauncher._place
 
         def noted(*arguments: Any) -> Any:
             note(file, "launcher")
@@ -65,7 +65,7 @@ def main() -> None:
             note(file, "connected")
             place(*arguments)
 
-        vars(cluster)["_launcher"] = noted
+        vars(driver)["_launcher"] = noted
         RayLauncher._place = placed  # type: ignore[method-assign]
         launch.train(load(recipe, settings), folder, notice=lambda line: print(line, flush=True))
 

@@ -36,9 +36,9 @@ import torch
 import satrap
 from benchmarks.processes import processor_seconds
 from benchmarks.record import write
-from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
 from satrap.train import Predictor
 
 IDS, NUMBERS, DIM = 26, 13, 16

@@ -49,11 +49,11 @@ from benchmarks.serving.__main__ import (
     trained,
 )
 from satrap.serve.loadtest.generator import arrivals
-from satrap.serve.model import ServedModel
-from satrap.serve.overlay import Overlay
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import JOINED_ROWS, ScoredRequest
-from satrap.serve.update import Update
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import JOINED_ROWS, ScoredRequest
+from satrap.serve.versions.overlay import Overlay
+from satrap.serve.versions.update import Update
 from satrap.store import RowChunk
 from satrap.train import Predictor
 

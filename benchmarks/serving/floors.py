@@ -30,12 +30,12 @@ import torch
 from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from benchmarks.serving.__main__ import MAX_ITEMS, Work, processor_ms, trained
-from satrap.config.serving import ServingKeys
-from satrap.serve.app import Application
-from satrap.serve.model import ServedModel
+from satrap.config.keys.serving import ServingKeys
+from satrap.serve.http.app import Application
+from satrap.serve.http.server import ScoringServer, listening
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import ScoredRequest, Scorer
-from satrap.serve.server import ScoringServer, listening
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest, Scorer
 from satrap.train import Predictor
 
 KINDS = ("socket", "function", "server", "nothing", "starlette")

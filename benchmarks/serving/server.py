@@ -4,11 +4,11 @@ import sys
 
 import torch
 
-from satrap.config.serving import ServingKeys
-from satrap.serve.app import Application
-from satrap.serve.model import ServedModel
-from satrap.serve.scorer import Scorer
-from satrap.serve.server import ScoringServer, listening
+from satrap.config.keys.serving import ServingKeys
+from satrap.serve.http.app import Application
+from satrap.serve.http.server import ScoringServer, listening
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import Scorer
 from satrap.train import Predictor
 
 if __name__ == "__main__":

@@ -25,18 +25,18 @@ import torch
 from benchmarks.processes import processor_seconds
 from benchmarks.record import write
 from benchmarks.serving.__main__ import MAX_ITEMS, request, trained
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.exchange import LocalExchange
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.server.server import Server
-from satrap.serve.kept_rows import KeptRows, RowVersions, Version
-from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.rows_service import RowsService
-from satrap.serve.scorer import ScoredRequest
-from satrap.serve.sharded import ShardedModel, ShardedRows
-from satrap.serve.shards import ShardLinks
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
+from satrap.serve.shards.connections import ShardLinks
+from satrap.serve.shards.kept_rows import KeptRows, RowVersions, Version
+from satrap.serve.shards.rows_service import RowsService
+from satrap.serve.shards.sharded import ShardedModel, ShardedRows
 from satrap.store import StoreConfig
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare

@@ -36,9 +36,9 @@ from benchmarks.serving.__main__ import (
     trained_on,
 )
 from satrap.exchange import LocalExchange
-from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
 from satrap.store import Eviction, StoreConfig, Tier
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare

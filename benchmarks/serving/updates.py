@@ -31,13 +31,13 @@ from benchmarks.record import write
 from benchmarks.serving.__main__ import DIM, IDS, MAX_ITEMS, request, schema
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.feed import FEED, Feed, feed_settings
-from satrap.serve.follow import Follower
-from satrap.serve.model import ServedModel
 from satrap.serve.protocols import json as protocol
-from satrap.serve.scorer import Scorer
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import Scorer
+from satrap.serve.versions.follow import Follower
 from satrap.store import RowChunk
 from satrap.train import Predictor, Trainer
-from satrap.train.state_writer import StateWriter
+from satrap.train.state.state_writer import StateWriter
 
 EVERY, KEPT = 5.0, 3
 CONTEXT = multiprocessing.get_context("spawn")
@@ -105,8 +105,8 @@ def publishing(asked: Any, url: str, rows: int, dtype: str) -> None:
 
 
 def model_of(place: str) -> ServedModel:
+    from satrap.checkpoint.files.storage import Storage
     from satrap.checkpoint.manifest import read_manifest
-    from satrap.checkpoint.storage import Storage
 
     return ServedModel(
         "reference",

@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.persia import workload
 from benchmarks.record import write
-from satrap.launch.calibration import Case, cases, measure
-from satrap.plan.simulate.costs import Calibration, MachineCosts, MeasuredRun
-from satrap.plan.simulate.measured import Measured
+from satrap.tools.plan.calibration import Case, cases, measure
+from satrap.tools.plan.simulate.costs import Calibration, MachineCosts, MeasuredRun
+from satrap.tools.plan.simulate.measured import Measured
 
 HERE = Path(__file__).parent
 GOAL = 0.15

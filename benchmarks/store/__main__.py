@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.record import write
 from benchmarks.store import operations, rivals, scale
-from satrap.memory import keep_freed_memory
+from satrap.runtime.malloc import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results"
 SECTIONS = ("operations", "create", "dedup", "step", "dict", "scale", "memory")

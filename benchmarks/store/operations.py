@@ -12,7 +12,7 @@ import satrap
 from benchmarks.store.limits import Limit
 from benchmarks.store.workload import FEATURES, Batch, all_ids, batches, interleaved, show, summary
 from satrap.store import Shard
-from satrap.store.memory import HUGE, Reserved
+from satrap.store.memory.reserve import HUGE, Reserved
 
 OPTIMIZERS = {kind.name: kind(lr=0.001) for kind in satrap.optim.KINDS}
 

@@ -37,7 +37,7 @@ Step = Callable[[int], None]
 
 def zeros(rows: int, dim: int) -> torch.Tensor:
     """Return zeros in large pages, as in the store: page sizes are not part of the comparison."""
-    from satrap.store.memory import Reserved
+    from satrap.store.memory.reserve import Reserved
 
     reserved = Reserved(4 * rows * dim + (2 << 20))
     array = reserved.array(np.float32, rows * dim)

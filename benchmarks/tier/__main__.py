@@ -19,8 +19,8 @@ from benchmarks.record import write
 from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.store import Eviction, Shard, StoreConfig, Tier
+from satrap.store.arrays import Floats, Ids, Offsets
 from satrap.store.tier import Tiered
-from satrap.store.types import Floats, Ids, Offsets
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = (

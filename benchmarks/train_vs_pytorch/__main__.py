@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.threads
+import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 
 from benchmarks.record import write

@@ -17,7 +17,7 @@ trainer.fit(satrap.data.read("train/*.parquet", schema, batch_size=4096))
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from satrap.threads import shorten_spinning
+from satrap.runtime.threads import shorten_spinning
 
 shorten_spinning()
 

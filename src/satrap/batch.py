@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError, DataError, did_you_mean
-from satrap.words import described
+from satrap.runtime.arguments import checked
+from satrap.runtime.formatting import described
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]

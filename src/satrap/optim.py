@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError
+from satrap.runtime.arguments import checked
 
 __all__ = [
     "FTRL",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError
+from satrap.runtime.arguments import checked
 
 Policy = Literal["lru", "lfu", "ttl"]
 AsStore = Literal["store"]

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
+from satrap.runtime.arguments import checked
+from satrap.runtime.formatting import described
 from satrap.sequences import SequenceGroup, sequence_groups
-from satrap.words import described
 
 TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]

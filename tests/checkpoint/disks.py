@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from satrap.checkpoint import storage
-from satrap.checkpoint.disk import LocalDisk
+from satrap.checkpoint.files import storage
+from satrap.checkpoint.files.disk import LocalDisk
 
 
 class PowerCutError(Exception):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from satrap.checkpoint import manifest, read_checkpoint, verify, write_checkpoint
 from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.files.storage import BLOCK, FileEntry, Storage
 from satrap.checkpoint.manifest import (
     MANIFEST_BYTES,
     MANIFEST_VALUES,
@@ -27,10 +28,9 @@ from satrap.checkpoint.manifest import (
     write_manifest,
 )
 from satrap.checkpoint.rewrite import compact, forget, rewrite_rows
-from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
 from satrap.errors import CheckpointError
-from satrap.launch.checkpoint_rows import export, forget_everywhere
-from satrap.launch.reshard import reshard_everywhere
+from satrap.export.reshard import reshard_everywhere
+from satrap.export.row_files import export, forget_everywhere
 from tests.checkpoint.forged import body_of, forge, signed
 from tests.checkpoint.states import make_checkpoint
 from tests.support.covering import covering

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from satrap.checkpoint.files.direct_write import PIECE, PIECES
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import ahead, read_chunks, write_table, write_tables
-from satrap.checkpoint.pieces import PIECE, PIECES
-from satrap.checkpoint.storage import Storage
 from satrap.store import BUCKETS, RowChunk, bucket_of
 
 

@@ -13,13 +13,13 @@ import torch
 
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.chain import open_chain, read_deleted
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.rewrite import forget, rewrite, rewrite_rows
-from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.states import COUNTS
-from satrap.launch.checkpoint_rows import forget_everywhere
+from satrap.export.row_files import forget_everywhere
 from satrap.store import Eviction, RowChunk
 from tests import faults
 from tests.checkpoint.states import make_checkpoint, make_chunk

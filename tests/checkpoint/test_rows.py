@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from satrap.checkpoint import read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint.files.storage import BLOCK, FileEntry, Storage
 from satrap.checkpoint.manifest import read_manifest, write_manifest
 from satrap.checkpoint.rows import read_rows, write_rows
-from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
 from satrap.errors import CheckpointError
 from tests.checkpoint.states import make_checkpoint, make_chunk
 from tests.support.examples import examples

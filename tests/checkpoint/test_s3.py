@@ -16,8 +16,8 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 import s3fs
 
 from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.rewrite import compact
-from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
 from satrap.store import RowChunk
 from tests import faults

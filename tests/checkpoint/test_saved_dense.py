@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from satrap.checkpoint import saved_dense, stream
+from satrap.checkpoint import saved_dense
 from satrap.checkpoint.dense import flat_optimizer, pack_optimizer, pack_tensors, unpack_optimizer
+from satrap.checkpoint.files import tensor_stream
+from satrap.checkpoint.files.storage import FileEntry, Storage
+from satrap.checkpoint.files.tensor_stream import streamed
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import write_file
 from satrap.checkpoint.saved_dense import (
@@ -23,8 +26,6 @@ from satrap.checkpoint.saved_dense import (
     is_dense_file,
     loaded_values,
 )
-from satrap.checkpoint.storage import FileEntry, Storage
-from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
 from tests.support.divisions import GROUPS, TYPES, Cuts, boxes, divisions, numbers, sliced
 from tests.support.examples import examples
@@ -57,7 +58,7 @@ def test_any_division_is_read_as_any_other(
         for box in boxes(written)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (saved_dense, stream):
+        for module in (saved_dense, tensor_stream):
             patch.setattr(module, "READ", read)
         found = write(tmp_path_factory.mktemp("parts"), parts)
         for start, size in boxes(wanted):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
-from satrap.checkpoint.disk import LocalDisk
+from satrap.checkpoint.files.disk import LocalDisk
 from satrap.checkpoint.manifest import MANIFEST, ChainLink
 from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError

@@ -10,7 +10,7 @@ import torch
 
 from satrap.checkpoint import Checkpoint, Series
 from satrap.checkpoint.chain import open_chain
-from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.store_part import StorePart
 from satrap.checkpoint.stores import read_store
 from satrap.exchange.states import state_of

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from satrap.errors import SatrapError
-from satrap.launch.mailbox import ControlRequest, Mailbox
+from satrap.launch.cluster.control_requests import ControlRequest, Mailbox
 from tests.cli.command import Answer, satrap
 
 

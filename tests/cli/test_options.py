@@ -6,8 +6,8 @@ import click
 import pytest
 
 from satrap.cli.options import byte_size
-from satrap.cli.plan import _counts
-from satrap.cli.tune import _seconds
+from satrap.cli.setup.plan import _counts
+from satrap.cli.setup.tune import _seconds
 
 COMMAND = click.Command("x")
 CONTEXT, OPTION = click.Context(COMMAND), click.Option(["--x"])

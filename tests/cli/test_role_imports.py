@@ -5,7 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOADED = ["satrap.cli.role_imports", "torch._dynamo", "satrap.launch.worker", "satrap.cli.shard"]
+LOADED = [
+    "satrap.cli.role_imports",
+    "torch._dynamo",
+    "satrap.launch.cluster.worker",
+    "satrap.cli.roles.shard",
+]
 
 
 def test_no_thread_and_no_file() -> None:

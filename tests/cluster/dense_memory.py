@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from satrap.dense import Mesh
-from satrap.plan.dense.meshes import needs
-from tests.plan.dense.measured import network
+from satrap.tools.plan.dense.meshes import needs
+from tests.tools.plan.dense.measured import network
 
-PROGRAM = "tests.plan.dense.measured"
+PROGRAM = "tests.tools.plan.dense.measured"
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"data": 2}, {}),
     ({"data": 2, "sharded": True}, {}),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.exchange.servers import ShardServer
 from tests.dense.processes import answers as in_processes

@@ -16,23 +16,26 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
-from satrap.checkpoint import Checkpoint, stream
+from satrap.checkpoint import Checkpoint
+from satrap.checkpoint.files import tensor_stream
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import Manifest
-from satrap.checkpoint.storage import Storage
-from satrap.dense import ConnectedWorkers, Mesh, pieces
-from satrap.dense import deferred as monkey_deferred
-from satrap.dense import divided as monkey
-from satrap.dense.deferred import deferral, deferred
-from satrap.dense.peers import for_group
+from satrap.dense import ConnectedWorkers, Mesh
+from satrap.dense.backends import sharded as monkey
+from satrap.dense.memory import deferred_init as monkey_deferred
+from satrap.dense.memory.deferred_init import deferral, deferred
+from satrap.dense.parallel import param_shards
+from satrap.dense.parallel.broadcast_exchange import for_group
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
-from satrap.train import Checkpointing, Trainer, dense_files, merge, state_writer
-from satrap.train.dense_stream import DenseStream
-from satrap.train.microbatches import MicroBatches
-from satrap.train.place import torch_ranks
+from satrap.train import Checkpointing, Trainer
+from satrap.train.state import across_workers, dense_files, state_writer
+from satrap.train.state.dense_stream import DenseStream
+from satrap.train.step.microbatches import MicroBatches
+from satrap.train.worker_context import torch_ranks
 from tests.support.trainers import joined
 from tests.train.plain import Batches, grouped, make_batches, make_schema
 
@@ -155,11 +158,11 @@ def exchange_of(
 
 def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
-    pieces.UNIT = task.get("unit", pieces.UNIT)
-    stream.READ = task.get("read", stream.READ)
+    param_shards.UNIT = task.get("unit", param_shards.UNIT)
+    tensor_stream.READ = task.get("read", tensor_stream.READ)
     if task.get("unreached"):
         state_writer.all_reach = lambda workers, url: False
-        merge.loaded = no_room
+        across_workers.loaded = no_room
         if workers.rank:
             dense_files.read_manifest = unseen
     monkey_deferred.LARGE = 2

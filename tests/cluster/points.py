@@ -10,7 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
-from satrap import faults
+from satrap.runtime import fault_points
 
 POINT, PLACE = "SATRAP_TESTS_POINT", "SATRAP_TESTS_PLACE"
 
@@ -20,7 +20,7 @@ def listen() -> None:
 
     In workers a move has many portions, one after each step, the first as soon as its order is seen.
     """
-    if {"satrap.launch", "satrap.launchers.fork_server"} & {*sys.orig_argv}:
+    if {"satrap.launch", "satrap.launch.launchers.fork_server"} & {*sys.orig_argv}:
         _move_in_small_portions()
     elif "shard" not in sys.orig_argv:
         return
@@ -39,11 +39,11 @@ def listen() -> None:
         while file.exists():
             time.sleep(0.005)
 
-    faults.listener = wait
+    fault_points.listener = wait
 
 
 def _move_in_small_portions() -> None:
-    from satrap.train import moves
+    from satrap.train.resharding import moves
 
     moves.FIRST_ROWS, moves.PAUSED = 4, 1.0
     waiting = property(lambda course: course._prepared.exception() is None)

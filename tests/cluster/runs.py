@@ -33,7 +33,7 @@ def children(pid: int) -> dict[str, int]:
     for child in _children(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-            if "satrap.launchers.fork_server" in words:
+            if "satrap.launch.launchers.fork_server" in words:
                 found |= children(child)
                 continue
             kind = "worker" if "satrap.launch" in words else next(filter(words.__contains__, ROLES), None)

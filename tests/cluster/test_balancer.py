@@ -13,7 +13,7 @@ import pytest
 from satrap import launch
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from tests.cli.serving import started
 from tests.serve.followed import appear, beginning, eventually, scores_of
 from tests.serve.requests import plain

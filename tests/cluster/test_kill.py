@@ -12,7 +12,7 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.launch.supervisor import LOADER_RESTARTS
+from satrap.launch.cluster.supervisor import LOADER_RESTARTS
 from tests.cli.command import process, satrap
 from tests.cluster.runs import PATIENCE, Started, children, eventually
 

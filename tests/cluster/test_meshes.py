@@ -16,9 +16,9 @@ import pytest
 
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER
-from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.train import Checkpointing
 from tests.cluster.mesh_runs import EVERY, Numbers, assert_near, dense_files, run, saved

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from satrap.data.hashing import hash_ids
+from satrap.data.encode.hashing import hash_ids
 from satrap.store import BUCKETS, bucket_of
 from tests.cli.command import satrap
 from tests.cluster.runs import alive, children, eventually

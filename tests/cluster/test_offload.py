@@ -45,7 +45,7 @@ PROGRAM = """
 import json, sys
 from satrap import launch
 from satrap.config import load
-from tests.launch.test_resume import KillAt, KilledError
+from tests.launch.folder.test_resume import KillAt, KilledError
 
 group, path, small, run, settings = sys.argv[1:]
 launch.train(load(path), small)  # what a first run loads counts for nothing

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from satrap.deploy import alerts
-from satrap.deploy.alerts import ALERTS
-from satrap.deploy.dashboard import queries
-from satrap.deploy.text import to_yaml
+from satrap.tools.deploy import alerts
+from satrap.tools.deploy.alerts import ALERTS
+from satrap.tools.deploy.dashboard import queries
+from satrap.tools.deploy.text import to_yaml
 from tests.cli.command import satrap
 from tests.cli.serving import started as serving
 from tests.cluster.runs import Started, children, eventually

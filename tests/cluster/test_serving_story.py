@@ -21,8 +21,8 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.feed import FEED
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
 from satrap.train.publisher import FEED_CUT
 from tests.cli.command import SATRAP, Answer, process

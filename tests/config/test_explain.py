@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from satrap.config.explain import shown, walk
-from satrap.config.keys import Sections
+from satrap.config.keys.sections import Sections
 from satrap.optim import KINDS
 from tests.config.recipes import TEXT, edited, line_of, refused
 

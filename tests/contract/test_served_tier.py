@@ -12,18 +12,18 @@ import pytest
 from satrap import launch
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import deltas_since
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_served, scoring_recipe
-from satrap.serve.kept_rows import KeptRows, Version
-from satrap.serve.model import ServedModel
-from satrap.serve.request import ScoreRequest
-from satrap.serve.serve_shard import version_of
-from satrap.serve.update import changed_rows
+from satrap.serve.http.request import ScoreRequest
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.shards.kept_rows import KeptRows, Version
+from satrap.serve.shards.process import version_of
+from satrap.serve.versions.update import changed_rows
 from satrap.store import BUCKETS, Shard
 from tests.support.snapshots import written_at_once
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange import Exchange, Lookup
-from satrap.exchange.joined import RoutedExchange
+from satrap.exchange.routed import RoutedExchange
 from tests.contract.parties import connect, gradients_for, random_requests, threads, train
 
 

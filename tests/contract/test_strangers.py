@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from satrap.machine_code import COMPILING
 from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
+from satrap.runtime.numba_cache import COMPILING
 from tests.contract.parties import Process, connect, request
 from tests.rpc import plain
 from tests.support.covering import covering

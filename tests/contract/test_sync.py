@@ -12,7 +12,7 @@ import pytest
 from satrap.errors import ExchangeError
 from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.servers import Limits, ServersExchange
-from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
 from tests.contract.parties import (
     assert_equal_contents,
     connect,

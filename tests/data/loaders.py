@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from satrap import data
-from satrap.data.loader import LoaderService
-from satrap.data.remote import RemoteData
+from satrap.data.remote.client import RemoteData
+from satrap.data.remote.server import LoaderService
 from satrap.exchange.servers import ClientOptions
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from satrap import Batch, Categorical, Numeric, Schema
 from satrap.data import read
 from satrap.data.balance import balanced
-from satrap.data.remote import RemoteData
+from satrap.data.remote.client import RemoteData
 from satrap.errors import ConfigError
 from tests.data.helpers_data import numbers, same
 from tests.data.loaders import loader

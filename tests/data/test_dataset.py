@@ -51,9 +51,9 @@ def sources(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("satrap.data.csv.BLOCK_BYTES", 1500)
-        patch.setattr("satrap.data.parquet.READ_ROWS", 50)
-        patch.setattr("satrap.data.memory.SLICE_ROWS", 90)
+        patch.setattr("satrap.data.formats.csv.BLOCK_BYTES", 1500)
+        patch.setattr("satrap.data.formats.parquet.READ_ROWS", 50)
+        patch.setattr("satrap.data.formats.arrays.SLICE_ROWS", 90)
         yield
 
 

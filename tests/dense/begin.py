@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from satrap.dense import ConnectedWorkers, Mesh
-from satrap.dense.deferred import deferred
-from satrap.dense.divided import ShardedBackend
+from satrap.dense.backends.sharded import ShardedBackend
+from satrap.dense.memory.deferred_init import deferred
 
 
 def network(width: int) -> nn.Module:

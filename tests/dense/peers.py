@@ -25,7 +25,7 @@ def terms(size: int) -> np.ndarray:
 
 def exchange(workers: ConnectedWorkers, words: list[str]) -> list[list[int]]:
     """Send each of two workers a byte; each waits so many seconds before. Or leave them."""
-    from satrap.train.place import WRITING_SECONDS, torch_ranks  # what no other test waits for
+    from satrap.train.worker_context import WRITING_SECONDS, torch_ranks  # what no other test waits for
 
     if words == ["leave"]:
         RANKS.pop().close()

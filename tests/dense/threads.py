@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from satrap.dense import WorkerGroup, Workers
-from satrap.dense.compressed import KINDS
-from satrap.dense.short_sum import Bytes, ShortSum
-from satrap.dense.workers import Compression
-from satrap.exchange.servers.wire import CODES
+from satrap.dense.comm.compressed_gradients import KINDS
+from satrap.dense.comm.quantized_allreduce import Bytes, ShortSum
+from satrap.dense.comm.workers import Compression
+from satrap.exchange.servers.wire_format import CODES
 
 T = TypeVar("T")
 

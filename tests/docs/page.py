@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from satrap.machine_code import COMPILING
+from satrap.runtime.numba_cache import COMPILING
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"^<!-- not run: .+ -->\n\Z", re.MULTILINE)

@@ -18,7 +18,7 @@ from tests.cli.serving import started
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 ROWS = 3000
 SIMULATE = "--simulate"
-"""Measures the machine for minutes first; `tests/cli/test_plan.py` runs it with fewer steps."""
+"""Measures the machine for minutes first; `tests/cli/setup/test_plan.py` runs it with fewer steps."""
 
 pytestmark = pytest.mark.cluster
 

@@ -12,11 +12,11 @@ import satrap
 from satrap.batch import Batch, Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
-from satrap.exchange.collective.asks import RowRequest, pack
+from satrap.exchange.collective.row_requests import RowRequest, pack
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.wire import CODES, to_wire
+from satrap.exchange.servers.wire_format import CODES, to_wire
 from satrap.store import pool
 
 SCHEMA = satrap.Schema(

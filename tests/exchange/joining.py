@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.joined import RoutedExchange
+from satrap.exchange.routed import RoutedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.store import StoreConfig
 from tests.contract.parties import EXACT, PATIENT, threads

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from satrap.exchange import kernels
 from satrap.store import bucket_of
+from satrap.store.arrays import address
 from satrap.store.hashes import index_salt
-from satrap.store.types import address
 
 ANY_FLOAT32 = arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**32 - 1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.files.storage import Storage
 from satrap.errors import StoreError
 from satrap.exchange import LocalExchange, LookupRequest
 from satrap.exchange.protocol import SnapshotCut

@@ -58,7 +58,7 @@ def test_known_rows_are_answered_in_place_of_those_in_the_store(kind: str) -> No
         [rows] = exchange.lookup(wanted, create=True).result()
         known = [np.full_like(rows, 7.0)]
         lookup = exchange.lookup(wanted, create=True, known=known)
-        assert lookup.result() == lookup.distinct() == known
+        assert lookup.result() == lookup.unpooled_rows() == known
         exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
         [after] = exchange.lookup(wanted, create=False).result()
         np.testing.assert_allclose(rows - after, 0.1, rtol=1e-5)

@@ -6,8 +6,8 @@ import pytest
 
 from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.chain import read_buckets
+from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.parts import write_tables
-from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import write_store
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange.states import (

@@ -15,7 +15,7 @@ import torch
 
 import satrap
 from satrap import models
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Schema
 from satrap.train import Predictor
 

@@ -25,7 +25,7 @@ from satrap.errors import ConfigError, DataError
 from satrap.export import export_items
 from satrap.export import items as module
 from satrap.export.items import TowerVectors, _Seen
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Schema
 from satrap.train import Predictor
 from tests.export.runs import frame, schema_of, trained

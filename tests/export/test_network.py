@@ -21,7 +21,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.export import export_network
 from satrap.export.network import described, exported
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
 from tests.export.runs import frame, inputs_of, schema_of, trained

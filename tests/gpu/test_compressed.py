@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense.compressed import compressed
-from satrap.dense.workers import Compression, WorkerGroup
+from satrap.dense.comm.compressed_gradients import compressed
+from satrap.dense.comm.workers import Compression, WorkerGroup
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense import DataParallelBackend
-from satrap.dense.fused import can_leave_out
+from satrap.dense.compute.fused import can_leave_out
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ import satrap
 from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import read_checkpoint
 from satrap.dense import MakeOptimizer, offload_weights, offloaded
-from satrap.dense.weights import stay_off
+from satrap.dense.memory.weight_offload import stay_off
 from satrap.train import Trainer
 from tests.train.plain import Batches, grouped, make_batches, make_schema
 

@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "satrap"
 FOLDERS = [ROOT / "docs", ROOT / "benchmarks", ROOT / "examples", SOURCE]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))])
+READMES = sorted(SOURCE.rglob("README.md"))
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+NOUNS = {"batch", "optim", "retention", "schema", "sequences"}
 
 
 def top_level(kind: str) -> set[str]:
@@ -52,8 +56,15 @@ def test_links_resolve(document: Path) -> None:
 
 
 def test_the_architecture_names_exactly_the_folders_that_exist() -> None:
-    assert set(re.findall(r"^\| `(\w+)/` \|", ARCHITECTURE, flags=re.MULTILINE)) == top_level("folder")
+    assert {folder for folder, _ in table_of_folders()} == top_level("folder")
     assert set(re.findall(r'\["(\w+)/ ', diagram())) == top_level("folder")
+
+
+def table_of_folders() -> list[tuple[str, str]]:
+    """Name of each folder in the table, and the text of the last column; checks the link to its README."""
+    rows = re.findall(r"^\| \[`(\w+)/`\]\((\S+)\) \|[^|\n]*\|([^|\n]*)\|$", ARCHITECTURE, flags=re.MULTILINE)
+    assert all(link == f"../src/satrap/{folder}/README.md" for folder, link, _ in rows)
+    return [(folder, others) for folder, _, others in rows]
 
 
 def diagram() -> str:
@@ -64,18 +75,23 @@ def diagram() -> str:
 
 @cache
 def imports() -> set[tuple[str, str]]:
-    """Pairs of folders under src/satrap of which the first imports the second, also inside functions."""
+    """Pairs of nodes of the diagram of which the first imports the second, also inside functions.
+
+    A node is a folder under src/satrap, "nouns" for the public modules beside the folders, or "errors".
+    """
     found = set()
     for path in SOURCE.rglob("*.py"):
-        importer = path.relative_to(SOURCE).parts[0]
+        importer = path.relative_to(SOURCE).with_suffix("").parts[0]
         for node in nodes(path):
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             found |= {(importer, name.split(".")[1]) for name in names if name.startswith("satrap.")}
-    folders = top_level("folder")
-    return {(a, b) for a, b in found if a != b and {a, b} <= folders}
+    place = {folder: folder for folder in top_level("folder")} | dict.fromkeys(NOUNS, "nouns")
+    place["errors"] = "errors"
+    pairs = {(place[a], place[b]) for a, b in found if {a, b} <= place.keys()}
+    return {(a, b) for a, b in pairs if a != b}
 
 
 def test_the_diagram_shows_imports_and_a_path_for_every_import() -> None:
@@ -84,19 +100,83 @@ def test_the_diagram_shows_imports_and_a_path_for_every_import() -> None:
     paths = set(arrows)
     while longer := {(a, d) for a, b in paths for c, d in arrows if b == c} - paths:
         paths |= longer
+    assert all((b, a) not in paths for a, b in paths), "a circle is drawn"
     assert imports() - paths == set(), "imported, but no path is drawn"
 
 
 def test_folders_do_not_import_what_the_architecture_says_they_do_not() -> None:
-    rows = re.findall(r"^\| `(\w+)/` \|[^|\n]*\|([^|\n]*)\|$", ARCHITECTURE, flags=re.MULTILINE)
-    assert {folder for folder, _ in rows} == top_level("folder")
-    said = {(folder, other) for folder, others in rows for other in re.findall(r"`(\w+)/`", others)}
+    said = {
+        (folder, other) for folder, others in table_of_folders() for other in re.findall(r"`(\w+)/`", others)
+    }
     assert {other for _, other in said} <= top_level("folder")
     assert said & imports() == set()
 
 
 def test_the_architecture_names_exactly_the_modules_that_exist() -> None:
-    assert set(re.findall(r"`(\w+\.py)`", ARCHITECTURE)) == top_level("module")
+    assert set(re.findall(r"^\| `(\w+\.py)` \|", ARCHITECTURE, flags=re.MULTILINE)) == top_level("module")
+    assert {f"{name}.py" for name in NOUNS} | {"errors.py"} == top_level("module")
+    drawn = re.search(r'nouns\["(.*?)"\]', diagram())
+    assert drawn is not None
+    assert set(drawn[1].split(", ")) == NOUNS
+
+
+def test_no_folder_has_more_modules_than_the_architecture_allows() -> None:
+    [most] = re.findall(r"No folder has more than (\d+) modules", ARCHITECTURE)
+    folders = {path.parent for path in SOURCE.rglob("*.py")} - {SOURCE}
+    counts = {folder: sum(path.stem[:2] != "__" for path in folder.glob("*.py")) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > int(most)} == {}
+
+
+def test_the_architecture_is_short() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("folder", sorted(top_level("folder")))
+def test_the_readme_of_a_folder_is_short_and_names_what_the_folder_holds(folder: str) -> None:
+    text = (SOURCE / folder / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 70
+    inside = [path for path in (SOURCE / folder).iterdir() if path.name[:2] != "__"]
+    names = {f"{path.name}/" for path in inside if path.is_dir()} | {
+        p.name for p in inside if p.suffix == ".py"
+    }
+    first_cells = "".join(re.findall(r"^\|([^|\n]*)\|", text, flags=re.MULTILINE))
+    named = set(re.findall(r"`([\w./]+)`", first_cells))
+    assert names - named - {f"{name.split('/')[0]}/" for name in named if "/" in name} == set()
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.parent.relative_to(SOURCE)))
+def test_readmes_of_folders_name_files_and_classes_that_exist(readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", text):
+        assert any((folder / name).exists() for folder in (readme.parent, SOURCE, ROOT)), name
+    assert set(re.findall(r"`((?:[A-Z][a-z]+){2,})`", text)) <= classes() | {"PipelineStage"}  # of PyTorch
+
+
+@cache
+def classes() -> set[str]:
+    return {
+        node.name for path in SOURCE.rglob("*.py") for node in nodes(path) if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_tools_do_not_import_what_their_readme_says_they_do_not() -> None:
+    text = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)/` \|[^|\n]*\|([^|\n]*)\|$", text, flags=re.MULTILINE)
+    assert {folder for folder, _ in rows} >= {
+        p.name for p in (SOURCE / "tools").iterdir() if p.name[:2] != "__"
+    } - {"README.md"}
+    for folder, others in rows:
+        modules = [
+            node.module or ""
+            for path in (SOURCE / "tools" / folder).rglob("*.py")
+            for node in nodes(path)
+            if isinstance(node, ast.ImportFrom)
+        ]
+        for other in re.findall(r"`(\w+)/`", others):
+            assert not [name for name in modules if f"{name}.".startswith(f"satrap.{other}.")], (
+                folder,
+                other,
+            )
 
 
 def test_python_blocks_of_the_readme_compile() -> None:
@@ -143,7 +223,8 @@ def test_the_way_of_a_batch_names_functions_that_exist() -> None:
     page = ROOT / "docs" / "one_batch.md"
     row = r"^\| \[([\w/.]+)\]\((\S+)\) \| `([\w.]+)` \|"
     steps = re.findall(row, page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(steps) >= 20
+    local = page.read_text(encoding="utf-8").partition("\n## Over shard servers")[0]
+    assert 10 <= len(re.findall(row, local, re.MULTILINE)) <= 20
     for name, link, function in steps:
         path = (page.parent / link).resolve()
         assert path == SOURCE / name
@@ -157,7 +238,7 @@ def test_the_way_of_a_batch_names_functions_that_exist() -> None:
 def test_the_documents_name_commands_and_keys_that_exist() -> None:
     keys = {dotted((*pattern, key)) for pattern, model in walk() for key in model.model_fields}
     sections = {key.split(".")[0] for key in keys}
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *READMES]:
         text = document.read_text(encoding="utf-8")
         for words in re.findall(r"`satrap ([a-z][a-z -]*)", text):
             command, *rest = words.split()

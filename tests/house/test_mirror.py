@@ -1,4 +1,5 @@
-"""Each module of the package has a test file of its own: `store/cut.py` has `tests/store/test_cut.py`."""
+"""Each module of the package has a test file of its own: `store/snapshot/cut.py` has
+`tests/store/snapshot/test_cut.py`."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ CONSTRUCTOR_CAP, PARAMETERS_CAP = 12, 8
 HANDED_OVER = {
     "data/prefetch.py",
     "checkpoint/background.py",
-    "checkpoint/disk.py",
-    "dense/deferred.py",
+    "checkpoint/files/disk.py",
+    "dense/memory/deferred_init.py",
     "exchange/collective/durability.py",
-    "exchange/servers/snapshots.py",
+    "exchange/servers/shard/snapshots.py",
     "rpc/server/unexpected.py",
-    "machine_code.py",
-    "own_code.py",
+    "runtime/numba_cache.py",
+    "runtime/user_code.py",
     "openmetrics/endpoint.py",
-    "serve/scorer.py",
+    "serve/scoring/scorer.py",
 }
 """Files whose one catch-all carries every error to whoever waits for the work of a thread, server or rank;
 that of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of

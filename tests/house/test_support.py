@@ -40,13 +40,13 @@ def test_nothing_is_imported_from_a_test_file() -> None:
 
 def test_every_way_to_import_from_a_test_file_is_found(tmp_path: Path) -> None:
     ways = [
-        "import tests.store.test_cut",
+        "import tests.store.snapshot.test_cut",
         "from tests.store import test_cut",
-        "from tests.store.test_cut import shard",
+        "from tests.store.snapshot.test_cut import shard",
         "from .test_cut import shard",
         "from . import test_cut, shards",
         "from ..store.test_cut import shard",
-        "def later():\n    from tests.store.test_cut import shard",
+        "def later():\n    from tests.store.snapshot.test_cut import shard",
     ]
     allowed = ["from tests.store.shards import shard", "from . import shards", "from torch import test_it"]
     (tmp_path / "tests" / "store").mkdir(parents=True)

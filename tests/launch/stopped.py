@@ -6,9 +6,9 @@ import sys
 
 from satrap import launch
 from satrap.config import load
-from satrap.launch import beginning
+from satrap.launch.folder import open_run
 
-beginning.measured = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment]
+open_run.measured = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment]
 try:
     launch.train(load(sys.argv[1]), sys.argv[2])
 except launch.InterruptedRunError as error:

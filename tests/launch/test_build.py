@@ -6,7 +6,7 @@ import torch
 
 from satrap import launch, optim
 from satrap.config import load
-from satrap.config.keys import DENSE_OPTIMIZERS
+from satrap.config.keys.sections import DENSE_OPTIMIZERS
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
 from satrap.launch.build import DENSE_OPTIMIZERS as KINDS
@@ -19,7 +19,7 @@ from satrap.launch.build import (
     store_of,
     without_leftovers,
 )
-from satrap.launch.resume import begun
+from satrap.launch.folder.resume import begun
 from satrap.schema import Table
 from tests.dense.threads import Board, ThreadGroup, ThreadWorkers
 from tests.launch.runs import RECIPE, make_recipe

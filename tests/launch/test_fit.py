@@ -8,8 +8,8 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.errors import DataError
-from satrap.launch.beginning import _beginning
 from satrap.launch.fit import one_class
+from satrap.launch.folder.open_run import _beginning
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 from tests.support.interruptions import Stop
 

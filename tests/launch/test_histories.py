@@ -11,8 +11,8 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.datasets import open_part
-from satrap.launch.dense_plan import plan_network
-from satrap.launch.planning import plan_size
+from satrap.tools.plan.recipe_cluster import plan_size
+from satrap.tools.plan.recipe_dense import plan_network
 from tests.launch.histories import RECIPE, frame, make_recipe
 from tests.launch.killed import history
 from tests.support.interruptions import KillAt, KilledError

@@ -14,7 +14,7 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.errors import DataError
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.predictions import output_columns, writer_of
 from tests.launch.runs import frame, make_recipe
 

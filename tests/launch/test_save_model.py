@@ -15,7 +15,7 @@ import pytest
 from satrap.errors import CheckpointError
 from satrap.launch import fit
 from satrap.launch.build import make_trainer as make_trainer_of_recipe
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.save_model import save_model
 from satrap.train import Trainer
 from tests import faults

@@ -17,10 +17,10 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.datasets import open_part
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_predictor, scored_tables
-from satrap.prepare import prepare
 from satrap.schema import Label
+from satrap.tools.prepare import prepare
 from satrap.train import Observer, Predictor, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from satrap.data.loader import LoaderService
+from satrap.data.remote.server import LoaderService
 from satrap.embedding.workers import ClientThreads, EmbeddingService
 from satrap.errors import ConfigError
-from satrap.events import Event, MetricsServed
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.openmetrics import (
     METRICS,
@@ -23,6 +22,7 @@ from satrap.openmetrics import (
     worker_values,
 )
 from satrap.rpc.server.server import Server
+from satrap.runtime.events import Event, MetricsServed
 from satrap.store import Eviction, Tier
 from satrap.train import Progress
 from tests.contract.parties import connect, request, threads, train

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from satrap.report import Curves, curves_available
-from satrap.train.observer import Progress, Result
+from satrap.train.progress.observer import Progress, Result
 
 
 def test_curves_can_be_read_back(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from satrap.report import History
 from satrap.report.history import finite
-from satrap.train.observer import Progress
+from satrap.train.progress.observer import Progress
 from tests.disks import fill, small_disk
 from tests.launch.runs import lines_of
 

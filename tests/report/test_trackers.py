@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from satrap.report import MLflowTracker, Tracker, WandbTracker
-from satrap.train.observer import Progress, Result
+from satrap.train.progress.observer import Progress, Result
 
 
 class Recorder:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.lookup import LookupRequest
-from satrap.serve.overlay import Overlay
+from satrap.serve.versions.overlay import Overlay
 from satrap.store import RowChunk
 
 TABLES = ["a", "b"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from satrap import launch
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from tests.serve.followed import run_with_snapshots
 from tests.serve.requests import plain
 from tests.serve.served import COLUMNS, Served, frame, model_of, served, trained

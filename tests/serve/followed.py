@@ -12,12 +12,12 @@ import pandas as pd
 
 from satrap import launch
 from satrap.checkpoint import Series
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.config import load
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_predictor
-from satrap.serve.model import ServedModel
+from satrap.serve.scoring.model import ServedModel
 from satrap.train import Predictor
 from tests.serve.served import RECIPE, frame
 from tests.support.snapshots import written_at_once

@@ -16,13 +16,13 @@ import pandas as pd
 
 from satrap import launch
 from satrap.config import load
-from satrap.config.serving import ServingKeys
-from satrap.launch.folder import RunFolder
+from satrap.config.keys.serving import ServingKeys
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_predictor
-from satrap.serve.app import Application
-from satrap.serve.model import ServedModel
-from satrap.serve.scorer import Scorer
-from satrap.serve.server import ScoringServer, listening
+from satrap.serve.http.app import Application
+from satrap.serve.http.server import ScoringServer, listening
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import Scorer
 
 RECIPE = """\
 data: {train: rows.parquet, split: {modulo: 10, validation: [8], test: [9]}, batch_size: 100}
@@ -113,7 +113,9 @@ class Served:
 
 @contextmanager
 def served(
-    model: ServedModel, limits: ServingKeys = ServingKeys(), secret: bytes | None = None
+    model: ServedModel,
+    limits: ServingKeys = ServingKeys(),  # noqa: B008
+    secret: bytes | None = None,
 ) -> Iterator[Served]:
     listener = listening("127.0.0.1", 0, secret=secret)
     address = listener.getsockname()[:2]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from satrap.config.serving import ServingKeys
-from satrap.launch.folder import RunFolder
+from satrap.config.keys.serving import ServingKeys
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve.run import Loaded, Options
-from satrap.serve.serve_shard import RowsServer, ShardOptions
-from satrap.serve.sharded import ShardsFollower
+from satrap.serve.shards.process import RowsServer, ShardOptions
+from satrap.serve.shards.sharded import ShardsFollower
 from tests.serve.followed import eventually
 from tests.serve.served import Served, served
 

@@ -7,7 +7,7 @@ import pandas as pd
 from satrap.openmetrics import METRICS
 from satrap.serve.metrics import server_values, shadow_values
 from satrap.serve.shadow import Compared, ShadowStatistics
-from satrap.serve.watch import FollowerStatistics
+from satrap.serve.versions.watch import FollowerStatistics
 from tests.serve.requests import plain
 from tests.serve.served import Served
 

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from satrap.deploy import RayServing, ray_serve
 from satrap.errors import ConfigError
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve.replica import Arguments, Replica, _checked
+from satrap.tools.deploy import RayServing, ray_serve
 from tests.serve.followed import appear, beginning, eventually, steps
 from tests.serve.followed import expected as scores_by_step
 from tests.serve.requests import plain

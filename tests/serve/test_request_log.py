@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from satrap.data.streams import FolderLog, read_stream
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Categorical, Schema
 from satrap.serve import request_log
 from satrap.serve.request_log import RequestLog

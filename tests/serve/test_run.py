@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve import run as running
 from tests.cli.command import satrap
 

@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from satrap.config.serving import ServingKeys
-from satrap.launch.folder import RunFolder
+from satrap.config.keys.serving import ServingKeys
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve import shadow as shadow_module
+from satrap.serve.http.request import ScoreRequest
 from satrap.serve.loadtest.connection import TargetServer
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.scorer import ScoredRequest
 from satrap.serve.shadow import UNDER_WAY, WINDOW, Compared, Shadow
 from tests.serve.bodies import ARROW, INFER, binary_request, stream
 from tests.serve.followed import eventually, snapshot, steps

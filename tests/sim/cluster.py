@@ -27,8 +27,8 @@ import numpy as np
 from satrap.exchange import Lookup as Issued
 from satrap.exchange import LookupRequest
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
-from satrap.exchange.servers.recovery import Recovery
-from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.shard.recovery import Recovery
+from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.shard_map import ShardMap
 from satrap.optim import SGD
 from satrap.rpc.client.peer import Peer

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from satrap.exchange.balance import towards
+from satrap.exchange.resharding.balance import towards
 from satrap.store import BUCKETS, RowChunk
 from tests.sim.cluster import DIM, TABLES, Died, SimCluster, Worker
 

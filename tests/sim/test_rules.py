@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.exchange.servers.client import ServersExchange
-from satrap.exchange.servers.members import WorkerRegistry
-from satrap.exchange.servers.moves import Carried, Moves
-from satrap.exchange.servers.recovery import STATE, Recovery
-from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.shards import Shards
+from satrap.exchange.resharding.bucket_moves import Carried, Moves
+from satrap.exchange.servers.client.exchange import ServersExchange
+from satrap.exchange.servers.client.shards import Shards
+from satrap.exchange.servers.shard.recovery import STATE, Recovery
+from satrap.exchange.servers.shard.service import Service
+from satrap.exchange.servers.shard.worker_registry import WorkerRegistry
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.turns import execute
 from satrap.rpc.wire.frames import MessageKind
@@ -53,7 +53,7 @@ def updates_go_to_the_new_owners(patch: Patch) -> None:
     encode = ServersExchange._encode_update
 
     def as_looked_up(self: Any, lookup: Any, gradients: Any) -> Any:
-        lookup.under = self.map
+        lookup.shard_map = self.map
         return encode(self, lookup, gradients)
 
     patch.setattr(ServersExchange, "_encode_update", as_looked_up)
@@ -64,7 +64,7 @@ def an_update_is_of_the_lookup_with_its_ids_in_its_tables(patch: Patch) -> None:
         pairs = zip(found, updated, strict=True)
         return len(found) == len(updated) and all(np.array_equal(ids, of) for (ids, *_), (_, of, _) in pairs)
 
-    patch.setattr("satrap.exchange.servers.found._same", same)
+    patch.setattr("satrap.exchange.servers.shard.slot_cache._same", same)
 
 
 def answers_are_awaited_before_a_move(patch: Patch) -> None:

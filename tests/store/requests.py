@@ -13,7 +13,7 @@ from satrap.errors import StoreError
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Admission, Shard
-from satrap.store.steps import plan
+from satrap.store.row_spec import plan
 from tests.store.model import Model
 
 OPTIMIZERS = [

@@ -16,12 +16,12 @@ from satrap.optim import Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Eviction, Slots, Tier
 from satrap.store.backend import FAST, RowEvents
-from satrap.store.directory import budget
-from satrap.store.image import save
-from satrap.store.ram import Ram
-from satrap.store.steps import RowSpec
+from satrap.store.memory.directory import budget
+from satrap.store.memory.ram import Ram
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_spec import RowSpec
+from satrap.store.snapshot.index_snapshot import save
 from satrap.store.tier import Tiered
-from satrap.store.workers import ThreadPool
 from tests.store.model import GOLDEN, MASK, Model, rounded, start
 from tests.store.requests import stacked
 from tests.support.covering import covering

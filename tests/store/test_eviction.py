@@ -7,7 +7,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Eviction, Shard
-from satrap.store.kernels import layout
+from satrap.store.kernels.index import layout
 from tests.support.covering import covering
 
 U = np.uint64

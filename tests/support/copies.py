@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from socket import socket
 from unittest import mock
 
-from satrap.launchers import fork_server
+from satrap.launch.launchers import fork_server
 
 
 class Copy:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import EmbeddedBatch
-from satrap.train import Checkpointing, Result, Trainer, window
+from satrap.train import Checkpointing, Result, Trainer
+from satrap.train.progress import running_metrics
 from tests.support.interruptions import KillAt, KilledError
 from tests.train.plain import grouped
 
@@ -106,7 +107,7 @@ def undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
     else that the run depends on, no other test may ask for the same run.
     """
     asked = {name: value is not None if name == "validation" else value for name, value in fit.items()}
-    key = repr((sorted(asked.items()), sorted(arguments.items()), window.WINDOW_SAMPLES))
+    key = repr((sorted(asked.items()), sorted(arguments.items()), running_metrics.WINDOW_SAMPLES))
     assert " at 0x" not in key  # an argument that another one may look like
     if key not in _UNDISTURBED:
         _UNDISTURBED[key] = _undisturbed(fit, **arguments)

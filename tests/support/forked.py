@@ -21,8 +21,8 @@ from typing import Any
 
 from execnet.gateway_io import popen_bootstrapline
 
-from satrap.launchers import fork_server
-from satrap.launchers.fork_server import ForkRequest, ForkServer
+from satrap.launch.launchers import fork_server
+from satrap.launch.launchers.fork_server import ForkRequest, ForkServer
 
 IMPORTS = ["satrap.cli.role_imports", "pandas", "scipy.stats", "sklearn.metrics", "tests.support"]
 _ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from satrap.launchers import fork_server
+from satrap.launch.launchers import fork_server
 
 _NETWORK = 0x40000000  # CLONE_NEWNET
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from satrap.report.page.element import Html
+from satrap.tools.report_page.element import Html
 
 
 def rows(found: Sequence[Html]) -> list[list[str]]:

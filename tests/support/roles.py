@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from satrap.events import Event
-from satrap.launchers.launcher import Launcher
+from satrap.launch.launchers.launcher import Launcher
+from satrap.runtime.events import Event
 
 SERVER = """
 import select, signal, sys
-from satrap.events import Notice, Ready, encode
+from satrap.runtime.events import Notice, Ready, encode
 signal.signal(signal.SIGINT, lambda *_: print(encode(Notice("saves")), flush=True))
 print("no event")
 print(encode(Ready(" ".join(sys.argv[1:]))), flush=True)
@@ -31,7 +31,7 @@ def hear(launcher: Launcher, until: Callable[[list[tuple[str, Event]]], bool]) -
 
 MEASURED = """
 import sys
-from satrap.events import MetricsServed, encode
+from satrap.runtime.events import MetricsServed, encode
 from satrap.openmetrics import Endpoint
 values = {"satrap_shard_rows": 7, "satrap_shard_requests": {"lookup": 3}}
 endpoint = Endpoint("127.0.0.1", 0, lambda: values)

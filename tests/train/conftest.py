@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from satrap.checkpoint import Background
-from satrap.train import window
+from satrap.train.progress import running_metrics
 
 
 @pytest.fixture
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots are complete before the next step, so that the steps they are of do not depend on time."""
-    monkeypatch.setattr(window, "WINDOW_SAMPLES", 130)
+    monkeypatch.setattr(running_metrics, "WINDOW_SAMPLES", 130)
     if "while_a_snapshot_is_written" not in request.node.name:
         start = Background.start
 

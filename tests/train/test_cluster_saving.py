@@ -21,7 +21,7 @@ from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.exchange.servers.durability import ServersDurability
+from satrap.exchange.servers.client.durability import ServersDurability
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests import faults
 from tests.dense.threads import together

@@ -8,7 +8,7 @@ import torch
 
 import satrap
 from satrap.errors import TrainingError
-from satrap.train.loss import LabelLoss
+from satrap.train.step.loss import LabelLoss
 from tests.train.one_trainer import all_rows, make_trainer
 from tests.train.plain import VOCABULARY, Batches, make_batches
 

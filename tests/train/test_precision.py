@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch
-from satrap.dense import precision
+from satrap.dense.compute import precision
 from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
 from satrap.launch.build import make_trainer as trainer_of

@@ -48,7 +48,7 @@ def had(monkeypatch: pytest.MonkeyPatch) -> Had:
         state = self._state
         state.exchange.flush()
         state.workers.meet("all is there")
-        if state.apart:
+        if state.steps_alone:
             state.dense.settle(state.exchange)
         mine = state.exchange.collective or state.workers.rank == 0
         rows = contents(state) if mine else {}

@@ -15,8 +15,8 @@ import torch
 import satrap
 from satrap.batch import Batch
 from satrap.dense import DataParallelBackend, Mesh, RemoteStep, Workers
-from satrap.dense.divided import ShardedBackend
-from satrap.dense.pipelined import PipelinedBackend
+from satrap.dense.backends.pipelined import PipelinedBackend
+from satrap.dense.backends.sharded import ShardedBackend
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
@@ -395,7 +395,7 @@ def test_data_that_yields_no_batches_is_refused(data: Any) -> None:
         lambda: trainer.predict(data),
     ):
         with pytest.raises(
-            ConfigError, match=r"(data|validation) must be a (Training)?Data( or None)?, got"
+            ConfigError, match=r"(data|validation) must be a (TrainingData|BatchSource)( or None)?, got"
         ) as caught:
             call()
         assert "satrap.data.read(data, schema)" in caught.value.fix

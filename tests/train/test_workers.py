@@ -22,7 +22,8 @@ from satrap.dense import Workers
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.metrics import Metrics
 from satrap.store import Eviction, Tier
-from satrap.train import Checkpointing, Observer, Progress, Trainer, WorkerContext, merge, snapshots
+from satrap.train import Checkpointing, Observer, Progress, Trainer, WorkerContext
+from satrap.train.state import across_workers, snapshots
 from tests.dense.threads import together
 from tests.support.covering import covering
 from tests.support.trainers import (
@@ -325,7 +326,7 @@ class Idle(Observer):
             for slow in (
                 (Series, "prune"),
                 (Series, "open"),
-                (merge, "loaded"),
+                (across_workers, "loaded"),
                 (Metrics, "compute"),
                 (Counted, "num_rows"),
                 (Idle, "evaluated"),

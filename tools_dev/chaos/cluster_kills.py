@@ -18,9 +18,9 @@ from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, children
 
 from satrap.config import load
-from satrap.launch.folder import RunFolder
-from satrap.launch.resume import complete
-from satrap.launch.supervisor import LOADER_RESTARTS
+from satrap.launch.cluster.supervisor import LOADER_RESTARTS
+from satrap.launch.folder.resume import complete
+from satrap.launch.folder.run_folder import RunFolder
 from tools_dev.chaos.process_kills import WAIT, tail
 
 LEFT_SECONDS = 60.0

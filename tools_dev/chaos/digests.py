@@ -8,8 +8,8 @@ import json
 from safetensors.numpy import load
 
 from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.checkpoint.stores import is_store_file
 from satrap.exchange.states import COUNTS
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from tests.launch.runs import make_recipe
 
-from satrap.store.directory import OVERHEAD, plain_budget
+from satrap.store.memory.directory import OVERHEAD, plain_budget
 
 Value = str | int
 Pair = tuple[tuple[str, Value], tuple[str, Value]]

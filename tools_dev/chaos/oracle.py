@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from satrap.checkpoint import Series, read_checkpoint
-from satrap.dense.remote import DENSE_TABLE
+from satrap.dense.backends.parameter_server import DENSE_TABLE
 from tools_dev.chaos.digests import differences, digest
 from tools_dev.chaos.drawing import (
     BATCH,

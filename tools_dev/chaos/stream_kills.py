@@ -31,7 +31,7 @@ from tests.cluster.runs import alive, children
 from tests.support.logs import RedisServer
 
 from satrap.checkpoint import Series
-from satrap.data.hashing import hash_ids
+from satrap.data.encode.hashing import hash_ids
 from satrap.exchange import LocalExchange
 from satrap.train import Predictor
 from tools_dev.chaos.process_kills import WAIT, tail

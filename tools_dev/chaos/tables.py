@@ -16,11 +16,11 @@ from tests.xxh64 import xxh64
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.exchange.states import COUNTS
 from satrap.store import BUCKETS, bucket_of
-from satrap.store.kernels import layout
+from satrap.store.kernels.index import layout
 from tools_dev.chaos.changes import (
     BOUND,
     EPOCHS,

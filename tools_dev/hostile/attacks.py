@@ -23,7 +23,7 @@ from tests.exchange.servers.requests import opening
 
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to_dicts
-from satrap.exchange.servers.sections import Section, pack
+from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import Key, read_key
 from satrap.rpc.wire.frames import Header, MessageKind, digest, encode

@@ -17,8 +17,8 @@ import torch
 
 from satrap.batch import Batch, Jagged
 from satrap.config import load
-from satrap.data.remote import RemoteData
-from satrap.embedding.select import embeddings_of
+from satrap.data.remote.client import RemoteData
+from satrap.embedding.factory import embeddings_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import SatrapError
 from satrap.exchange import LookupRequest

@@ -8,10 +8,10 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from satrap.checkpoint.files.storage import Storage, damaged, instead_of
 from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
 from satrap.checkpoint.parts import Buckets, read_chunks
-from satrap.checkpoint.storage import Storage, damaged, instead_of
 from satrap.errors import CheckpointError
 from satrap.store import BUCKETS, RowChunk
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from satrap.checkpoint.storage import FileEntry, Storage, instead_of, is_plain, not_plain, unreachable
+from satrap.checkpoint.files.storage import FileEntry, Storage, instead_of, is_plain, not_plain, unreachable
 from satrap.errors import CheckpointError
 
 FORMAT = 8

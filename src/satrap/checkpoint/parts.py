@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from satrap.checkpoint.files.storage import FileEntry, Storage, damaged
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.rows import read_rows, write_rows
-from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS, RowChunk, bucket_of
 from satrap.store.buckets import mask_of, runs_of
 

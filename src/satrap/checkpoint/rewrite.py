@@ -12,10 +12,10 @@ from safetensors.numpy import load
 
 from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
+from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table, write_tables
 from satrap.checkpoint.snapshot import commit, data_folder, read_part
-from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import is_store_file, without_id
 from satrap.errors import CheckpointError
 from satrap.store import RowChunk

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.checkpoint.storage import BlockWriter
+from satrap.checkpoint.files.storage import BlockWriter
 from satrap.store import RowChunk
 
 _KINDS = {"ids": (("<u8",), True), "weights": (("<f4", "<f2"), False), "state": (("<f4",), False)}

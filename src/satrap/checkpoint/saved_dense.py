@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from satrap.checkpoint.dense import flat_optimizer, whole_optimizer
+from satrap.checkpoint.files.storage import FileEntry, Storage, damaged
+from satrap.checkpoint.files.tensor_stream import DTYPES, READ, streamed
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import write_file
-from satrap.checkpoint.storage import FileEntry, Storage, damaged
-from satrap.checkpoint.stream import DTYPES, READ, streamed
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 """Files of the whole network and of its optimizer."""

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
+from satrap.checkpoint.files.storage import Storage, UnreachableError, is_plain
 from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, read_manifest
 from satrap.checkpoint.snapshot import Checkpoint, loaded, open_checkpoint, verify, write_checkpoint
-from satrap.checkpoint.storage import Storage, UnreachableError, is_plain
 from satrap.errors import CheckpointError
-from satrap.faults import hit
+from satrap.runtime.fault_points import hit
 
 SNAPSHOTS, FEED_FOLDER, MODEL_FOLDER = "checkpoints", "feed", "model"
 """Folders of a run's snapshots, its feed and its trained model, inside the run folder."""

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import flat_optimizer, unpack_optimizer, unpack_tensors
-from satrap.checkpoint.disk import BESIDE
+from satrap.checkpoint.files.disk import BESIDE
+from satrap.checkpoint.files.storage import FileEntry, Storage, damaged, is_plain
+from satrap.checkpoint.files.tensor_stream import streamed
 from satrap.checkpoint.manifest import MANIFEST, ChainLink, Manifest, write_manifest
 from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
 from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values
-from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
-from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
-from satrap.faults import hit
+from satrap.runtime.fault_points import hit
 from satrap.store import RowChunk
 
 

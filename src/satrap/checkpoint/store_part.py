@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from satrap.checkpoint.chain import Ids, deleted_file, pack_deleted
+from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.parts import write_file, write_tables
-from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import Arrays, write_store
 from satrap.store import BUCKETS, RowChunk
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from satrap.checkpoint.files.storage import FileEntry, Storage, damaged
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import of_buckets, write_file
-from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS
 from satrap.store.buckets import mask_of, runs_of
 

@@ -8,34 +8,34 @@ from importlib.metadata import version
 
 import click
 
-from satrap.cli.bench import bench
-from satrap.cli.checkpoint import checkpoint
-from satrap.cli.compile import compile_
-from satrap.cli.config import config
-from satrap.cli.deploy import deploy
-from satrap.cli.doctor import doctor
-from satrap.cli.embedding_worker import embedding_worker
-from satrap.cli.export import export
-from satrap.cli.init import init
 from satrap.cli.interrupt import INTERRUPTED
-from satrap.cli.key import key
-from satrap.cli.loader import loader
 from satrap.cli.options import debug_option, notice
-from satrap.cli.plan import plan
-from satrap.cli.prepare import prepare
-from satrap.cli.quickstart import quickstart
-from satrap.cli.report import report
-from satrap.cli.scoring import evaluate, predict
-from satrap.cli.serve import request, serve
-from satrap.cli.serve_shard import serve_shard
-from satrap.cli.shard import shard
-from satrap.cli.shards import shards
-from satrap.cli.train import train
-from satrap.cli.tune import tune
-from satrap.cli.versions import versions
-from satrap.cli.workers import workers
+from satrap.cli.roles.embedding_worker import embedding_worker
+from satrap.cli.roles.loader import loader
+from satrap.cli.roles.serve_shard import serve_shard
+from satrap.cli.roles.shard import shard
+from satrap.cli.runs.shards import shards
+from satrap.cli.runs.train import train
+from satrap.cli.runs.workers import workers
+from satrap.cli.setup.compile import compile_
+from satrap.cli.setup.config import config
+from satrap.cli.setup.deploy import deploy
+from satrap.cli.setup.doctor import doctor
+from satrap.cli.setup.init import init
+from satrap.cli.setup.key import key
+from satrap.cli.setup.plan import plan
+from satrap.cli.setup.prepare import prepare
+from satrap.cli.setup.quickstart import quickstart
+from satrap.cli.setup.tune import tune
+from satrap.cli.trained.bench import bench
+from satrap.cli.trained.checkpoint import checkpoint
+from satrap.cli.trained.export import export
+from satrap.cli.trained.report import report
+from satrap.cli.trained.scoring import evaluate, predict
+from satrap.cli.trained.serve import request, serve
+from satrap.cli.trained.versions import versions
 from satrap.errors import ConfigError, DataError, SatrapError
-from satrap.own_warnings import told
+from satrap.runtime.satrap_warnings import told
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from satrap.errors import ConfigError, DataError
-from satrap.events import Failed, Outlet, Report
+from satrap.runtime.events import Failed, Outlet, Report
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -55,7 +55,7 @@ output_folder_option = click.option(
 
 def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Return the bytes of an option such as 512MiB; None without the option."""
-    from satrap.config.values import as_bytes
+    from satrap.config.keys.values import as_bytes
 
     try:
         return None if value is None else int(str(as_bytes(int(value) if value.isdigit() else value)))

@@ -10,7 +10,7 @@ import numba.core.registry
 import torch._dynamo
 
 import satrap.cli.commands
-import satrap.launch.worker  # noqa: F401
+import satrap.launch.cluster.worker  # noqa: F401
 
 with suppress(ImportError):
     import torch.utils.tensorboard  # noqa: F401 - its package is optional

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from satrap.config.derive import Choice, Keys
-from satrap.config.keys import CategoricalKeys, NumericKeys, Sections
+from satrap.config.keys.derive import Choice, Keys
+from satrap.config.keys.sections import CategoricalKeys, NumericKeys, Sections
 from satrap.config.source import KeyPath, RecipeSource, dotted
 from satrap.errors import ConfigError, did_you_mean
 

@@ -8,18 +8,19 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from satrap import optim, own_code
-from satrap.config.data import SplitKeys
-from satrap.config.derive import Keys
+from satrap import optim
+from satrap.config.checks.mesh import check_mesh, with_workers
+from satrap.config.checks.offload import check_offload
+from satrap.config.checks.stream import check_stream, in_order
+from satrap.config.checks.tables import check_kept, check_table
+from satrap.config.checks.unsupported import check_cluster
 from satrap.config.explain import explain, shown, unknown_value
-from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
-from satrap.config.mesh import check_mesh, with_workers
-from satrap.config.offload import check_offload
+from satrap.config.keys.data import SplitKeys
+from satrap.config.keys.derive import Keys
+from satrap.config.keys.sections import CategoricalKeys, NumericKeys, Sections, VectorKeys
 from satrap.config.source import OWN_CODE, KeyPath, RecipeSource, dotted, read, with_overrides
-from satrap.config.stream import check_stream, in_order
-from satrap.config.tables import check_kept, check_table
-from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
+from satrap.runtime import user_code
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
 from satrap.sequences import sequence_of
 
@@ -130,8 +131,8 @@ class Recipe:
         return {path: self.located(path, self._own, reference) for path, reference in references.items()}
 
     def _own(self, reference: str) -> str:
-        module, name = own_code.parts(reference)
-        return f"{self.locate(module)}:{name}" if own_code.is_file(module) else reference
+        module, name = user_code.parts(reference)
+        return f"{self.locate(module)}:{name}" if user_code.is_file(module) else reference
 
     def with_own_code(self, references: Mapping[KeyPath, str]) -> "Recipe":
         """Return a recipe with new values for all keys of `own_code`."""
@@ -168,7 +169,7 @@ class Recipe:
             if url := plain.get(section, {}).get(key):
                 plain[section][key] = _absolute_url(url)
         for path, reference in self.own_code().items():
-            if own_code.is_file(own_code.parts(reference)[0]):
+            if user_code.is_file(user_code.parts(reference)[0]):
                 put(plain, path, self._absolute(reference))
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
@@ -294,7 +295,7 @@ def _check_own_code(recipe: Recipe) -> None:
         )
     references = recipe.own_code()
     metrics = [
-        own_code.parts(references[path])[1] for path in references if path[:2] == ("training", "metrics")
+        user_code.parts(references[path])[1] for path in references if path[:2] == ("training", "metrics")
     ]
     monitor, allowed = recipe.sections.training.monitor, ["auc", "logloss", *metrics]
     if monitor not in allowed:

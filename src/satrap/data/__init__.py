@@ -1,13 +1,13 @@
 """Data input: files and arrays as a stream of batches of ids and numbers."""
 
-from satrap.data.csv import CsvOptions
 from satrap.data.dataset import Dataset, read
-from satrap.data.hashing import hash_ids
-from satrap.data.join import Join
-from satrap.data.measure import measure
+from satrap.data.encode.hashing import hash_ids
+from satrap.data.encode.statistics import measure
+from satrap.data.encode.times import TimeRange
+from satrap.data.formats.csv import CsvOptions
+from satrap.data.formats.join import Join
 from satrap.data.prefetch import prefetch
 from satrap.data.source import RowSplit
-from satrap.data.times import TimeRange
 
 __all__ = [
     "CsvOptions",

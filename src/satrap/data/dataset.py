@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.arguments import checked
 from satrap.batch import Batch
 from satrap.data.balance import balanced
-from satrap.data.columns import taken
-from satrap.data.csv import CsvOptions, CsvSource
-from satrap.data.encode import MISSING, ColumnChunk, Encoder, Missing, needed_columns
-from satrap.data.files import FORMATS, File, find_files, guess_format
+from satrap.data.batch_rows import EpochRows, Mark, slice_rows, take_rows
+from satrap.data.encode.encoder import MISSING, ColumnChunk, Encoder, Missing, needed_columns
+from satrap.data.encode.times import TimeRange
 from satrap.data.fingerprint import Fingerprint, digest_of, of_files, stretches
-from satrap.data.join import Join, SideTable, check_joins
-from satrap.data.memory import SLICE_ROWS, MemorySource, to_table
-from satrap.data.parquet import ArrowSource, ParquetSource
-from satrap.data.rows import EpochRows, Mark, slice_rows, take_rows
+from satrap.data.formats.arrays import SLICE_ROWS, MemorySource, to_table
+from satrap.data.formats.columns import taken
+from satrap.data.formats.csv import CsvOptions, CsvSource
+from satrap.data.formats.files import FORMATS, File, find_files, guess_format
+from satrap.data.formats.join import Join, SideTable, check_joins
+from satrap.data.formats.parquet import ArrowSource, ParquetSource
 from satrap.data.source import (
     Cursor,
     FileSource,
@@ -36,10 +36,10 @@ from satrap.data.source import (
     check_columns,
     permutation,
 )
-from satrap.data.times import TimeRange
 from satrap.errors import ConfigError, DataError, SatrapError
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 from satrap.sequences import sequence_of
 

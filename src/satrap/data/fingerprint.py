@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from satrap.data.files import File, reading
+from satrap.data.formats.files import File, reading
 from satrap.rpc.wire.frames import Buffer
 
 BYTES = 256 << 20

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from satrap.arguments import checked
+from satrap.runtime.arguments import checked
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from satrap.batch import Batch
-from satrap.data.rows import concat_rows, take_rows
+from satrap.data.batch_rows import concat_rows, take_rows
 
 
 class Sample:

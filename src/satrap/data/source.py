@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.arguments import checked
-from satrap.data.files import File
-from satrap.data.hashing import hash_ids
+from satrap.data.encode.hashing import hash_ids
+from satrap.data.formats.files import File
 from satrap.errors import ConfigError, DataError, did_you_mean
+from satrap.runtime.arguments import checked
 
 Cursor = list[int]
 """Position of a scan, as plain numbers in a format private to the source."""

@@ -3,15 +3,15 @@
 `divided` and `pipelined` are not imported here: the parts of PyTorch that they wrap take a second to import.
 """
 
-from satrap.dense.backend import DenseBackend, DenseState, Pipeline, StepResult
-from satrap.dense.connected import ConnectedWorkerGroup, ConnectedWorkers
-from satrap.dense.data_parallel import DataParallelBackend
-from satrap.dense.mesh import Mesh
-from satrap.dense.offload import MakeOptimizer, offloaded
-from satrap.dense.precision import LossScale
-from satrap.dense.remote import DENSE_TABLE, RemoteStep
-from satrap.dense.weights import offload_weights
-from satrap.dense.workers import WorkerGroup, Workers
+from satrap.dense.backends.data_parallel import DataParallelBackend
+from satrap.dense.backends.parameter_server import DENSE_TABLE, RemoteStep
+from satrap.dense.backends.protocol import DenseBackend, DenseState, Pipeline, StepResult
+from satrap.dense.comm.torch_workers import ConnectedWorkerGroup, ConnectedWorkers
+from satrap.dense.comm.workers import WorkerGroup, Workers
+from satrap.dense.compute.precision import LossScale
+from satrap.dense.memory.optimizer_offload import MakeOptimizer, offloaded
+from satrap.dense.memory.weight_offload import offload_weights
+from satrap.dense.parallel.mesh import Mesh
 
 __all__ = [
     "DENSE_TABLE",

@@ -6,8 +6,8 @@ the rows into the `EmbeddedBatch` for the model. Rows are autograd leaves: after
 exactly one gradient per unique id.
 """
 
+from satrap.embedding.factory import embeddings_of
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan, tables_of
-from satrap.embedding.select import embeddings_of
 
 __all__ = ["BatchLookup", "EmbeddingPlan", "Embeddings", "embeddings_of", "tables_of"]

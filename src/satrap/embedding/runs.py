@@ -16,7 +16,7 @@ from satrap.embedding.lazy import LazyBlocks, LazyFeatures
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Lookups, Span
 from satrap.embedding.pooling import Bag, pool_into
-from satrap.machine_code import compiled
+from satrap.runtime.numba_cache import compiled
 
 Flags = npt.NDArray[np.bool_]
 Inverse = npt.NDArray[np.int32]

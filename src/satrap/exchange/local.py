@@ -15,9 +15,9 @@ from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, rest
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import BUCKETS, Delta, RowChunk, Shard
+from satrap.store.arrays import Found, Offsets, per_table
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
-from satrap.store.types import Found, Offsets, per_table
 
 if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
@@ -104,7 +104,7 @@ class LocalExchange:
     ) -> None:
         """See `Exchange.update`."""
         self._raise_failed()
-        lookup = Lookup.given(lookup, self)
+        lookup = Lookup.for_update(lookup, self)
         done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
             self._update, lookup, gradients, lr_scale, finite, self._last_update, done

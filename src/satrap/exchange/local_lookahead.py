@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange.awaited import Mask, PendingRows
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
+from satrap.exchange.pending_rows import Mask, PendingRows
 from satrap.store import Shard
 from satrap.store.shard import check_lookups
 
@@ -53,7 +53,7 @@ class LocalLookahead(LocalExchange):
         lookup = Lookup[Array](requests, exchange=self)
         future = self._thread.submit(self._look_ahead, lookup)
         future.add_done_callback(self.telemetry.meter.issue("lookup"))
-        future.add_done_callback(lookup.told)
+        future.add_done_callback(lookup.fail_from)
         return lookup
 
     def _look_ahead(self, lookup: Lookup[Array]) -> None:
@@ -99,7 +99,7 @@ class LocalLookahead(LocalExchange):
     def _tell_all(self, update: Future[None]) -> None:
         for early in self._early:
             if not early.lookup.rows.done():
-                early.lookup.told(update)
+                early.lookup.fail_from(update)
 
     def _updated(self, lookup: Lookup[Any]) -> None:
         if self._early:

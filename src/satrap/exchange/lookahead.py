@@ -7,8 +7,8 @@ from satrap.exchange.collective.client import CollectiveExchange
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.local_lookahead import LocalLookahead
 from satrap.exchange.protocol import Exchange
-from satrap.exchange.servers.client import ServersExchange
-from satrap.exchange.servers.lookahead import ServersLookahead
+from satrap.exchange.servers.client.exchange import ServersExchange
+from satrap.exchange.servers.client.lookahead import ServersLookahead
 
 
 def with_lookahead(exchange: Exchange) -> Exchange:

@@ -97,7 +97,7 @@ class Lookup(Generic[R]):
     Attributes:
         places: for the update, the places of each request's rows in the exchange: the shards that own them,
             their slots in the store. Empty before the lookup has run.
-        under: the shard map under which the places were found.
+        shard_map: the shard map under which the places were found.
         active: number of callers with a non-empty request; in a collective exchange it may be 0 once the rows
             have arrived.
         seen: by shard, the updates it had applied before it ran the lookup.
@@ -109,7 +109,7 @@ class Lookup(Generic[R]):
     rows: Future[list[R]] = field(default_factory=Future)
     exchange: object = None
     places: Sequence[Any] = ()
-    under: object = None
+    shard_map: object = None
     active: int = 1
     seen: dict[int, Seen] = field(default_factory=dict)
     missed: Seen = (-1, -1)
@@ -118,18 +118,18 @@ class Lookup(Generic[R]):
         """Wait for the rows and return them; raise the exchange's error."""
         return self.rows.result(timeout)
 
-    def told(self, future: Future[Any]) -> None:
+    def fail_from(self, future: Future[Any]) -> None:
         """Fail the lookup with the error of a future, unless its rows are known already."""
         if (error := future.exception()) is not None:
             with suppress(InvalidStateError):
                 self.rows.set_exception(error)
 
-    def distinct(self) -> list[R]:
+    def unpooled_rows(self) -> list[R]:
         """Wait for the rows of the unique ids behind the requests; here the same as `result`."""
         return self.result()
 
     @classmethod
-    def given(cls, lookup: Lookup[R] | None, exchange: object) -> Lookup[R]:
+    def for_update(cls, lookup: Lookup[R] | None, exchange: object) -> Lookup[R]:
         """Return the lookup of an update of `exchange`; None: an empty lookup. See `check`."""
         result = cls(()) if lookup is None else lookup
         result.check(exchange)

@@ -15,7 +15,7 @@ from satrap.exchange.traffic import Traffic
 from satrap.store import RowChunk, Shard
 
 if TYPE_CHECKING:
-    from satrap.checkpoint.storage import FileEntry, Storage
+    from satrap.checkpoint.files.storage import FileEntry, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Exchange(Protocol):
             requests: one per group that has ids in this batch.
             create: True in training: unknown ids get their row. False in evaluation: nothing changes and an
                 unknown id reads the row it would be created with.
-            known: rows of the unique ids, from `Lookup.distinct`, of a lookup that was in flight when a
+            known: rows of the unique ids, from `Lookup.unpooled_rows`, of a lookup that was in flight when a
                 snapshot was taken; they are returned instead of the rows in the store.
         """
 

@@ -14,8 +14,8 @@ from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.shard_map import ShardMap
 from satrap.store import bucket_of
+from satrap.store.arrays import check_splits, plain
 from satrap.store.hashes import index_salt
-from satrap.store.types import check_splits, plain
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, Seen
-from satrap.store.types import address
+from satrap.store.arrays import address
 
 _LOOKS = 61
 """One message in this number is measured; a prime, so that it is not always of the same table group."""

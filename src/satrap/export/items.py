@@ -17,15 +17,15 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.config import Recipe
 from satrap.data import Dataset
-from satrap.data.columns import taken
-from satrap.data.rows import take_rows
+from satrap.data.batch_rows import take_rows
+from satrap.data.formats.columns import taken
 from satrap.embedding import embeddings_of
 from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.launch.datasets import open_part, open_sources
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.predictions import Columns, ParquetWriter, output_columns
 from satrap.launch.scoring import checked_output, load_predictor, model_place, scoring_recipe
-from satrap.own_code import blaming
+from satrap.runtime.user_code import blaming
 from satrap.schema import MISSING_ID, Categorical, Schema
 from satrap.train import Predictor
 

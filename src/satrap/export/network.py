@@ -19,15 +19,15 @@ from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
-from satrap.dense.precision import computed
+from satrap.dense.compute.precision import computed
 from satrap.errors import ConfigError
 from satrap.launch.build import make_model
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import checked_output, model_place
+from satrap.runtime.formatting import counted
 from satrap.schema import Schema
-from satrap.train.loss import as_matrix, as_tensor, prediction_names, predictions
-from satrap.train.restore import trainer_arguments
-from satrap.words import counted
+from satrap.train.state.rebuild import trainer_arguments
+from satrap.train.step.loss import as_matrix, as_tensor, prediction_names, predictions
 
 FORMAT = 1
 """Version of the program's description."""

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from satrap.launch.worker import main
+from satrap.launch.cluster.worker import main
 
 code = main()
 sys.stderr.flush()

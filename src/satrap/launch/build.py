@@ -7,23 +7,24 @@ from typing import Any
 
 import torch
 
-from satrap import models, own_code
+from satrap import models
 from satrap.config import Recipe, unknown_value
 from satrap.config.recipe import checked
 from satrap.dense import Mesh, Workers, offload_weights, offloaded
-from satrap.dense.deferred import deferred
+from satrap.dense.memory.deferred_init import deferred
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
-from satrap.events import Report
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
 from satrap.models.presets import PRESETS
+from satrap.runtime import user_code
+from satrap.runtime.events import Report
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
 from satrap.train import Trainer, TrainingOptions, WorkerContext
-from satrap.train.desk import RequestSource
 from satrap.train.predictor import BatchSource
-from satrap.train.pretrained import check_rows
+from satrap.train.resharding.requests import RequestSource
+from satrap.train.state.initial_rows import check_rows
 
 OpenData = Callable[[str], BatchSource | None]
 Parameters = list[torch.nn.Parameter]
@@ -119,7 +120,7 @@ def own_functions(recipe: Recipe, key: str) -> dict[str, Any]:
     functions = {}
     for path, reference in recipe.own_code().items():
         if path[:2] == ("training", key):
-            function = recipe.located(path, own_code.find, reference)
+            function = recipe.located(path, user_code.find, reference)
             if not callable(function):
                 raise ConfigError(f"{reference} is not a function", where=recipe.source.where(path))
             functions[str(path[-1])] = function

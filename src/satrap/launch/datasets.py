@@ -8,12 +8,12 @@ from typing import Any
 
 from satrap import data
 from satrap.config import Recipe, load
-from satrap.config.data import LogKeys, SplitKeys, TimeSplitKeys
-from satrap.data.files import guess_format
-from satrap.data.loader import LoaderService
-from satrap.data.measure import measured_as
+from satrap.config.keys.data import LogKeys, SplitKeys, TimeSplitKeys
+from satrap.data.encode.statistics import measured_as
+from satrap.data.encode.transforms import unmeasured
+from satrap.data.formats.files import guess_format
+from satrap.data.remote.server import LoaderService
 from satrap.data.streams import EventStream, FolderLog, KafkaLog, LabelledLog, Log, RedisLog, read_stream
-from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
 

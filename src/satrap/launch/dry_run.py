@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.config import Recipe
-from satrap.dense.deferred import deferred
+from satrap.dense.memory.deferred_init import deferred
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
 from satrap.launch.build import Site, make_model, make_trainer, mesh_of, store_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
-from satrap.own_code import blaming
+from satrap.runtime.user_code import blaming
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8

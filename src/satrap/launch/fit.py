@@ -9,18 +9,18 @@ from satrap.config import Recipe
 from satrap.dense import Workers
 from satrap.launch.build import Site, make_trainer
 from satrap.launch.datasets import PARTS, open_part, open_stream
-from satrap.launch.endpoints import worker_endpoint
-from satrap.launch.folder import RunFolder
-from satrap.launch.machine import MachineLog
-from satrap.launch.outcome import InterruptedRunError, RunOutcome
-from satrap.launch.resume import checkpointing, rewind
+from satrap.launch.folder.endpoints import worker_endpoint
+from satrap.launch.folder.machine import MachineLog
+from satrap.launch.folder.outcome import InterruptedRunError, RunOutcome
+from satrap.launch.folder.resume import checkpointing, rewind
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.save_model import save_model
-from satrap.own_code import blaming
-from satrap.own_warnings import told
 from satrap.report import Curves, History, curves_available
+from satrap.runtime.formatting import quality
+from satrap.runtime.satrap_warnings import told
+from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
 from satrap.train import Observer, Trainer
-from satrap.words import quality
 
 
 def fit(

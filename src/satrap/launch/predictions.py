@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from satrap.data.columns import as_array, is_text
+from satrap.data.formats.columns import as_array, is_text
 from satrap.errors import DataError, did_you_mean
 
 Predictions = npt.NDArray[np.floating[Any]]

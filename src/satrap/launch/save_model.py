@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from satrap.errors import CheckpointError
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.train import Trainer
 
 

@@ -16,20 +16,20 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
-from satrap.data.files import find_files
+from satrap.data.formats.files import find_files
 from satrap.errors import ConfigError, DataError, StoreError
 from satrap.exchange import LocalExchange
 from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
-from satrap.own_code import blaming
+from satrap.runtime.formatting import counted
+from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
 from satrap.store import Eviction, Shard, StoreConfig, Tier
 from satrap.train import Predictor
-from satrap.train.loss import prediction_names
 from satrap.train.predictor import predictor_for, prepare
-from satrap.words import counted
+from satrap.train.step.loss import prediction_names
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),

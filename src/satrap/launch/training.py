@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
-from satrap import machine_code
 from satrap.config import Recipe
-from satrap.launch import by_torchrun, cluster
-from satrap.launch.beginning import opened, prepared
 from satrap.launch.build import Site
-from satrap.launch.by_torchrun import launched_by_torchrun
+from satrap.launch.cluster import driver, torchrun_worker
+from satrap.launch.cluster.torchrun_worker import launched_by_torchrun
 from satrap.launch.fit import fit
-from satrap.launch.folder import RunFolder
-from satrap.launch.outcome import InterruptedRunError, RunOutcome
-from satrap.launch.resume import signal_handlers, stop_at_signals
-from satrap.launch.targets import Targets
+from satrap.launch.folder.open_run import opened, prepared
+from satrap.launch.folder.outcome import InterruptedRunError, RunOutcome
+from satrap.launch.folder.prometheus_targets import Targets
+from satrap.launch.folder.resume import signal_handlers, stop_at_signals
+from satrap.launch.folder.run_folder import RunFolder
+from satrap.runtime import numba_cache
 from satrap.train import Observer
 
 
@@ -54,7 +54,7 @@ def train(
     Processes started by `torchrun` are the workers of one run, and all call this function, see `by_torchrun`.
     """
     if (launched := launched_by_torchrun(recipe)) is not None:
-        return by_torchrun.train(
+        return torchrun_worker.train(
             launched,
             recipe,
             output,
@@ -65,7 +65,7 @@ def train(
             notice=notice,
         )
     folder, recipe = opened(recipe, output, resume=resume, name=name, notice=notice)
-    machine_code.announce(lambda: notice(machine_code.COMPILING))
+    numba_cache.announce(lambda: notice(numba_cache.COMPILING))
     try:
         return _trained(recipe, folder, resume, trial, observers, notice)
     except (Exception, KeyboardInterrupt) as error:
@@ -87,7 +87,7 @@ def _trained(
 ) -> RunOutcome:
     """Train in this process or in others; for the arguments see `train`."""
     if recipe.sections.cluster.exchange != "local":
-        return cluster.run(recipe, folder, resume, trial=trial, observers=observers, notice=notice)
+        return driver.run(recipe, folder, resume, trial=trial, observers=observers, notice=notice)
     schema, _ = prepared(recipe, folder, resume, notice)
     with stop_at_signals() as watch, closing(Targets(folder)) as targets:
         return fit(

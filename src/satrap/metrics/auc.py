@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from satrap.machine_code import compiled
+from satrap.runtime.numba_cache import compiled
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

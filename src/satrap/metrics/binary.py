@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.auc import OCTAVES, Bools, Floats, Ids
 from satrap.metrics.label import LabelMetrics, Samples
+from satrap.runtime.arguments import checked
 
 Array = npt.NDArray[Any]
 MEANS = ("auc", "logloss", "ne", "auc_error_bound", "gauc")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.arguments import checked
 from satrap.metrics.label import EPSILON
+from satrap.runtime.arguments import checked
 
 Array = npt.NDArray[Any]
 

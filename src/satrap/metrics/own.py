@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError, TrainingError
 from satrap.metrics.label import mix
-from satrap.own_code import place_of
+from satrap.runtime.arguments import checked
+from satrap.runtime.user_code import place_of
 
 Array = npt.NDArray[Any]
 Metric = Callable[..., Any]

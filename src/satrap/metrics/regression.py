@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.arguments import checked
+from satrap.runtime.arguments import checked
 from satrap.schema import Label
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ class RegressionMetrics:
 
     - `rmse`: root of the mean squared error; `mae`: mean absolute error; both in the label's units.
     - `r2`: 1 - mean squared error / variance of the label; 0 for predicting the mean, 1 is perfect.
-    - `loss`: mean of the label's training loss, see `satrap.train.loss.errors`.
+    - `loss`: mean of the label's training loss, see `satrap.train.step.loss.errors`.
     - `samples`: count; weights are ignored.
 
     All means are weighted by sample weights; NaN if undefined. Memory does not grow.

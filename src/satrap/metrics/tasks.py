@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
 from satrap.metrics.own import Metric, OwnMetrics
 from satrap.metrics.regression import RegressionMetrics
+from satrap.runtime.arguments import checked
 from satrap.schema import Label
 
 Array = npt.NDArray[Any]

@@ -13,8 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from satrap import own_code
-from satrap.arguments import checked
 from satrap.errors import ConfigError, did_you_mean
 from satrap.models.dcnv2 import DCNv2
 from satrap.models.deepfm import DeepFM
@@ -24,13 +22,15 @@ from satrap.models.finalmlp import FinalMLP
 from satrap.models.fm import FM
 from satrap.models.hstu import HSTU
 from satrap.models.lr import LR
-from satrap.models.mmoe import MMoE
-from satrap.models.ple import PLE
+from satrap.models.multitask.mmoe import MMoE
+from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
 from satrap.models.rankmixer import RankMixer
 from satrap.models.two_tower import TwoTower
 from satrap.models.wide_deep import WideDeep
 from satrap.models.wukong import Wukong
+from satrap.runtime import user_code
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 __all__ = [
@@ -129,14 +129,14 @@ def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
         ConfigError: the class does not exist, takes other arguments (the message suggests the nearest one),
             or its constructor failed.
     """
-    kind = own_code.find(reference)
-    name = own_code.parts(reference)[1]
+    kind = user_code.find(reference)
+    name = user_code.parts(reference)[1]
     if not isinstance(kind, type) or not issubclass(kind, nn.Module):
         raise ConfigError(
             f"{name} is not a model class", where=reference, fix="name a class derived from torch.nn.Module"
         )
-    own_code.check_arguments(kind, name, options, first=1)
-    with own_code.blaming(f"{name} cannot be constructed", ConfigError, reference):
+    user_code.check_arguments(kind, name, options, first=1)
+    with user_code.blaming(f"{name} cannot be constructed", ConfigError, reference):
         model = kind(schema, **options)
     model.__dict__[_OPTIONS] = options
     return model
@@ -152,7 +152,7 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
         if type(model) is kind:
             return {"name": name, "arguments": model.__dict__["arguments"]}
     if _OPTIONS in model.__dict__:
-        return {"class": own_code.reference_of(type(model)), "arguments": model.__dict__[_OPTIONS]}
+        return {"class": user_code.reference_of(type(model)), "arguments": model.__dict__[_OPTIONS]}
     return None
 
 

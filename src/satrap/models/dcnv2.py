@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, output_layer
+from satrap.models.layers.common import CrossLayer, Ranker, check_whole, input_width, mlp, output_layer
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -71,7 +71,7 @@ class DCNv2(Ranker):
         self.head = output_layer(deep_width + width * self.parallel, schema.labels)
 
     def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         cross = [(partial(_crossed, layer), layer) for layer in self.cross]
         if self.parallel:
             deep = [(partial(_beside, layer), layer) for layer in self.deep]

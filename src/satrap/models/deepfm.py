@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.models.fm import FM
-from satrap.models.layers import input_width, mlp, output_layer
+from satrap.models.layers.common import input_width, mlp, output_layer
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.interaction import DotInteraction
-from satrap.models.layers import Ranker, equal_dim, mlp, output_layer
+from satrap.models.layers.common import Ranker, equal_dim, mlp, output_layer
+from satrap.models.layers.interaction import DotInteraction
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -58,7 +58,7 @@ class DLRM(Ranker):
         self.head = output_layer(width, schema.labels)
 
     def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         used = [] if self.bottom is None else [self.bottom]
         return [(self._products, self.interaction, *used), *self.top, self.head]
 

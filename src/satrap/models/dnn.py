@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import Ranker, input_width, mlp, output_layer
+from satrap.models.layers.common import Ranker, input_width, mlp, output_layer
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -43,7 +43,7 @@ class DNN(Ranker):
         self.head = output_layer(width, schema.labels)
 
     def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         return [EmbeddedBatch.flat, *self.deep, self.head]
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_outputs, output_layer
+from satrap.models.layers.common import (
+    FeatureGate,
+    Ranker,
+    check_whole,
+    input_width,
+    mlp,
+    num_outputs,
+    output_layer,
+)
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import FirstOrder, Ranker, SecondOrder, equal_dim, with_linear
+from satrap.models.layers.common import FirstOrder, Ranker, SecondOrder, equal_dim, with_linear
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 

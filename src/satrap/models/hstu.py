@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
-from satrap.models.attention import HSTUBlock, layout, sight, with_last
-from satrap.models.layers import Ranker, check_whole, history_of, mlp, output_layer, xavier
+from satrap.models.layers.attention import HSTUBlock, layout, sight, with_last
+from satrap.models.layers.common import Ranker, check_whole, history_of, mlp, output_layer, xavier
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -24,9 +24,9 @@ class HSTU(Ranker):
     token attends to the tokens before it. An MLP computes the logits from the output of the last token, the
     target, and the other features. Histories may be empty.
 
-    Reference: `satrap.models.attention.HSTUBlock`. A block has about `5 * width^2` weights. Published size
-    (the ranker DLRMv3 of MLPerf Inference): 5 layers of width 512 with 4 heads; the default is for a CPU. The
-    time grows quadratically with the history's length, linearly with `window`.
+    Reference: `satrap.models.layers.attention.HSTUBlock`. A block has about `5 * width^2` weights. Published
+    size (the ranker DLRMv3 of MLPerf Inference): 5 layers of width 512 with 4 heads; the default is for a
+    CPU. The time grows quadratically with the history's length, linearly with `window`.
 
     Args:
         schema: labels and features; one sequence, with `max_values`.

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.blocks import MixerBlock
-from satrap.models.layers import Ranker, check_whole, input_width, mlp, output_layer, xavier
+from satrap.models.layers.blocks import MixerBlock
+from satrap.models.layers.common import Ranker, check_whole, input_width, mlp, output_layer, xavier
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -70,7 +70,7 @@ class RankMixer(Ranker):
         self.head = output_layer(last, schema.labels)
 
     def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         mean = partial(torch.mean, dim=1)
         return [(self._tokens, self.project), *self.blocks, mean, *self.deep, self.head]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError, did_you_mean
-from satrap.models.layers import Ranker, check_pooled, check_whole, first_logits, mlp, xavier
+from satrap.models.layers.common import Ranker, check_pooled, check_whole, first_logits, mlp, xavier
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 

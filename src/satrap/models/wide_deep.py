@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import (
+from satrap.models.layers.common import (
     FirstOrder,
     Ranker,
     check_categorical,
@@ -19,6 +18,7 @@ from satrap.models.layers import (
     output_layer,
     with_linear,
 )
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 

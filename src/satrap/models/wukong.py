@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import EmbeddedBatch
-from satrap.models.blocks import WukongLayer
-from satrap.models.layers import Ranker, check_whole, equal_dim, mlp, output_layer
+from satrap.models.layers.blocks import WukongLayer
+from satrap.models.layers.common import Ranker, check_whole, equal_dim, mlp, output_layer
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
@@ -65,7 +65,7 @@ class Wukong(Ranker):
         self.head = output_layer(width, schema.labels)
 
     def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         used = [] if self.bottom is None else [self.bottom]
         return [
             (self._vectors, *used),

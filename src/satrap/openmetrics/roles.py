@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from satrap.errors import ConfigError
-from satrap.events import MetricsServed, Report
 from satrap.openmetrics.endpoint import Endpoint
 from satrap.rpc import split_address
 from satrap.rpc.server.server import Server
+from satrap.runtime.events import MetricsServed, Report
 from satrap.store.statistics import TierStatistics
 
 if TYPE_CHECKING:  # a shard server starts without torch
-    from satrap.data.loader import LoaderStatistics
+    from satrap.data.remote.server import LoaderStatistics
     from satrap.embedding.workers.service import EmbeddingWorkerStatistics
     from satrap.exchange.statistics import ShardStatistics
     from satrap.exchange.traffic import Traffic
-    from satrap.train.observer import Progress
+    from satrap.train.progress.observer import Progress
 
 Values = dict[str, Any]
 

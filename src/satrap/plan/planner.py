@@ -13,7 +13,7 @@ from satrap.plan.cost import Cost, PlacementCosts
 from satrap.plan.result import Plan
 from satrap.plan.topology import Topology
 from satrap.plan.workload import Workload
-from satrap.words import size
+from satrap.runtime.formatting import size
 
 EXHAUSTIVE = 3**5
 """Most combinations of placements for exhaustive search; beyond it, tables are changed one at a time."""

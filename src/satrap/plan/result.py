@@ -9,7 +9,7 @@ from typing import Any
 from satrap.plan.cost import Cost
 from satrap.plan.topology import Topology
 from satrap.plan.workload import TableLoad, Workload
-from satrap.words import size
+from satrap.runtime.formatting import size
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from satrap.errors import ConfigError, DataError
 from satrap.exchange import TableGroup
 from satrap.exchange.kernels import BFLOAT16, FLOAT16
 from satrap.schema import MISSING_ID, Categorical, Schema, Table
-from satrap.store.directory import PLAIN_OVERHEAD
-from satrap.store.steps import plan as row_plan
+from satrap.store.memory.directory import PLAIN_OVERHEAD
+from satrap.store.row_spec import plan as row_plan
 
 Ids = npt.NDArray[np.uint64]
 TIMES = {"hour": 24, "weekday": 7}

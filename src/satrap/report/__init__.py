@@ -3,7 +3,7 @@
 from satrap.report.curves import Curves, curves_available
 from satrap.report.history import History
 from satrap.report.trackers import MLflowTracker, Tracker, WandbTracker
-from satrap.train.progress_line import ProgressLine
+from satrap.train.progress.progress_line import ProgressLine
 
 __all__ = [
     "Curves",

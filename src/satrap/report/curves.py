@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from satrap.train.observer import Observer, Progress, Result
-from satrap.train.progress_line import window
-from satrap.words import quality
+from satrap.runtime.formatting import quality
+from satrap.train.progress.observer import Observer, Progress, Result
+from satrap.train.progress.progress_line import window
 
 
 def curves_available() -> bool:

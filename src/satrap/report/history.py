@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from satrap.train.observer import Observer, Progress
+from satrap.train.progress.observer import Observer, Progress
 
 
 def finite(value: Any) -> Any:

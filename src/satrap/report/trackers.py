@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from satrap.train.observer import Observer, Progress, Result
-from satrap.train.progress_line import window
-from satrap.words import quality
+from satrap.runtime.formatting import quality
+from satrap.train.progress.observer import Observer, Progress, Result
+from satrap.train.progress.progress_line import window
 
 
 class Tracker(Observer, ABC):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
-from satrap.serve.app import Application
+from satrap.serve.http.app import Application
 from satrap.serve.request_log import LogStatistics
-from satrap.serve.scorer import Scorer
+from satrap.serve.scoring.scorer import Scorer
 from satrap.serve.shadow import ShadowStatistics
-from satrap.serve.watch import FollowerStatistics
+from satrap.serve.versions.watch import FollowerStatistics
 
 
 def server_values(scorer: Scorer, application: Application, following: FollowerStatistics) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from satrap.errors import ConfigError, did_you_mean
-from satrap.launch.folder import RunFolder
-from satrap.serve.app import Application
+from satrap.launch.folder.run_folder import RunFolder
+from satrap.serve.http.app import Application
 from satrap.serve.run import Loaded, Options
-from satrap.serve.scorer import Scorer
+from satrap.serve.scoring.scorer import Scorer
 
 DEPLOYMENT = "satrap"
 """Name of the deployment; the number of its replicas is set in the Ray Serve config file."""

@@ -17,10 +17,10 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from satrap.data.columns import as_array
+from satrap.data.formats.columns import as_array
 from satrap.errors import DataError
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.http.request import ScoreRequest
+from satrap.serve.scoring.scorer import ScoredRequest
 
 SECONDS = 1.0
 """Time between two files."""

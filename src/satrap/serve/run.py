@@ -16,30 +16,30 @@ from typing import TYPE_CHECKING
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.feed import published_at
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
-from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
-from satrap.data.encode import MISSING
+from satrap.data.encode.encoder import MISSING
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import LocalExchange
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_served, model_place, scoring_recipe
 from satrap.openmetrics import Endpoint
 from satrap.rpc import read_key, split_address
-from satrap.serve.follow import Follower
-from satrap.serve.kept_rows import Version
-from satrap.serve.model import ServedModel
+from satrap.runtime.formatting import counted, size
 from satrap.serve.operator import authorization
 from satrap.serve.request_log import RequestLog
-from satrap.serve.scorer import Scorer
-from satrap.serve.sharded import ShardedModel, ShardedRows, ShardsFollower
-from satrap.serve.shards import ShardLinks
-from satrap.serve.watch import FollowerStatistics, newest
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import Scorer
+from satrap.serve.shards.connections import ShardLinks
+from satrap.serve.shards.kept_rows import Version
+from satrap.serve.shards.sharded import ShardedModel, ShardedRows, ShardsFollower
+from satrap.serve.versions.follow import Follower
+from satrap.serve.versions.watch import FollowerStatistics, newest
 from satrap.store import Shard
-from satrap.words import counted, size
 
 if TYPE_CHECKING:
-    from satrap.serve.app import Application
+    from satrap.serve.http.app import Application
     from satrap.serve.shadow import Shadow
 
 NEEDED = ("starlette", "uvicorn", "orjson")
@@ -85,7 +85,7 @@ def run(folder: RunFolder, options: Options, overrides: Sequence[str], say: Call
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(f"satrap serve needs {', '.join(missing)}", fix="run pip install 'satrap[serve]'")
-    from satrap.serve.server import listening
+    from satrap.serve.http.server import listening
 
     loaded = Loaded(folder, options, overrides, say)
     with listening(*split_address(options.listen), secret=loaded.secret) as listener, ExitStack() as stack:
@@ -256,9 +256,9 @@ def _answer(
     options: Options,
     say: Callable[[str], object],
 ) -> None:
-    from satrap.serve.app import Application
+    from satrap.serve.http.app import Application
+    from satrap.serve.http.server import ScoringServer
     from satrap.serve.metrics import server_values
-    from satrap.serve.server import ScoringServer
 
     model = loaded.model()
     with ExitStack() as stack:

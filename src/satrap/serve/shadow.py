@@ -15,11 +15,11 @@ from typing import Any, Self
 import numpy as np
 import orjson
 
+from satrap.serve.http.request import ScoreRequest
 from satrap.serve.loadtest.connection import HttpConnection, HttpReply, TargetServer
 from satrap.serve.protocols import arrow
 from satrap.serve.protocols.json import KIND
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.scorer import ScoredRequest
 
 UNDER_WAY = 8
 """Maximum number of requests that the shadow scores at a time; further ones are dropped."""

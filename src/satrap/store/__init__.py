@@ -6,13 +6,8 @@ rows, and turn the rows into a model's input.
 """
 
 from satrap.retention import Admission, Eviction
-from satrap.store.buffers import floats
-from satrap.store.changes import Changes, Delta
-from satrap.store.chunk import RowChunk
-from satrap.store.config import StoreConfig, TableSettings
-from satrap.store.group import GroupStore
-from satrap.store.hashes import BUCKETS, bucket_of
-from satrap.store.pooling import (
+from satrap.store.arrays import Slots
+from satrap.store.batch_pooling import (
     distinct,
     gather_features,
     gather_features_backward,
@@ -21,10 +16,15 @@ from satrap.store.pooling import (
     segment_sum,
     sum_features,
 )
+from satrap.store.config import StoreConfig, TableSettings
+from satrap.store.group import GroupStore
+from satrap.store.hashes import BUCKETS, bucket_of
+from satrap.store.memory.buffers import floats
+from satrap.store.row_chunk import RowChunk
 from satrap.store.shard import Shard
+from satrap.store.snapshot.changes import Changes, Delta
 from satrap.store.statistics import Statistics
 from satrap.store.tier import Tier
-from satrap.store.types import Slots
 
 __all__ = [
     "BUCKETS",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from satrap.retention import Admission
 from satrap.store import hashes
+from satrap.store.arrays import Found, Ids, Offsets
 from satrap.store.kernels import sketch
-from satrap.store.types import Found, Ids, Offsets
 
 LINES = 4
 """Independent counts per id; the smallest one is used."""

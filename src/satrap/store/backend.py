@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store.directory import Directory
+from satrap.store.arrays import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
+from satrap.store.memory.directory import Directory
 from satrap.store.statistics import TierStatistics
-from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
 
 Block = Any
 """float32[n, dim] in the backend's form: a host array, or a tensor on its device."""

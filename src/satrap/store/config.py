@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.optim import Optimizer, from_dict
 from satrap.retention import Admission, AsStore, Eviction, check_own, own_to_dict
+from satrap.runtime.arguments import checked
 from satrap.schema import Dtype, Table
 from satrap.store.shard import Shard
 from satrap.store.tier import Tier

@@ -12,18 +12,18 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.retention import Admission
 from satrap.store.admission import AdmissionGate, ClosedAdmissionGate
+from satrap.store.arrays import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
 from satrap.store.backend import FAST, Features, Places, RowBackend
-from satrap.store.buffers import floats
-from satrap.store.cut import Cut, wait_for_room
-from satrap.store.directory import Directory, budget
 from satrap.store.grouping import GroupSpec
-from satrap.store.image import save
-from satrap.store.ram import Ram
+from satrap.store.memory.buffers import floats
+from satrap.store.memory.directory import Directory, budget
+from satrap.store.memory.ram import Ram
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_spec import RowSpec
+from satrap.store.snapshot.cut import Cut, wait_for_room
+from satrap.store.snapshot.index_snapshot import save
 from satrap.store.statistics import TableStatistics
-from satrap.store.steps import RowSpec
 from satrap.store.tier import Tiered, most_records
-from satrap.store.types import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
-from satrap.store.workers import ThreadPool
 
 COUNTERS = ("hits", "misses", "unadmitted", "dropped")
 _GOLDEN = 0x9E3779B97F4A7C15

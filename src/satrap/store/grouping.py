@@ -9,10 +9,10 @@ from typing import NamedTuple
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
+from satrap.runtime.machine_limits import address_bytes
 from satrap.schema import Table
-from satrap.store.directory import OVERHEAD
-from satrap.store.limits import address_bytes
-from satrap.store.steps import plan
+from satrap.store.memory.directory import OVERHEAD
+from satrap.store.row_spec import plan
 from satrap.store.tier import Tier
 
 LEFT_PARTS = 3

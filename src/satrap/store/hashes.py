@@ -6,9 +6,9 @@ import hashlib
 
 import numpy as np
 
-from satrap.arguments import checked
+from satrap.runtime.arguments import checked
+from satrap.store.arrays import Ids, Inverse, Offsets, plain
 from satrap.store.kernels import hashing
-from satrap.store.types import Ids, Inverse, Offsets, plain
 
 BUCKETS = 4096
 """Fixed hash ranges of (table, id): shards exchange whole buckets."""

@@ -7,26 +7,26 @@ from functools import partial
 
 import numpy as np
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
+from satrap.runtime.arguments import checked
+from satrap.runtime.formatting import size
 from satrap.schema import Table
-from satrap.store import moving
-from satrap.store.ahead import TierPrefetcher
+from satrap.store.arrays import Floats, Found, Ids, Offsets, check_rows, plain
+from satrap.store.batch_pooling import distinct, segment_sum
 from satrap.store.buckets import mask_of
-from satrap.store.changes import Changes
-from satrap.store.chunk import RowChunk
 from satrap.store.group import GroupStore, check_room
+from satrap.store.group_requests import GroupRequests
 from satrap.store.grouping import shares
 from satrap.store.hashes import BUCKETS
-from satrap.store.pooling import distinct, segment_sum
-from satrap.store.requests import GroupRequests
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_chunk import RowChunk
+from satrap.store.snapshot import moved_buckets
+from satrap.store.snapshot.changes import Changes
 from satrap.store.statistics import Statistics, total
 from satrap.store.tier import Tier
-from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
-from satrap.store.workers import ThreadPool
-from satrap.words import size
+from satrap.store.tier.prefetch import TierPrefetcher
 
 
 @checked()
@@ -288,7 +288,7 @@ class Shard(GroupRequests):
                 raise StoreError("a store with a tier cannot drop individual rows")
             self.changes.stop()
             self.weight_changes.stop()
-            return sum(moving.discard(group, mask) for group in self.groups)
+            return sum(moved_buckets.discard(group, mask) for group in self.groups)
 
     def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
         """Return the number of rows in memory by group and fixed bucket, int64[groups, 4096].
@@ -300,7 +300,7 @@ class Shard(GroupRequests):
         self._open()
         wanted = mask_of(buckets)
         with self._lock:
-            counts = [moving.rows_by_bucket(group, wanted) for group in self.groups]
+            counts = [moved_buckets.rows_by_bucket(group, wanted) for group in self.groups]
             return np.stack(counts) if counts else np.zeros((0, BUCKETS), np.int64)
 
     def clear(self) -> None:

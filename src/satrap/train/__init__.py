@@ -5,14 +5,14 @@ Users create a `Trainer`. It trains a `TrainingState` in a `Loop` by a `Schedule
 follows the loop's progress.
 """
 
-from satrap.train.control import TrainingOptions
-from satrap.train.observer import Observer, Progress, Result
-from satrap.train.place import WorkerContext
 from satrap.train.predictor import Predictor
+from satrap.train.progress.observer import Observer, Progress, Result
 from satrap.train.publisher import Publishing
 from satrap.train.schedule import MODES, lookahead
-from satrap.train.snapshots import Checkpointing
+from satrap.train.state.snapshots import Checkpointing
 from satrap.train.trainer import Trainer
+from satrap.train.training_options import TrainingOptions
+from satrap.train.worker_context import WorkerContext
 
 __all__ = [
     "MODES",

@@ -22,20 +22,20 @@ from satrap.exchange import Lookup
 from satrap.exchange.protocol import AtomicStep
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
-from satrap.train.agreement import check_batch, check_labels
-from satrap.train.blank import blank_batch, buffers_kept
-from satrap.train.load import reading
-from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
-from satrap.train.merge import merged
-from satrap.train.microbatches import MicroBatches
-from satrap.train.moves import Mover
-from satrap.train.parts import parts_of
-from satrap.train.position import InFlightLookup
 from satrap.train.predictor import PREFETCHED_BATCHES, BatchSource, TrainingData
+from satrap.train.progress.shard_load import reading
+from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import Sync, lookahead
-from satrap.train.snapshots import Snapshots
-from satrap.train.state import TrainingState
-from satrap.train.turns import StepInput, agreed_steps, first, stretches
+from satrap.train.schema_checks import check_batch, check_labels
+from satrap.train.state.across_workers import merged
+from satrap.train.state.run_cursor import InFlightLookup
+from satrap.train.state.snapshots import Snapshots
+from satrap.train.state.training_state import TrainingState
+from satrap.train.step.agree import StepInput, agreed_steps, first, stretches
+from satrap.train.step.dummy_batch import blank_batch, buffers_kept
+from satrap.train.step.loss import LabelLoss, as_matrix, as_mean, known_weight
+from satrap.train.step.microbatches import MicroBatches
+from satrap.train.step.split_batch import parts_of
 
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 Array = npt.NDArray[np.float32]
@@ -277,7 +277,7 @@ class Loop:
         if improved or not keeping:
             self._run.best = metrics
         if improved and keeping:
-            self._snapshots.make_way()
+            self._snapshots.wait_for_snapshot()
             self._snapshots.warn(state.keep_best())
         self._run.evaluated(metrics)
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from satrap.arguments import checked
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
 from satrap.checkpoint.chain import open_chain
@@ -22,24 +21,25 @@ from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
 from satrap.dense import DENSE_TABLE, Workers
-from satrap.dense.precision import check_precision, computed
+from satrap.dense.compute.precision import check_precision, computed
 from satrap.embedding import BatchLookup, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
-from satrap.memory import keep_freed_memory
 from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
 from satrap.optim import SGD
+from satrap.runtime.arguments import checked
+from satrap.runtime.malloc import keep_freed_memory
+from satrap.runtime.threads import default_threads
 from satrap.schema import Schema
 from satrap.store import BUCKETS, Shard, StoreConfig
-from satrap.threads import default_threads
-from satrap.train.agreement import check_batch, check_data, check_labels, failing
-from satrap.train.blank import blank_batch
-from satrap.train.loss import as_matrix, as_tensor, predictions
-from satrap.train.merge import merged
-from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.schedule import lookahead
+from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
+from satrap.train.state.across_workers import merged
+from satrap.train.state.rebuild import MakeModel, trainer_arguments
+from satrap.train.step.dummy_batch import blank_batch
+from satrap.train.step.loss import as_matrix, as_tensor, predictions
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 

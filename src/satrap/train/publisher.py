@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from satrap.arguments import checked
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.feed import FEED, Feed, feed_settings
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.files.storage import Storage
 from satrap.errors import ConfigError
 from satrap.exchange import SnapshotCut
-from satrap.store.chunk import FEED_FORMATS
-from satrap.train.state import TrainingState
-from satrap.train.state_writer import StateWriter, Worker, as_warning
+from satrap.runtime.arguments import checked
+from satrap.store.row_chunk import FEED_FORMATS
+from satrap.train.state.state_writer import StateWriter, Worker, as_warning
+from satrap.train.state.training_state import TrainingState
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class Publisher:
         """
         if not self.active:
             return
-        there = not self._is_new() and not self._state.apart
+        there = not self._is_new() and not self._state.steps_alone
         publishes = self._told(not there and not self._writer.busy)
         if publishes:
             self.publish()

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeVar
 
-from satrap.arguments import checked
 from satrap.dense import DataParallelBackend, RemoteStep
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
+from satrap.runtime.arguments import checked
 
 Item = TypeVar("Item")
 Pending = TypeVar("Pending")

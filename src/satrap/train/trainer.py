@@ -12,16 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap import models, own_code
-from satrap.arguments import checked
+from satrap import models
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
-from satrap.dense.compiled import compile_blocks
-from satrap.dense.deferred import deferral
-from satrap.dense.recompute import checkpoint_activations
-from satrap.dense.weights import check_off, stay_off, weights_are_off
+from satrap.dense.compute.compiled import compile_blocks
+from satrap.dense.memory.activation_checkpoint import checkpoint_activations
+from satrap.dense.memory.deferred_init import deferral
+from satrap.dense.memory.weight_offload import check_off, stay_off, weights_are_off
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -29,26 +28,28 @@ from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
+from satrap.runtime import user_code
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
-from satrap.train.agreement import check_data, check_made_for
-from satrap.train.blank import blank_batch
-from satrap.train.control import TrainingOptions
 from satrap.train.loop import Loop, Loss
-from satrap.train.loss import LabelLoss
-from satrap.train.microbatches import MicroBatches
-from satrap.train.moves import Mover
-from satrap.train.observer import Observer, Result
-from satrap.train.parts import check_parts
-from satrap.train.place import WorkerContext
 from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
-from satrap.train.pretrained import load_rows
-from satrap.train.progress_line import ProgressLine
-from satrap.train.restore import MakeModel, trainer_arguments
-from satrap.train.run import FitStats
+from satrap.train.progress.fit_stats import FitStats
+from satrap.train.progress.observer import Observer, Result
+from satrap.train.progress.progress_line import ProgressLine
+from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.snapshots import Checkpointing, Snapshots
-from satrap.train.state import TrainingState
+from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.state.initial_rows import load_rows
+from satrap.train.state.rebuild import MakeModel, trainer_arguments
+from satrap.train.state.snapshots import Checkpointing, Snapshots
+from satrap.train.state.training_state import TrainingState
+from satrap.train.step.dummy_batch import blank_batch
+from satrap.train.step.loss import LabelLoss
+from satrap.train.step.microbatches import MicroBatches
+from satrap.train.step.split_batch import check_parts
+from satrap.train.training_options import TrainingOptions
+from satrap.train.worker_context import WorkerContext
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -179,7 +180,7 @@ class Trainer:
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "loss": own_code.reference_of(loss),
+            "loss": user_code.reference_of(loss),
             **_settings(store, options),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
@@ -394,7 +395,7 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
         "lr_schedule": options.lr_schedule.to_dict(),
         "precision": options.precision,
-        "metrics": own_code.references_of(options.metrics),
+        "metrics": user_code.references_of(options.metrics),
     }
 
 
@@ -463,7 +464,7 @@ def _backend(
             fix="remove compile, or use a mesh of data alone",
         )
     if workers.mesh.pipeline == 1:
-        from satrap.dense.divided import ShardedBackend
+        from satrap.dense.backends.sharded import ShardedBackend
 
         return ShardedBackend
     if options.microbatches > 1:
@@ -472,7 +473,7 @@ def _backend(
             why="a pipeline has its own setting, Mesh.microbatches",
             fix="leave microbatches at 1",
         )
-    from satrap.dense.pipelined import PipelinedBackend
+    from satrap.dense.backends.pipelined import PipelinedBackend
 
     return partial(PipelinedBackend, recomputes=options.checkpoint_activations)
 

@@ -13,7 +13,7 @@ from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.steps import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import StoreConfig

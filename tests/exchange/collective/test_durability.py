@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from satrap.checkpoint import Series
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.files.storage import Storage
 from satrap.errors import CheckpointError, StoreError
 from satrap.store import bucket_of
-from satrap.store.cut import Cut as StoreCut
+from satrap.store.snapshot.cut import Cut as StoreCut
 from tests.contract.parties import TABLES, assert_equal_contents, local
 from tests.exchange.collective.parties import Together, members, together
 from tests.exchange.collective.work import change, write

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from satrap.errors import StoreError
 from satrap.exchange import LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement
-from satrap.exchange.collective.asks import RowRequest
 from satrap.exchange.collective.owner import KEPT, Owner, merge
 from satrap.exchange.collective.placement import Holders
+from satrap.exchange.collective.row_requests import RowRequest
 from satrap.exchange.lookup import Bags
 from satrap.store import StoreConfig
 from tests.contract.parties import TABLES, request

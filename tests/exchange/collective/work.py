@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from satrap.checkpoint import Checkpoint, Series
 from satrap.exchange import Lookup, LookupRequest, SnapshotCut
 from satrap.exchange.collective import CollectiveExchange
-from satrap.exchange.collective.asks import RowRequest
+from satrap.exchange.collective.row_requests import RowRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.store import StoreConfig
 from tests.contract.parties import SEED, gradients_for, random_requests, request

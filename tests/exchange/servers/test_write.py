@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from satrap.checkpoint import Checkpoint, Series, verify, write_checkpoint
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.files.storage import Storage
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.shard.service import Service
 from satrap.rpc.server.executor import Executor
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.offline import compared, places_of, scores_in
 from tests.serve.followed import expected, steps

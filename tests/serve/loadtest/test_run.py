@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.rpc import create_key
-from satrap.serve.follow import Follower
 from satrap.serve.loadtest.run import LoadTest
-from satrap.serve.model import ServedModel
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.versions.follow import Follower
 from tests.serve.followed import Appearing, snapshot, steps
 from tests.serve.served import Served, frame, model_of, served
 

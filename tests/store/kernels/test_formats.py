@@ -9,7 +9,7 @@ from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import RowChunk, Shard
 from satrap.store.kernels.formats import FORMATS, LARGEST, padded_bytes
-from satrap.store.steps import plan
+from satrap.store.row_spec import plan
 from tests.support.covering import covering
 
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16}

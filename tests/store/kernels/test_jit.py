@@ -8,8 +8,9 @@ import numba
 import pytest
 
 import satrap
-from satrap.machine_code import digest_of
-from satrap.store.kernels import batch, hashing, index, jit, optimizers, rows
+from satrap.runtime.numba_cache import digest_of
+from satrap.store.kernels import batch, hashing, jit, optimizers, rows
+from satrap.store.kernels.index import slot_index
 
 PROGRAM = """
 import numpy as np
@@ -36,7 +37,7 @@ def test_machine_code_is_kept_and_used_by_the_next_process(tmp_path):
 
 def test_an_edit_of_any_kernel_source_changes_the_folder(tmp_path, monkeypatch):
     package = Path(satrap.__file__).parent
-    sources = [*package.glob("store/kernels/*.py"), package / "exchange" / "kernels.py"]
+    sources = [*package.glob("store/kernels/**/*.py"), package / "exchange" / "kernels.py"]
     copies = [tmp_path / path.relative_to(package) for path in sources]
     for path, copy in zip(sources, copies, strict=True):
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ def meant(signature):
 
 def test_every_kernel_compiles_once():
     """Run after other tests: whatever was called has one specialisation per optimizer and format."""
-    for module in (batch, hashing, index, optimizers, rows):
+    for module in (batch, hashing, slot_index, optimizers, rows):
         for name, value in vars(importlib.import_module(module.__name__)).items():
             if hasattr(value, "signatures") and value.targetoptions.get("nogil") and is_kernel(value):
                 distinct = {meant(signature) for signature in value.signatures}

@@ -15,8 +15,8 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import Adagrad, Adam
 from satrap.schema import DTYPES, Table
 from satrap.store import Eviction, Shard, Tier
-from satrap.store.directory import plain_budget
-from satrap.store.steps import plan
+from satrap.store.memory.directory import plain_budget
+from satrap.store.row_spec import plan
 from tests.store.requests import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
 from tests.store.shards import Copy, assert_same, change, content, shard
 from tests.support.covering import covering

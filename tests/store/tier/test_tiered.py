@@ -6,11 +6,11 @@ import numpy as np
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Eviction, RowChunk, Shard, Tier
-from satrap.store.directory import budget
-from satrap.store.ram import Ram
-from satrap.store.steps import RowSpec
+from satrap.store.memory.directory import budget
+from satrap.store.memory.ram import Ram
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_spec import RowSpec
 from satrap.store.tier import Tiered
-from satrap.store.workers import ThreadPool
 
 KIND = RowSpec([Table("a", dim=4)], SGD(lr=1), 3)
 

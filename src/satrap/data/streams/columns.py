@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from satrap.data.columns import as_array
+from satrap.data.formats.columns import as_array
 from satrap.data.source import Origin, check_columns
 from satrap.errors import DataError
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from satrap.arguments import checked
 from satrap.batch import Batch
-from satrap.data.columns import as_array, is_text, taken
-from satrap.data.csv import CsvOptions
+from satrap.data.batch_rows import concat_rows, slice_rows
 from satrap.data.dataset import Dataset, read
-from satrap.data.encode import MISSING, ColumnChunk, Encoder, Missing, needed_columns
-from satrap.data.rows import concat_rows, slice_rows
+from satrap.data.encode.encoder import MISSING, ColumnChunk, Encoder, Missing, needed_columns
+from satrap.data.formats.columns import as_array, is_text, taken
+from satrap.data.formats.csv import CsvOptions
 from satrap.data.streams.log import Events, Log
 from satrap.errors import ConfigError, DataError
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 POLL_SECONDS = 0.1

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from satrap.arguments import checked
-from satrap.data.csv import CsvOptions
 from satrap.data.dataset import open_files
-from satrap.data.files import File, files_in
+from satrap.data.formats.csv import CsvOptions
+from satrap.data.formats.files import File, files_in
 from satrap.data.source import Origin, Scan, ScanPiece, check_columns
 from satrap.data.streams.log import Events, Offsets
 from satrap.errors import ConfigError, DataError
+from satrap.runtime.arguments import checked
 
 SLOTS = 64
 """Partitions of a folder, and so the most workers that can share its files."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.arguments import checked
 from satrap.data.streams.columns import EventOrigin, table_of
 from satrap.data.streams.log import Events, Offsets
 from satrap.errors import ConfigError, DataError
+from satrap.runtime.arguments import checked
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.arguments import checked
-from satrap.data.columns import as_array, to_floats
-from satrap.data.hashing import hash_ids
+from satrap.data.encode.hashing import hash_ids
+from satrap.data.encode.times import to_seconds
+from satrap.data.formats.columns import as_array, to_floats
 from satrap.data.streams.log import Events, Log, LogReader, Offsets
-from satrap.data.times import to_seconds
 from satrap.errors import ConfigError, DataError
+from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 LABELS_AT_ONCE = 10_000

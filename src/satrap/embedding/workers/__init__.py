@@ -6,7 +6,7 @@ row. It runs the worker's `Embeddings` in another process, up to the pooled tens
 """
 
 from satrap.embedding.workers.client import PooledExchange
-from satrap.embedding.workers.lanes import ClientThreads
+from satrap.embedding.workers.client_threads import ClientThreads
 from satrap.embedding.workers.plan import PooledEmbeddings, PooledPlan
 from satrap.embedding.workers.service import EmbeddingService
 

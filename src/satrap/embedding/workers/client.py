@@ -45,8 +45,8 @@ class PooledLookup(Lookup[Array]):
     others: Lookup[Any] | None
     recall: Callable[[int], list[Array]]
 
-    def distinct(self) -> list[Array]:
-        """See `Lookup.distinct`; the embedding worker holds these rows."""
+    def unpooled_rows(self) -> list[Array]:
+        """See `Lookup.unpooled_rows`; the embedding worker holds these rows."""
         return [*self.recall(self.number), *(() if self.others is None else self.others.result())]
 
 

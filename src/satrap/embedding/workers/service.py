@@ -27,7 +27,7 @@ class EmbeddingWorkerStatistics:
 
 
 class EmbeddingService(Handler):
-    """Creates a `WorkerSession` for each worker; its server needs `Lanes` as dispatcher.
+    """Creates a `WorkerSession` for each worker; its server needs `ClientThreads` as dispatcher.
 
     Args:
         shards: HOST:PORT of each shard.

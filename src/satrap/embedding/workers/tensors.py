@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.servers.sections import Section, pack, unpack
-from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
+from satrap.exchange.servers.row_message import Section, pack, unpack
+from satrap.exchange.servers.wire_format import CODES, from_wire, gather_gradients, scale_of, to_wire
 from satrap.rpc.wire.frames import Buffer, FrameError
 from satrap.store import floats
-from satrap.store.types import not_finite
+from satrap.store.arrays import not_finite
 
 Floats = npt.NDArray[np.float32]
 Shape = Sequence[int]

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.collective.answers import RowReplies
-from satrap.exchange.collective.asks import RowRequest, by_rank, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
-from satrap.exchange.collective.early import Early, EarlyLookups, Found
+from satrap.exchange.collective.gradient_messages import GradientMessage, GradientMessages
+from satrap.exchange.collective.lookahead import Early, EarlyLookups, Found
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
-from satrap.exchange.collective.pushes import GradientMessage, GradientMessages
 from satrap.exchange.collective.ranks import Bytes, Ranks, joined
+from satrap.exchange.collective.row_replies import RowReplies
+from satrap.exchange.collective.row_requests import RowRequest, by_rank, unpack
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.serial import Serial
-from satrap.exchange.servers.wire import CODES, Wire
+from satrap.exchange.servers.wire_format import CODES, Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
 
@@ -226,11 +226,11 @@ class CollectiveExchange:
         finite: bool = False,
     ) -> None:
         """See `Exchange.update`. If the gradients of one rank are rejected, the update is rejected on all."""
-        lookup = Lookup.given(lookup, self)
+        lookup = Lookup.for_update(lookup, self)
         self._issue(lookup, lambda: self._pushed(lookup, gradients), lr_scale)
 
     def refuse(self) -> None:
-        """See `Unanimous.refuse`."""
+        """See `AtomicStep.refuse`."""
         self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
 
     def fail(self, error: StoreError) -> None:

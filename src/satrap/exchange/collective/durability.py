@@ -17,7 +17,7 @@ from satrap.exchange.states import CHUNK_ROWS, counts_of, held_by, largest, load
 from satrap.store import Delta, RowChunk, Shard
 
 if TYPE_CHECKING:
-    from satrap.checkpoint.storage import FileEntry, Storage
+    from satrap.checkpoint.files.storage import FileEntry, Storage
     from satrap.checkpoint.store_part import StorePart
 
 
@@ -139,7 +139,7 @@ class CollectiveDurability:
 
     def _write(self, writing: _Writing, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """On rank 0: let all ranks write their rows, and return the files."""
-        from satrap.checkpoint.storage import FileEntry
+        from satrap.checkpoint.files.storage import FileEntry
 
         writing.channel.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
         files = self._written(writing, lambda: storage, folder)
@@ -163,7 +163,7 @@ class CollectiveDurability:
 
     def assist(self, *, feed: bool = False) -> bool:
         """On ranks other than 0: write rows whenever rank 0 does; return whether rank 0 kept them."""
-        from satrap.checkpoint.storage import Storage
+        from satrap.checkpoint.files.storage import Storage
 
         writing = self._writing(feed)
         while True:

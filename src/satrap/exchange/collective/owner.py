@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.collective.asks import Ids, Offsets, Positions, RowRequest, no_ids
+from satrap.exchange.collective.gradient_messages import GradientMessage
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.collective.pushes import GradientMessage
+from satrap.exchange.collective.row_requests import Ids, Offsets, Positions, RowRequest, no_ids
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.store import Shard, Slots, distinct, pool, pool_backward
-from satrap.store.buffers import floats
+from satrap.store.memory.buffers import floats
 from satrap.store.shard import check_lookups
 
 KEPT = 64

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
-from satrap.exchange.collective.asks import Positions, RowRequest
 from satrap.exchange.collective.ranks import Ranks
+from satrap.exchange.collective.row_requests import Positions, RowRequest
 from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.config import without_tables

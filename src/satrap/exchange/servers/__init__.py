@@ -4,10 +4,10 @@
 `ServersExchange`. They exchange checked binary messages (`satrap.rpc`), never code.
 """
 
-from satrap.exchange.servers.client import ServersExchange
+from satrap.exchange.servers.client.exchange import ServersExchange
 from satrap.exchange.servers.config import WorkerId
-from satrap.exchange.servers.server import ShardServer
-from satrap.exchange.servers.wire import Wire
+from satrap.exchange.servers.shard.server import ShardServer
+from satrap.exchange.servers.wire_format import Wire
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.server.sessions import Limits

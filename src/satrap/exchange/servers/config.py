@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError
-from satrap.exchange.servers.sections import MAX_SECTIONS
-from satrap.exchange.servers.wire import CODES
+from satrap.exchange.servers.row_message import MAX_SECTIONS
+from satrap.exchange.servers.wire_format import CODES
 from satrap.exchange.shard_map import ShardMap
 from satrap.optim import from_dict
 from satrap.retention import own_to_dict

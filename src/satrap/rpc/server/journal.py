@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, decode, size_of
+from satrap.runtime import fault_points
 
 MAGIC, VERSION = b"STRPJRNL", 2
 RECORD = b"SREC"
@@ -120,12 +120,12 @@ class Journal:
         if self._broken:
             raise _refused(segment.path, "an earlier record could not be removed")
         try:
-            faults.hit("journal.write")
+            fault_points.hit("journal.write")
             _write(self._file, data)
         except OSError as error:
             self._take_back(segment)
             raise _refused(segment.path, error.strerror or str(error)) from error
-        faults.hit("journal.written")
+        fault_points.hit("journal.written")
         segment.end += size
         segment.kinds[head[_KIND]] += 1
         self._last = size, head[_KIND]

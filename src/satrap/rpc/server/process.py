@@ -6,9 +6,9 @@ import signal
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
-from satrap.events import Ready, Recovering, Report
-from satrap.memory import keep_freed_memory
 from satrap.rpc.server.server import Server
+from satrap.runtime.events import Ready, Recovering, Report
+from satrap.runtime.malloc import keep_freed_memory
 
 
 def serve(

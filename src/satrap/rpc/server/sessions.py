@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import StoreError
-from satrap.machine_code import compiling
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session, Verdict, failure, fenced
 from satrap.rpc.server.statistics import Counters
@@ -25,6 +24,7 @@ from satrap.rpc.wire.frames import (
     decode,
     size_of,
 )
+from satrap.runtime.numba_cache import compiling
 
 _KINDS = frozenset(MessageKind)
 _ANY_EPOCH = (MessageKind.HELLO, MessageKind.PING, MessageKind.BYE, MessageKind.MAP)

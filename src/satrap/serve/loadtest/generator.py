@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.serve.app import STEP, TIMING
+from satrap.serve.http.app import STEP, TIMING
 from satrap.serve.loadtest.connection import HttpConnection, HttpReply, TargetServer
 
 Seconds = npt.NDArray[np.float64]

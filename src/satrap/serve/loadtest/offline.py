@@ -13,16 +13,16 @@ import numpy.typing as npt
 import orjson
 
 from satrap.checkpoint import Series
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import MANIFEST, read_manifest, reading_settings
-from satrap.checkpoint.storage import Storage
 from satrap.config import Recipe
 from satrap.data import read
-from satrap.data.encode import MISSING
-from satrap.launch.folder import RunFolder
+from satrap.data.encode.encoder import MISSING
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_predictor
 from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.rows import columns_of
-from satrap.train.loss import prediction_names
+from satrap.train.step.loss import prediction_names
 
 Scores = npt.NDArray[np.float64]
 

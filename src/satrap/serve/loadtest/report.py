@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from satrap.runtime.formatting import counted
 from satrap.serve.loadtest.generator import RequestOutcome
 from satrap.serve.loadtest.offline import Comparison
-from satrap.words import counted
 
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 """Name -> quantile of the latencies."""

@@ -8,7 +8,7 @@ from typing import Any
 from satrap.data import Dataset, read
 from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.schema import Categorical, Feature, Numeric, Schema, Vector
-from satrap.serve.example import plain_values, request_of
+from satrap.serve.scoring.example import plain_values, request_of
 
 KINDS: Mapping[str, Feature] = {
     "id": Categorical(dim=1),

@@ -14,15 +14,15 @@ import orjson
 from satrap.data import Dataset
 from satrap.errors import ConfigError
 from satrap.launch.datasets import open_sources
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import scoring_recipe
-from satrap.serve.example import schema_of
 from satrap.serve.loadtest.connection import TargetServer
 from satrap.serve.loadtest.generator import Generator, RequestOutcome, arrivals
 from satrap.serve.loadtest.offline import compared, scores_in
 from satrap.serve.loadtest.report import Report
 from satrap.serve.loadtest.rows import requests_of, rows_of
 from satrap.serve.operator import PATH, authorization, base_of, call
+from satrap.serve.scoring.example import schema_of
 
 BODIES = 64
 """Maximum number of different requests, sent in turn."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.data.columns import as_array
-from satrap.serve.columns import check_count, check_names
-from satrap.serve.errors import RequestError
-from satrap.serve.model import ServedModel
+from satrap.data.formats.columns import as_array
+from satrap.serve.http.errors import RequestError
+from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols.flatbuffer import is_compressed
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.columns import check_count, check_names
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
 
 KIND = "application/vnd.apache.arrow.stream"
 

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 
 from satrap.errors import SatrapError
-from satrap.serve.columns import to_request
-from satrap.serve.errors import RequestError
-from satrap.serve.model import ServedModel
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scan import LEAST_BYTES, scanned
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.http.errors import RequestError
+from satrap.serve.http.request import ScoreRequest
+from satrap.serve.protocols.json_numbers import LEAST_BYTES, scanned
+from satrap.serve.scoring.columns import to_request
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
 
 KIND = "application/json"
 KEYS = ("context", "items", "step")

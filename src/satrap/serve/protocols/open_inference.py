@@ -20,12 +20,12 @@ import orjson
 import pyarrow as pa
 
 from satrap.errors import SatrapError, did_you_mean
-from satrap.serve.columns import check_count, check_names
-from satrap.serve.errors import RequestError
-from satrap.serve.model import ServedModel
+from satrap.serve.http.errors import RequestError
+from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols import json
-from satrap.serve.request import ScoreRequest
-from satrap.serve.scorer import ScoredRequest
+from satrap.serve.scoring.columns import check_count, check_names
+from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.scorer import ScoredRequest
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """HTTP header: length of the JSON part of a body with binary tensors after it."""

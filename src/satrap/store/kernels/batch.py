@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from satrap.store.arrays import Floats, Ids, Inverse, Offsets
 from satrap.store.kernels.formats import Format, load_weights, read_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
@@ -23,7 +24,6 @@ from satrap.store.kernels.simd import (
     store,
     store_aside,
 )
-from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 SUM, MEAN, SQRTN = 0, 1, 2
 _FOUR = np.uint64(4)

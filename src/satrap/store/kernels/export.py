@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from satrap.store.arrays import Inverse
 from satrap.store.kernels.formats import Format, read_weights
 from satrap.store.kernels.jit import kernel
 from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch
 from satrap.store.kernels.simd import load_like, store
-from satrap.store.types import Inverse
 
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)

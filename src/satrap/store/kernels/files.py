@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from satrap.store.arrays import Inverse
 from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch
 from satrap.store.kernels.simd import load_like, store
-from satrap.store.types import Inverse
 
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)

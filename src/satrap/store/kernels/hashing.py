@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from satrap.store.arrays import Ids, Inverse
 from satrap.store.kernels.formats import Format, store_weights, weight_bytes
 from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.simd import LANES, uniform16
-from satrap.store.types import Ids, Inverse
 
 BUCKET_SHIFT = np.uint64(52)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)

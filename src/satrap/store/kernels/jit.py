@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numba
 from numba.extending import register_jitable
 
-from satrap.machine_code import cache_folder, compiled
+from satrap.runtime.numba_cache import cache_folder, compiled
 
 _numba: Any = numba
 F = TypeVar("F", bound=Callable[..., object])
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def sources() -> list[Path]:
     """Return all kernel sources, here or in a `kernels.py`."""
     here = Path(__file__).parent
-    return [*here.glob("*.py"), *here.parents[1].glob("*/kernels.py")]
+    return [*here.rglob("*.py"), *here.parents[1].glob("*/kernels.py")]
 
 
 CACHE_FOLDER = cache_folder("kernels", sources())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from satrap.store.arrays import Bytes, Found, Inverse
 from satrap.store.kernels.jit import kernel
-from satrap.store.types import Bytes, Found, Inverse
 
 
 @kernel

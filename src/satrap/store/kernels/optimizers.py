@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from satrap.store.arrays import Ids, Inverse
 from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
@@ -29,7 +30,6 @@ from satrap.store.kernels.simd import (
     total,
     where_zero,
 )
-from satrap.store.types import Ids, Inverse
 
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)

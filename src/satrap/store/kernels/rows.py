@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from satrap.store.arrays import Floats, Ids, Inverse, Offsets
 from satrap.store.kernels.formats import (
     Float32,
     Format,
@@ -22,7 +23,6 @@ from satrap.store.kernels.formats import (
 from satrap.store.kernels.hashing import initial_weights, mix
 from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.simd import prefetch, prefetch_write, store
-from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 _FOUR = np.uint64(4)
 _LINE = np.uint64(64)

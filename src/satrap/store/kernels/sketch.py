@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from satrap.store.arrays import Bytes, Found, Ids, Offsets
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.simd import prefetch_write
-from satrap.store.types import Bytes, Found, Ids, Offsets
 
 AHEAD = 16
 _LINE_STEP = np.uint64(0x9E3779B97F4A7C15)

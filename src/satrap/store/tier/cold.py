@@ -11,17 +11,17 @@ import math
 import numpy as np
 
 from satrap.errors import ConfigError
+from satrap.store.arrays import Bytes, Floats, Ids, Inverse, Offsets, per_table
 from satrap.store.backend import Away
-from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
 from satrap.store.kernels.marks import mark, marked, unmark
-from satrap.store.memory import Reserved
-from satrap.store.slab import Slab
+from satrap.store.memory.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
+from satrap.store.memory.reserve import Reserved
+from satrap.store.memory.slab import Slab
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_spec import RowSpec
 from satrap.store.statistics import TierStatistics
-from satrap.store.steps import RowSpec
 from satrap.store.tier.file import RecordFile
 from satrap.store.tier.settings import Tier
-from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, per_table
-from satrap.store.workers import ThreadPool
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that also count rows moved between memory and file, and need correction."""

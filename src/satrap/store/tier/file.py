@@ -10,8 +10,8 @@ import time
 import numpy as np
 
 from satrap.errors import StoreError
+from satrap.store.arrays import Bytes, Inverse, address
 from satrap.store.kernels import files
-from satrap.store.types import Bytes, Inverse, address
 
 SAMPLE = 32
 """Number of records whose read time shows whether the system caches the others in memory."""

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from satrap.arguments import checked
 from satrap.errors import ConfigError
 from satrap.retention import Eviction
+from satrap.runtime.arguments import checked
 
 
 @checked()

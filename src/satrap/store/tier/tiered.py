@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, per_table
 from satrap.store.backend import FAST, Away, Features, MemoryPart, PartRows, Places, RowBackend
-from satrap.store.buffers import floats
+from satrap.store.batch_pooling import gather_features
 from satrap.store.kernels.marks import marked, unmark
-from satrap.store.pooling import gather_features
-from satrap.store.ram import Ram
-from satrap.store.slab import Slab
+from satrap.store.memory.buffers import floats
+from satrap.store.memory.ram import Ram
+from satrap.store.memory.slab import Slab
+from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.statistics import TierStatistics
 from satrap.store.tier.cold import SHIFTS, Cold
 from satrap.store.tier.settings import Tier
-from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots, per_table
-from satrap.store.workers import ThreadPool
 
 FILE = 1
 

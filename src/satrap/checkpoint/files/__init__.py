@@ -1,0 +1,1 @@
+"""Files of a checkpoint on a disk or at a URL."""

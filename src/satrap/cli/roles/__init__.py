@@ -1,0 +1,1 @@
+"""Commands that start one process of a run."""

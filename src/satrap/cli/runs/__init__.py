@@ -1,0 +1,1 @@
+"""Commands that train, or act on a run that trains."""

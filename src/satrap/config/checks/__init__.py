@@ -1,0 +1,1 @@
+"""Combinations of keys that are refused, and why."""

@@ -1,0 +1,1 @@
+"""Every key of a recipe, with its type, default and meaning."""

@@ -1,0 +1,1 @@
+"""From columns to ids and numbers: hashing, transforms, times, and their statistics."""

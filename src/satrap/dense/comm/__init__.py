@@ -1,0 +1,1 @@
+"""Processes that train together, and what they send: all-reduce, compressed gradients."""

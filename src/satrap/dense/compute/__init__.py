@@ -1,0 +1,1 @@
+"""Number formats, fused optimizer steps and compiled blocks."""

@@ -1,0 +1,1 @@
+"""Less device memory: recomputed activations, offloaded optimizers and weights, deferred initialization."""

@@ -1,6 +1,0 @@
-"""`satrap doctor`: checks a machine, and optionally a recipe on it, before a run."""
-
-from satrap.doctor.examine import examine
-from satrap.doctor.finding import Finding
-
-__all__ = ["Finding", "examine"]

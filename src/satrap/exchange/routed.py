@@ -1,0 +1,325 @@
+"""Shard servers for most tables, and replicas on all workers for a few that every batch needs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from satrap.errors import ConfigError, StoreError
+from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
+from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup, Telemetry
+from satrap.exchange.resharding.bucket_moves import Moves
+from satrap.exchange.servers import ServersExchange
+from satrap.exchange.statistics import ExchangeStatistics
+from satrap.exchange.traffic import Traffic
+from satrap.store import RowChunk
+from satrap.store.arrays import check_rows, not_finite
+
+if TYPE_CHECKING:
+    from satrap.checkpoint.files.storage import FileEntry, Storage
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class RoutedLookup(Lookup[Array]):
+    """A lookup with one part at the shards and one part at the workers' replicas.
+
+    Args:
+        parts: the lookup at the shards, and the lookup in the replicas.
+        recall: returns the rows of the unique ids; see `distinct`.
+    """
+
+    _: KW_ONLY
+    parts: tuple[Lookup[Array], Lookup[Array]]
+    recall: Callable[[], list[Array]]
+
+    def unpooled_rows(self) -> list[Array]:
+        """See `Lookup.unpooled_rows`. Replicated rows of a waiting lookup have their present values."""
+        return self.recall()
+
+
+class RoutedExchange:
+    """Tables at shard servers, combined with tables that every worker holds completely.
+
+    ```python
+    replicated = Placement("replicated")
+    servers = ServersExchange(addresses, large, worker=WorkerId(rank, size))
+    replicas = CollectiveExchange(TorchRanks(), TorchRanks(86400), small, placement=replicated)
+    exchange = RoutedExchange(servers, replicas)
+    ```
+
+    Replicated rows are never sent: each worker sends the gradients to all others, and all take the same
+    steps. So these tables are updated once per step of all workers, also in `hybrid`, and all workers make
+    the same calls in the same order, as with `CollectiveExchange`. In `sync`, rows are equal to the bit to
+    rows on shard servers that hold all tables; gradients in float16 have a scale per table group, and
+    replicated tables form their own groups.
+
+    Snapshots have the same format as without replicas. Every worker must reach their folder.
+
+    Args:
+        servers: holds most tables; just made, and of the same worker as `replicas`.
+        replicas: holds the others; just made. The routed exchange closes both.
+        fresh: replicated rows are never stale: however early they are looked up, they see every update before
+            their own step. Then each lookup that creates must be followed by one update, in the same order.
+            Default True.
+
+    Attributes:
+        servers, replicas: of the arguments.
+        groups: groups of `servers`, then groups of `replicas`.
+
+    Raises:
+        ConfigError: the parts are not of the same worker, or a table of `replicas` is not replicated.
+    """
+
+    collective = True
+
+    def __init__(self, servers: ServersExchange, replicas: CollectiveExchange, *, fresh: bool = True) -> None:
+        self.servers, self.replicas, self._fresh = servers, replicas, fresh
+        names = [table for group in replicas.groups for table in group.tables]
+        if servers.world != replicas.size or any(replicas.placement.of(t) != "replicated" for t in names):
+            raise ConfigError(
+                "a RoutedExchange needs replicated tables on exactly the workers of its shard servers",
+                fix='give CollectiveExchange the same workers, and placement=Placement("replicated")',
+            )
+        if fresh:
+            replicas.look_ahead()
+        replicas.durability.writer = "replica"
+        self._first = len(servers.groups)
+        moved = (replace(group, index=self._first + group.index) for group in replicas.groups)
+        self.groups: Sequence[TableGroup] = [*servers.groups, *moved]
+        self._lock = threading.Lock()
+        self.telemetry: Telemetry = RoutedTelemetry(servers.telemetry, replicas.telemetry)
+        self.durability: Durability = RoutedDurability(servers.durability, replicas, names, self.flush)
+
+    @property
+    def moves(self) -> Moves:
+        """See `Movable`; moves of the tables at shard servers."""
+        return self.servers.moves
+
+    def _replicated(self, request: LookupRequest) -> bool:
+        return request.group >= self._first
+
+    def _part(self, requests: Sequence[LookupRequest], values: Sequence[T], replicated: bool) -> list[T]:
+        """Return the values of the requests that one part serves."""
+        pairs = zip(requests, values, strict=True)
+        return [value for request, value in pairs if self._replicated(request) == replicated]
+
+    def _parts(self, requests: Sequence[LookupRequest]) -> tuple[list[LookupRequest], list[LookupRequest]]:
+        """Return the requests of each part, with the numbers of its own groups."""
+        ours = self._part(requests, requests, True)
+        # Unknown groups keep their number, and are rejected later.
+        valid = range(self._first, len(self.groups))
+        moved = [replace(r, group=r.group - self._first) if r.group in valid else r for r in ours]
+        return self._part(requests, requests, False), moved
+
+    def lookup(
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
+    ) -> RoutedLookup:
+        """See `Exchange.lookup`; `known` is ignored for replicas that are never stale."""
+        first, second = self._parts(requests)
+        # An empty request tells other ranks that this one has a batch.
+        if first and not second and not create:
+            group = self.replicas.groups[0]
+            second = [LookupRequest(0, np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))]
+        rows: list[Sequence[Array] | None] = [
+            None if known is None else self._part(requests, known, replicated) for replicated in (False, True)
+        ]
+        # First the replicas: the other ranks wait for this call.
+        ours = self.replicas.lookup(second, create=create, known=rows[1])
+        theirs = self.servers.lookup(first, create=create, known=rows[0])
+
+        def recall() -> list[Array]:
+            waits = create and self._fresh
+            replicated = self.replicas.here(second) if waits else ours.unpooled_rows()
+            return self._in_order(requests, theirs.unpooled_rows(), replicated)
+
+        lookup = RoutedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
+        for part in lookup.parts:
+            part.rows.add_done_callback(lambda _: self._answered(lookup))
+        return lookup
+
+    def _answered(self, lookup: RoutedLookup) -> None:
+        """Complete a lookup once both parts have their rows, or one has failed."""
+        with self._lock:  # the two parts complete in different threads
+            if lookup.rows.done():
+                return
+            done = [part.rows for part in lookup.parts if part.rows.done()]
+            if failed := [rows for rows in done if rows.exception() is not None]:
+                lookup.fail_from(failed[0])
+            elif len(done) == len(lookup.parts):
+                lookup.active = lookup.parts[1].active
+                lookup.rows.set_result(self._in_order(lookup.requests, *(rows.result() for rows in done)))
+
+    def _in_order(
+        self, requests: Sequence[LookupRequest], first: Sequence[Array], second: Sequence[Array]
+    ) -> list[Array]:
+        sources = iter(first), iter(second)
+        return [next(sources[self._replicated(request)]) for request in requests]
+
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
+        """See `Exchange.prefetch`."""
+        self.servers.prefetch(self._parts(requests)[0])
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`. If a gradient is rejected here, neither part gets any."""
+        lookup = Lookup.for_update(lookup, self)
+        parts = [Lookup[Array](part) for part in self._parts(lookup.requests)]
+        if isinstance(lookup, RoutedLookup):
+            parts = list(lookup.parts)
+        if not finite:
+            try:
+                self._check(lookup.requests, gradients)
+            except StoreError as error:
+                self.replicas.fail(error)  # the other ranks wait for this update
+                return
+        first, second = (self._part(lookup.requests, gradients, replicated) for replicated in (False, True))
+        # First the replicas: the other ranks wait for this call.
+        self.replicas.update(parts[1], second, lr_scale=lr_scale)
+        self.servers.update(parts[0], first, lr_scale=lr_scale)
+
+    def _check(self, requests: Sequence[LookupRequest], gradients: Sequence[Array]) -> None:
+        for request, rows in zip(requests, gradients, strict=True):
+            group = self.groups[request.group]
+            if not np.isfinite(check_rows(rows, request.rows, group.dim, "gradients")).all():
+                raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
+
+    def flush(self) -> None:
+        """Wait until everything issued on any rank has been applied."""
+        try:
+            self.servers.flush()
+        finally:
+            self.replicas.flush()  # even after an error: the other ranks wait for this call
+
+    def close(self) -> None:
+        """See `Exchange.close`."""
+        try:
+            self.replicas.close()
+        finally:
+            self.servers.close()
+
+
+class RoutedTelemetry:
+    """Counters of both parts. Staleness, times and rounding are measured at the shards.
+
+    Args:
+        servers, replicas: telemetry of the parts.
+    """
+
+    def __init__(self, servers: Telemetry, replicas: Telemetry) -> None:
+        self._servers, self._replicas = servers, replicas
+
+    def statistics(self) -> ExchangeStatistics:
+        """See `Telemetry.statistics`; counters of replicas are as of their last sharing."""
+        first, second = self._servers.statistics(), self._replicas.statistics()
+        return replace(
+            first,
+            rows=first.rows + second.rows,
+            bytes=first.bytes + second.bytes,
+            refused=first.refused + second.refused,
+            load_factor=(*first.load_factor, *second.load_factor),
+            tables={**first.tables, **second.tables},
+        )
+
+    def traffic(self) -> Traffic:
+        """See `Telemetry.traffic`."""
+        first, second = self._servers.traffic(), self._replicas.traffic()
+        return replace(first, sent=first.sent + second.sent, received=first.received + second.received)
+
+
+class RoutedDurability(Durability):
+    """Saves and restores the rows of both parts; rank 0 sends requests to the shards, for all ranks.
+
+    Args:
+        servers: durability of the shards.
+        replicas: the exchange with the replicas.
+        tables: names of its tables.
+        flush: of the routed exchange.
+    """
+
+    def __init__(
+        self,
+        servers: Durability,
+        replicas: CollectiveExchange,
+        tables: Collection[str],
+        flush: Callable[[], None],
+    ) -> None:
+        self._servers, self._replicas, self._tables, self._flush = servers, replicas.durability, tables, flush
+        self._rank = replicas.rank
+
+    def snapshot(self) -> Snapshot:
+        """See `Durability.snapshot`; on rank 0 the iterator includes the rows of the shards."""
+        self._flush()
+        ours = self._replicas.snapshot()
+        if self._rank:
+            return ours
+        theirs = self._servers.snapshot()
+        return Snapshot(itertools.chain(theirs, ours), _both(theirs.write, ours.write))
+
+    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
+        """See `Durability.cut`. If one part can only give all rows, so does the other."""
+        self._flush()
+        if self._rank:
+            return self._replicas.cut(delta=delta, feed=feed)
+        theirs = self._servers.cut(delta=delta, feed=feed)
+        ours = self._replicas.cut(delta=delta and theirs.deleted is not None, feed=feed)
+        if theirs.deleted is not None and ours.deleted is None:
+            theirs = self._servers.cut(delta=False, feed=feed)
+
+        def put_back() -> None:
+            try:
+                theirs.put_back()
+            finally:
+                ours.put_back()
+
+        counts = {**theirs.counts, **ours.counts}
+        return SnapshotCut(counts, _both(theirs.write, ours.write), theirs.deleted, put_back)
+
+    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
+        """See `Durability.read`."""
+        self._flush()
+        if self._rank == 0:
+            self._servers.read(url, follow=follow, feed=feed, exact=exact)
+        self._replicas.read(url, follow=follow, feed=feed, exact=exact)
+
+    def assist(self, *, feed: bool = False) -> bool:
+        """See `Durability.assist`."""
+        return self._replicas.assist(feed=feed)
+
+    def release(self, *, kept: bool, feed: bool = False) -> None:
+        """See `Durability.release`."""
+        self._replicas.release(kept=kept, feed=feed)
+
+    def load(self, table: str, chunk: RowChunk) -> None:
+        """See `Durability.load`."""
+        if table in self._tables:
+            self._replicas.load(table, chunk)
+        elif self._rank == 0:
+            self._servers.load(table, chunk)
+
+    def clear(self) -> None:
+        """See `Durability.clear`."""
+        self._flush()
+        if self._rank == 0:
+            self._servers.clear()
+        self._replicas.clear()
+
+
+Write = Callable[["Storage", str], Mapping[str, "FileEntry"]]
+
+
+def _both(first: Write, second: Write) -> Write:
+    return lambda storage, folder: {**first(storage, folder), **second(storage, folder)}

@@ -1,0 +1,1 @@
+"""The worker's side of shard servers: lookups, updates, snapshots and counters."""

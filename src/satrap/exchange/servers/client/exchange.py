@@ -1,0 +1,377 @@
+"""The exchange of a worker whose rows are on shard servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.exchange.kernels import FLOAT32, row_bytes
+from satrap.exchange.lookup import Array, Lookup, LookupRequest, Seen, answered
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.resharding.bucket_moves import Moves
+from satrap.exchange.servers.client.durability import ServersDurability
+from satrap.exchange.servers.client.replies import ShardReplies
+from satrap.exchange.servers.client.shards import Shards
+from satrap.exchange.servers.client.telemetry import ServersTelemetry
+from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
+from satrap.exchange.servers.row_message import Section, pack
+from satrap.exchange.servers.wire_format import CODES, Wire, gather_gradients, scale_of
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.split import ShardPart, Splitter
+from satrap.rpc import Key, is_loopback, split_address
+from satrap.rpc.client.call import Call, told
+from satrap.rpc.client.client import ClientOptions
+from satrap.rpc.client.peer import OnAnswer
+from satrap.rpc.wire.frames import SPLIT, Buffer, MessageKind
+from satrap.schema import Table
+from satrap.store import StoreConfig
+from satrap.store.arrays import check_rows, not_finite
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows that are being fetched, with their optimizer state.
+
+    Args:
+        rows: float32[n, dim + width] for each request: weights, then state.
+        updates: for each shard that has responded, the number of updates that each request's group had seen.
+    """
+
+    rows: Future[list[Array]]
+    updates: list[list[int]] = field(default_factory=list)
+
+
+class ServersExchange:
+    """Lookups and updates on shard servers, each of which owns a part of every table.
+
+    ```python
+    exchange = ServersExchange(["127.0.0.1:5000", "127.0.0.1:5001"], tables, store=StoreConfig(seed=2))
+    ```
+
+    Requests are split by bucket, sent to all shards at once and answered in the order issued, as `Exchange`
+    guarantees. With `Wire("float32", "float32")` the rows are equal to a `LocalExchange`'s to the bit, for
+    any number of shards. If a connection breaks, it is re-established and lost messages are sent again; every
+    update is applied exactly once. A shard that does not respond within the deadline ends the exchange with
+    an `ExchangeError` that names it.
+
+    Args:
+        addresses: HOST:PORT per shard, in the order of their numbers, the same for all workers.
+        tables: the tables, each with an optimizer.
+        store: initialization and limits of rows. Its memory, the memory of a table and the size of its tier
+            are totals over `shares` shards; the tier's folder is on the shards' machines. The memory of its
+            admission is per shard.
+        wire: number formats, default float16 rows and bfloat16 gradients.
+        mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
+            all ranks of a step and take one optimizer step; every rank must then issue one update per step
+            (an empty one if it has no batch), and lookups wait for the steps before them.
+        ordered: in "sync", lookups of a step are served in the order of ranks, so that eviction, and
+            admission by chance, do not depend on which worker is faster. Every rank must then issue one
+            lookup per step (an empty one if it has no batch). Default False.
+        worker: rank and run of this worker. Gradients are multiplied by 1 / world.
+        epoch: epoch of the default map, default 1.
+        map: owner of each bucket; default: an even split.
+        shares: number of shards over which the memory is split; default: the number of addresses.
+        options: key, deadline and heartbeat; see `ClientOptions`.
+
+    Attributes:
+        tables, seed, wire, mode, world: of the arguments.
+        map: owner of each row; `moves` may change it.
+        moves: moves buckets between the shards.
+        splitter: splits requests among the shards.
+
+    Raises:
+        ConfigError: invalid arguments, or shards with another configuration.
+        ExchangeError: a shard cannot be reached or rejects the key.
+    """
+
+    collective = False
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        tables: Sequence[Table],
+        *,
+        store: StoreConfig = StoreConfig(),
+        wire: Wire = Wire(),
+        mode: str = "hybrid",
+        ordered: bool = False,
+        worker: WorkerId = WorkerId(),
+        epoch: int = 1,
+        map: ShardMap | None = None,
+        shares: int | None = None,
+        options: ClientOptions = ClientOptions(),
+    ) -> None:
+        self.map = ShardMap(max(1, len(addresses)), epoch) if map is None else map
+        _check(addresses, tables, self.map, mode, options)
+        self.tables, self.seed, self.mode = tables, store.seed, mode
+        self.wire, self.world = wire, worker.world
+        shares = shares or len(addresses)
+        self._plain = tables_to_dicts([table.part(shares) for table in tables]), store.part(shares)
+        formats = {"forward": wire.forward, "backward": wire.backward}
+        self._about = {**formats, "mode": mode, "ordered": ordered, **asdict(worker)}
+        self._shards = Shards(
+            dict(zip(self.map.members, addresses, strict=True)),
+            {shard: self._hello(shard, self.map) for shard in self.map.members},
+            epoch=self.map.epoch,
+            options=options,
+        )
+        first, *others = self._shards.greetings.values()
+        if any((o["groups"], o["completed"]) != (first["groups"], first["completed"]) for o in others):
+            self._shards.close()
+            raise ExchangeError(
+                "the shards disagree on the number of complete steps",
+                fix="restart all shards, or restore all from one snapshot",
+            )
+        self._shards.step = int(first["completed"])
+        self._tiered = [s for s, answer in self._shards.greetings.items() if answer.get("tier")]
+        frozen = {table.name for table in tables if table.frozen}
+        self.groups: Sequence[TableGroup] = [
+            TableGroup(g["index"], tuple(g["tables"]), g["dim"], g["tables"][0] in frozen)
+            for g in first["groups"]
+        ]
+        self.splitter = Splitter(self.groups, self.map)
+        self.telemetry = ServersTelemetry(self._shards)
+        self.durability = ServersDurability(self._shards, self.groups, lambda: self.splitter)
+        self.moves = self._mover(evicts="eviction" in store.bounds(tables).values())
+
+    def _mover(self, *, evicts: bool) -> Moves:
+        return Moves(
+            self._shards,
+            self.durability,
+            tiered=bool(self._tiered),
+            evicts=evicts,
+            backward=self.wire.backward,
+            hello=lambda shard, map: self._hello(shard, map) | {"completed": self._shards.step},
+            turn=self._turn,
+            map=lambda: self.map,
+        )
+
+    def _hello(self, shard: int, map: ShardMap) -> dict[str, Any]:
+        """Return the hello to a shard, under a map."""
+        return ShardConfig(*self._plain, shard, map).to_dict() | self._about
+
+    def lookup(
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Array]:
+        """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not respond in time."""
+        if known is not None:
+            return answered(requests, known)
+        call: Call[list[Array]] = self._shards.call(limited=True)
+        call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
+        lookup = Lookup(list(requests), call.future, self)
+        self._shards.post(partial(self._send_lookup, lookup, create, call, self._shards.step))
+        return lookup
+
+    def fetch(self, requests: Sequence[LookupRequest], widths: Sequence[int]) -> Fetch:
+        """Look up rows together with their optimizer state, all in float32.
+
+        Args:
+            requests: as for `lookup`.
+            widths: numbers per row of each request: its dim plus the width of the state.
+        """
+        call: Call[list[Array]] = self._shards.call(limited=True)
+        call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
+        fetch = Fetch(call.future)
+        self._shards.post(partial(self._send_fetch, Lookup(list(requests)), widths, call, fetch.updates))
+        return fetch
+
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
+        """See `Exchange.prefetch`; ids are sent to the shards that have a tier, and may get lost."""
+        if self._tiered:
+            self._shards.post(partial(self._send_ahead, list(requests)))
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`. Shards check gradients on arrival, even if the caller has."""
+        self._shards.raise_error()
+        lookup = Lookup.for_update(lookup, self)
+        call: Call[None] = self._shards.call(limited=True)
+        call.future.add_done_callback(self._shards.note)
+        call.future.add_done_callback(self.telemetry.meter.issue("push", lookup))
+        step, self._shards.step = self._shards.step, self._shards.step + 1
+        self._shards.post(partial(self._send_update, lookup, list(gradients), lr_scale, call, step))
+
+    def flush(self) -> None:
+        """See `Exchange.flush`."""
+        self._shards.flush()
+
+    def close(self) -> None:
+        """See `Exchange.close`. Closing twice is fine."""
+        self._shards.close()
+
+    # -- in the client loop's thread
+
+    def _turn(self, map: ShardMap) -> None:
+        """Use another map from now on. No request that was split by the old map may be open."""
+        assert not any(peer.open(SPLIT) for peer in self._shards.peers.values())
+        self.map, self.splitter = map, Splitter(self.groups, map)
+
+    def _send_ahead(self, requests: Sequence[LookupRequest]) -> None:
+        with contextlib.suppress(StoreError):  # the lookup itself will report the error
+            splits = [self.splitter.split(r) for r in requests]
+            for shard in self._tiered:
+                sections = sections_of(requests, splits, shard)
+                if any(section.count for section in sections):
+                    self._shards.peers[shard].hint(MessageKind.PREFETCH, pack(sections))
+
+    def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
+        kind = MessageKind.LOOKUP if create else MessageKind.PEEK
+        code = CODES[self.wire.forward]
+        sizes = (row_bytes(code, self.groups[request.group].dim) for request in lookup.requests)
+        if not self._split(kind, lookup, call, sizes):
+            return
+        widths = [self.groups[request.group].dim for request in lookup.requests]
+        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
+        for shard in self._shards.peers:
+            on_answer: OnAnswer = partial(answers.answer, shard)
+            if create:
+                on_answer = self._measured(self.telemetry.meter.looked_up, lookup, shard, on_answer)
+            parts = pack(sections_of(lookup.requests, lookup.places, shard))
+            self._shards.send(shard, kind, parts, on_answer, step=step)
+
+    def _send_fetch(
+        self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
+    ) -> None:
+        if not self._split(MessageKind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
+            return
+        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
+
+        def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
+            if error is None:
+                updates.append(told(parts)["updates"])
+            answers.answer(shard, parts[1:], error)
+
+        for shard in self._shards.peers:
+            parts = pack(sections_of(lookup.requests, lookup.places, shard))
+            self._shards.send(
+                shard, MessageKind.FETCH, parts, partial(answered, shard), step=self._shards.step
+            )
+
+    def _send_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, call: Call[None], step: int
+    ) -> None:
+        if self._shards.error is not None:  # a rejected update also stops all updates behind it
+            call.fail(self._shards.error)
+            return
+        try:
+            sections = self._encode_update(lookup, gradients)
+            messages = {shard: pack(sections[shard]) for shard in self._shards.peers}
+            for shard, parts in messages.items():
+                size = sum(memoryview(part).nbytes for part in parts)
+                if refusal := self._shards.peers[shard].refusal(MessageKind.UPDATE, size):
+                    raise refusal  # before any part is sent: all shards get their part, or none
+        except StoreError as error:
+            self.telemetry.refused += 1
+            call.fail(error)
+            return
+        call.expect(len(messages))
+        for shard, parts in messages.items():
+            on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
+            self._shards.send(shard, MessageKind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
+
+    def _split(
+        self, kind: MessageKind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]
+    ) -> bool:
+        """Split a lookup among the shards; if it is invalid, or too large for a response, `call` fails.
+
+        `row_sizes` are the bytes of a row in the response to each request; read after the requests are
+        checked.
+        """
+        try:
+            lookup.places = [self.splitter.split(r) for r in lookup.requests]
+            lookup.shard_map = self.map
+            answers = list(zip(lookup.places, row_sizes, strict=True))
+            for shard, peer in self._shards.peers.items():
+                sizes = (len(parts[shard].ids) * size for parts, size in answers)
+                if refusal := peer.refusal(kind, sum(sizes), answer=True):
+                    raise refusal
+        except StoreError as error:
+            call.fail(error)
+            return False
+        return True
+
+    def _measured(
+        self,
+        note: Callable[[Lookup[Any], int, Seen], None],
+        lookup: Lookup[Any],
+        shard: int,
+        then: OnAnswer,
+    ) -> OnAnswer:
+        """Record how many updates the shard had applied before the request, then pass its response on."""
+
+        def answered(parts: Sequence[Buffer], error: SatrapError | None) -> None:
+            if error is None:
+                note(lookup, shard, self._shards.peers[shard].seen)
+            then(parts, error)
+
+        return answered
+
+    def _encode_update(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[list[Section]]:
+        """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
+        code = CODES[self.wire.backward]
+        messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
+        splits = lookup.places
+        if not splits or lookup.shard_map is not self.map:  # rows may have moved since the lookup
+            splits = [self.splitter.split(request) for request in lookup.requests]
+        for request, parts, values in zip(lookup.requests, splits, gradients, strict=True):
+            group = self.groups[request.group]
+            if group.frozen:
+                continue
+            checked = check_rows(values, len(request.ids), group.dim, "gradients")
+            scale = scale_of(checked, code)
+            for message, part in zip(messages, parts, strict=True):
+                rows, finite = gather_gradients(checked, part.positions, code, scale / self.world)
+                if not finite:
+                    raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
+                self.telemetry.meter.backward.note(checked, rows, code, part.positions, scale / self.world)
+                message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
+        return messages
+
+
+def sections_of(
+    requests: Sequence[LookupRequest], splits: Sequence[Sequence[ShardPart]], shard: int
+) -> list[Section]:
+    """Return a shard's part of some requests."""
+    return [
+        Section(r.group, parts[shard].splits, parts[shard].ids)
+        for r, parts in zip(requests, splits, strict=True)
+    ]
+
+
+def _check(
+    addresses: Sequence[str], tables: Sequence[Table], map: ShardMap, mode: str, options: ClientOptions
+) -> None:
+    if not tables:
+        raise without_tables()
+    if mode not in ("sync", "hybrid"):
+        raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
+    if not options.deadline > 0:
+        raise ConfigError(f"the deadline must be > 0 seconds, got {options.deadline}")
+    if not addresses or len(set(addresses)) != len(addresses):
+        raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
+    if len(addresses) != len(map.members):
+        raise ConfigError(f"got {len(addresses)} addresses for the shards {map.members} of the map")
+    check_reach(addresses, options.key)
+
+
+def check_reach(addresses: Sequence[str], key: Key | None) -> None:
+    """Raise `ConfigError` for an invalid address, or an address of another machine without a key."""
+    for address in addresses:
+        host, _ = split_address(address)
+        if key is None and not is_loopback(host):
+            raise ConfigError(
+                f"shard {address} is on another machine and needs a key",
+                why="without a key, rows and gradients are not encrypted, and others can modify them",
+                fix="give the cluster's key file",
+            )

@@ -1,0 +1,180 @@
+"""Lookups over shard servers that are issued early and still see all updates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from satrap.exchange import kernels
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
+from satrap.exchange.protocol import Durability, TableGroup
+from satrap.exchange.resharding.bucket_moves import Moves
+from satrap.exchange.serial import Serial
+from satrap.exchange.servers.client.exchange import Fetch, ServersExchange
+from satrap.exchange.servers.client.row_mirror import RowMirror
+from satrap.exchange.servers.client.telemetry import ServersTelemetry
+from satrap.exchange.servers.row_message import Section
+from satrap.exchange.servers.wire_format import CODES, from_wire, gather_gradients, scale_of, to_wire
+from satrap.store.arrays import address, check_rows, not_finite
+
+
+@dataclass(slots=True)
+class _PrefetchedLookup:
+    """A lookup that waits for its turn, its fetch, and the shadow's update counts when it was issued."""
+
+    lookup: Lookup[Array]
+    wanted: Sequence[LookupRequest]
+    fetch: Fetch
+    updates: Sequence[int]
+    here: bool = False
+
+
+class ServersLookahead:
+    """A `ServersExchange` of a single worker, whose early lookups see all updates before their turn.
+
+    The rows of waiting lookups are also kept here, in a `RowMirror`, with their optimizer state. Every update
+    changes them here as it changes them at the shards, to the bit, so a lookup does not wait for the round
+    trip to the shards. Rows that are here already are not sent again.
+
+    Args:
+        shards: the exchange with the shards, in mode hybrid: they apply updates as they arrive.
+    """
+
+    collective = False
+
+    def __init__(self, shards: ServersExchange) -> None:
+        self._shards, self._shadow = shards, RowMirror(shards.tables, shards.seed)
+        self.groups: Sequence[TableGroup] = shards.groups
+        self.telemetry: ServersTelemetry = shards.telemetry
+        self.durability: Durability = shards.durability
+        self._thread = Serial("satrap-lookahead")
+        self._early: deque[_PrefetchedLookup] = deque()
+        self._error: BaseException | None = None
+        self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
+
+    @property
+    def moves(self) -> Moves:
+        """See `Movable`."""
+        return self._shards.moves
+
+    def lookup(
+        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Array]:
+        """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
+        if not create:
+            self._thread.submit(lambda: None).result()  # wait for the updates that were issued before
+            return self._shards.lookup(requests, create=False)
+        lookup = Lookup[Array](list(requests), exchange=self)
+        self._do(lookup, partial(self._look_up, lookup))
+        return lookup
+
+    def _do(self, lookup: Lookup[Array] | None, work: Callable[[], None]) -> None:
+        """Run something in the thread; after an error nothing is run any more."""
+
+        def run() -> None:
+            if self._error is not None:
+                raise self._error
+            work()
+
+        def done(future: Future[None]) -> None:
+            if (error := future.exception()) is not None:
+                self._error = self._error or error
+                for waits in (lookup, *(early.lookup for early in self._early)):
+                    if waits is not None and not waits.rows.done():
+                        waits.rows.set_exception(error)
+
+        self._thread.submit(run).add_done_callback(done)
+
+    def _look_up(self, lookup: Lookup[Array]) -> None:
+        if not self._early:
+            self._shadow.clear()  # other clients may have changed rows since the last lookup
+        elif self._shadow.full:
+            self._shadow.keep([request for early in self._early for request in early.lookup.requests])
+        lookup.requests = [self._shards.splitter.checked(request) for request in lookup.requests]
+        missing = [self._shadow.missing(request) for request in lookup.requests]
+        fetch = self._shards.fetch(missing, [self._shadow.width(request) for request in missing])
+        early = _PrefetchedLookup(
+            lookup, missing, fetch, [self._shadow.updates(request) for request in missing]
+        )
+        self._early.append(early)
+        fetch.rows.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
+
+    def _arrived(self, early: _PrefetchedLookup) -> None:
+        # The shadow continues the shards' update counters, on which the rounding of 16-bit weights depends.
+        for i, (request, rows) in enumerate(zip(early.wanted, early.fetch.rows.result(), strict=True)):
+            there = max(updates[i] for updates in early.fetch.updates)
+            self._shadow.add(request, rows, there - early.updates[i])
+        early.here = True
+        if self._early and self._early[0] is early:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Complete the lookup whose turn it is, if its rows are here."""
+        if self._early and self._early[0].here:
+            lookup = self._early[0].lookup
+            lookup.rows.set_result([self._as_sent(self._shadow.rows(r)) for r in lookup.requests])
+
+    def _as_sent(self, rows: Array) -> Array:
+        """Return rows as they would arrive from a shard."""
+        if self._forward != kernels.FLOAT32:
+            raw = to_wire(rows, self._forward)
+            kernels.widen(self._forward, address(raw), address(rows), *map(np.uint64, rows.shape))
+        return rows
+
+    def prefetch(self, requests: Sequence[LookupRequest]) -> None:
+        """See `Exchange.prefetch`."""
+        self._shards.prefetch(requests)
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`."""
+        if self._error is not None:
+            raise self._error
+        self._do(None, partial(self._update, Lookup.for_update(lookup, self), list(gradients), lr_scale))
+
+    def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
+        arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
+        for request, rows in zip(lookup.requests, arrived, strict=True):
+            self._shadow.update(request, rows, lr_scale)
+        self._early.popleft()
+        self._hand_out()  # before the update is sent: the next step waits only for its rows
+        sent = Lookup[Array](lookup.requests)
+        sent.missed = (0, 0)  # the lookup saw all updates
+        self._shards.update(sent, gradients, lr_scale=lr_scale)
+
+    def _received(self, request: LookupRequest, gradients: Array) -> Array:
+        """Return gradients as they arrive at a shard; raise the error that would prevent sending them."""
+        group = self.groups[request.group]
+        rows = check_rows(gradients, len(request.ids), group.dim, "gradients")
+        scale = scale_of(rows, self._backward)
+        raw, finite = gather_gradients(rows, None, self._backward, scale)
+        if not finite:
+            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
+        section = Section(request.group, request.splits, None, self._backward, group.dim, scale, raw)
+        return from_wire(section, np.empty_like(rows))
+
+    def flush(self) -> None:
+        """See `Exchange.flush`."""
+        self._thread.submit(lambda: None).result()
+        if self._error is not None:
+            raise self._error
+        self._shards.flush()
+
+    def close(self) -> None:
+        """See `Exchange.close`. Closing twice is fine."""
+        self._thread.submit(lambda: None).result()
+        self._shards.close()  # pending fetches fail here, and their callbacks use the thread
+        self._thread.shutdown(wait=True)
+        self._shadow.close()

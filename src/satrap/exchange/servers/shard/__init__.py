@@ -1,0 +1,1 @@
+"""The shard's side: rows, gradient barrier, snapshots, recovery."""

@@ -1,0 +1,373 @@
+"""A shard's part of a snapshot: a cut of its rows, written or read in a thread next to the requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from satrap import errors
+from satrap.errors import CheckpointError, SatrapError, StoreError
+from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.states import CHUNK_ROWS, State, counts_of, held_by, load_rows, restore, state_of
+from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
+from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
+from satrap.runtime.fault_points import hit
+from satrap.store import Delta, RowChunk, Shard
+from satrap.store.snapshot.changes import Changes
+
+Result = dict[str, Any]
+Work = Callable[[threading.Event], Result]
+"""A job's function; it ends early once the event is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A client's request for a cut.
+
+    Args:
+        number: identifies the cut.
+        delta: True: the changes since the cut `since` if it is known here, else all rows; False: all rows,
+            and changes are recorded from now on; None: all rows.
+        since: number of the client's last stored cut.
+        feed: number format of weights, if only weights will be requested.
+    """
+
+    number: int
+    delta: bool | None = None
+    since: int | None = None
+    feed: str | None = None
+
+
+class ShardSnapshots:
+    """Holds one cut and runs one job at a time; clients poll for the jobs' results.
+
+    A failed job does no damage: files without a manifest are not part of a snapshot, and a run does not start
+    with half of its rows.
+
+    Args:
+        changes: returns the record of changed rows of a store for this kind of cut.
+
+    Attributes:
+        since: number of the cut or load since which the store records changes; None: it records none.
+        loaded: rows read so far, including a running job.
+    """
+
+    def __init__(self, changes: Callable[[Shard], Changes] = lambda store: store.changes) -> None:
+        self._changes = changes
+        self._cut: Delta | None = None
+        self._feed: str | None = None
+        self._number = 0
+        self._job: _SnapshotJob | None = None
+        self._saving: _SnapshotJob | None = None
+        self._reading: _SnapshotJob | None = None
+        self._state: State = {}
+        self._taken: tuple[int, int | None, Delta] | None = None
+        self.since: int | None = None
+        self.loaded = 0
+
+    @property
+    def followed(self) -> bool:
+        """Whether the store records changes since the last cut."""
+        return self.since is not None and self.since == self._number
+
+    def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
+        """Take the requested cut; return whether it is `full`, and the store's `counts`.
+
+        It replaces the last cut. `keep=False`: its rows will not be requested.
+        """
+        if asked.delta is None:
+            cut = Delta(True, store.snapshot(), {})
+        else:
+            follows = asked.since is not None and asked.since == self.since
+            cut = self._changes(store).take(full=not (asked.delta and follows), chunk_rows=CHUNK_ROWS)
+            before = None if cut.full else self.since
+            self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
+            self.since = asked.number
+        self._number = asked.number
+        self._cut, self._feed = cut if keep else None, asked.feed
+        self._state = state_of(store) if keep and asked.feed is None else {}
+        return {"full": cut.full, "counts": counts_of(store)}
+
+    def put_back(self, store: Shard, number: int) -> None:
+        """Drop a cut that could not be stored; the next cut will also include its changes."""
+        if number == self._number:
+            self._stop_job()
+        if self._taken is not None and self._taken[0] == number:
+            _, self.since, taken = self._taken
+            self._changes(store).put_back(taken)
+            self._taken = None
+
+    def follow(self, store: Shard, number: int) -> None:
+        """Record changes from now on; the store now holds the rows of cut `number`."""
+        self._changes(store).follow()
+        self.since = self._number = number
+
+    def check(self, config: ShardConfig, number: int) -> None:
+        """Raise a `StoreError` if there is no cut of this number."""
+        if self._cut is None or number != self._number:
+            raise StoreError(
+                f"shard {config.shard} has no cut {number}",
+                why="the shard was restarted, or a newer cut has replaced this one",
+                fix="take another snapshot",
+            )
+
+    def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
+        """Start to write a cut, which can be done once; raise a `StoreError` if there is none."""
+        self.check(config, number)
+        assert self._cut is not None
+        cut, state, feed = self._cut, self._state, self._feed
+        return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping, feed))
+
+    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
+        """Start to write all present rows, independently of the cut and the job; `saved` returns the result.
+
+        Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder.
+        """
+        self._stop_saving()
+        cut = Delta(True, store.snapshot(chunk_rows=CHUNK_ROWS), {})
+        self._saving = _SnapshotJob(lambda stopping: _save(config, cut, url, folder, shown, stopping))
+        return {}
+
+    def saved(self) -> Result:
+        """Return the result of `save` as `result` does; its `files` are None if `shown` was not seen.
+
+        `{"done": False, "lost": True}`: the process that started it has ended.
+        """
+        return {"done": False, "lost": True} if self._saving is None else self._saving.result
+
+    def read(
+        self,
+        config: ShardConfig,
+        store: Shard,
+        url: str,
+        number: int | None = None,
+        *,
+        exact: bool = False,
+        feed: tuple[ShardSnapshots, int] | None = None,
+    ) -> Result:
+        """Start to load the rows of this shard's buckets from a checkpoint.
+
+        Args:
+            config, store: of the shard.
+            url: URL of the checkpoint.
+            number: record changes from then on, as after a cut of this number, if the store has no other
+                rows.
+            exact: before the rows, restore the other state that the store needs to continue exactly.
+            feed: the `ShardSnapshots` of a feed, and the number of a cut after which it records changes as
+                well.
+        """
+        buckets = config.map.buckets(config.shard)
+
+        def counted(stopping: threading.Event) -> Iterator[RowChunk]:
+            from satrap.checkpoint.chain import read_buckets
+
+            for chunk in _until(read_buckets(url, held_by(store, buckets)), stopping):
+                yield chunk
+                self.loaded += len(chunk.ids)
+
+        def work(stopping: threading.Event) -> Result:
+            if exact:
+                restore(store, url, buckets)
+            rows, alone = load_rows(store, counted(stopping))
+            if feed is not None and alone:
+                feed[0].follow(store, feed[1])
+            if number is None or not alone:
+                return {"rows": rows}
+            self._changes(store).follow()
+            return {"rows": rows, "follows": number}
+
+        started = self._start(work)
+        self._reading = self._job
+        return started
+
+    def spoilt(self) -> bool:
+        """Return, once, whether a load has failed and left some rows in the store."""
+        failed = self._reading is not None and "error" in self._reading.result
+        if failed:
+            self._reading = None
+        return failed
+
+    def _start(self, work: Work) -> Result:
+        self._stop_job()
+        self._job = _SnapshotJob(work)
+        return {}
+
+    def result(self) -> Result:
+        """Return `{"done": False}`, or the job's result, or `{"done": True, "error": ...}`.
+
+        Without a job it raises a `StoreError`.
+        """
+        if self._job is None:
+            raise StoreError(
+                "the shard is neither writing nor reading a snapshot",
+                why="the shard was restarted in between",
+            )
+        result = self._job.result
+        if result.get("follows") is not None:
+            self.since = result["follows"]
+        return result
+
+    def let_go(self) -> None:
+        """Drop the cut, which will not be requested any more; running jobs continue."""
+        self._cut, self._state = None, {}
+
+    def stop(self) -> Result:
+        """Drop the cut, and stop running jobs as soon as possible."""
+        self._stop_job()
+        self._stop_saving()
+        return {}
+
+    def _stop_saving(self) -> None:
+        if self._saving is not None:
+            self._saving.stopping.set()
+            self._saving = None
+
+    def _stop_job(self) -> None:
+        self._cut, self._state = None, {}
+        if self._job is not None:
+            self._job.stopping.set()
+            self._job = self._reading = None
+
+
+class Cuts:
+    """Takes the cuts of a shard: one kind for snapshots, one for a feed.
+
+    Attributes:
+        snapshots: takes cuts for snapshots, and also loads rows.
+        client: number of the client that requested the last cut.
+    """
+
+    def __init__(self) -> None:
+        self.snapshots, self.client = ShardSnapshots(), 0
+        self._feed = ShardSnapshots(lambda store: store.weight_changes)
+
+    def of(self, feed: str | None) -> ShardSnapshots:
+        """Return the `ShardSnapshots` for requests about a feed in a number format; None: about snapshots."""
+        return self.snapshots if feed is None else self._feed
+
+    def read(
+        self, config: ShardConfig, store: Shard, url: str, numbers: Sequence[int | None], *, exact: bool
+    ) -> Result:
+        """See `ShardSnapshots.read`; `numbers`: of a cut for snapshots and of a cut for a feed."""
+        number, feed = numbers
+        follows = None if feed is None else (self._feed, feed)
+        return self.snapshots.read(config, store, url, number, exact=exact, feed=follows)
+
+    def let_go(self) -> None:
+        """Drop the cuts, which will not be requested any more; running jobs continue."""
+        self.snapshots.let_go()
+        self._feed.let_go()
+
+    def stop(self) -> None:
+        """Drop the cuts, and stop running jobs as soon as possible."""
+        self.snapshots.stop()
+        self._feed.stop()
+
+
+class _SnapshotJob:
+    def __init__(self, work: Work) -> None:
+        self.stopping = threading.Event()
+        self.result: Result = {"done": False}
+        self._work = work
+        threading.Thread(target=self._run, name="satrap-shard-snapshot", daemon=True).start()
+
+    def _run(self) -> None:
+        work = self._work
+        del self._work  # a finished job must not hold rows
+        try:
+            self.result = {"done": True, **work(self.stopping)}
+        except SatrapError as error:
+            self.result = {"done": True, "error": errors.error_values(error)}
+        except BaseException as error:  # noqa: BLE001 - the thread ends, and its client must get the error
+            message = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
+            self.result = {"done": True, "error": errors.error_values(CheckpointError(message))}
+
+
+def _until(chunks: Iterator[RowChunk], stopping: threading.Event) -> Generator[RowChunk, None, None]:
+    for chunk in chunks:
+        if stopping.is_set():
+            raise StoreError("a newer request has replaced this one")
+        hit("shard.chunk")
+        yield chunk
+
+
+def _write(
+    config: ShardConfig,
+    cut: Delta,
+    url: str,
+    folder: str,
+    state: State,
+    stopping: threading.Event,
+    feed: str | None = None,
+) -> Result:
+    from satrap.checkpoint.files.storage import Storage
+    from satrap.checkpoint.store_part import StorePart
+
+    part = StorePart(
+        _until(cut.chunks, stopping),
+        [str(table["name"]) for table in config.tables],
+        state,
+        None if cut.full else cut.deleted,
+        suffix=f".shard-{config.shard:04d}",
+        buckets=config.map.buckets(config.shard),
+        weights=feed,
+    )
+    storage = Storage(url)
+    with storage.together():
+        files = part.write(storage, folder)
+    hit("shard.written")
+    return {"files": {name: asdict(entry) for name, entry in files.items()}}
+
+
+def _save(
+    config: ShardConfig, rows: Delta, url: str, folder: str, shown: str, stopping: threading.Event
+) -> Result:
+    from satrap.checkpoint.files.storage import Storage
+
+    try:
+        seen = Storage(url).exists(f"{folder}/{shown}")
+    except (OSError, CheckpointError):
+        seen = False
+    try:
+        return _write(config, rows, url, folder, {}, stopping) if seen else {"files": None}
+    except PermissionError:
+        return {"files": None}
+
+
+def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
+    """Return the parts for the result of a job.
+
+    The checksums of files, one per MiB, are a separate part, 4 bytes each: so one message can carry the
+    checksums of a shard of any size.
+    """
+    files = result.get("files")
+    if not files:
+        return [pack_text(result)]
+    plain = {name: {**entry, "crc32": len(entry["crc32"])} for name, entry in files.items()}
+    sums = np.array([value for entry in files.values() for value in entry["crc32"]], "<u4")
+    return [pack_text({**result, "files": plain}), sums]
+
+
+def unpack_result(parts: Sequence[Buffer]) -> Result:
+    """Return the result that `pack_result` packed; raise a `FrameError` if the parts do not fit."""
+    if not 1 <= len(parts) <= 2:
+        raise FrameError(f"a result has one or two parts, got {len(parts)}")
+    result = unpack_text(parts[0], most=MAX_ANSWER)
+    files, at = result.get("files") or {}, 0
+    data = as_bytes(parts[-1]) if files else as_bytes(b"")
+    if len(data) != 4 * sum(entry["crc32"] for entry in files.values()):
+        raise FrameError("a result does not have the checksums that it announces")
+    sums = np.frombuffer(data.tobytes(), "<u4")
+    for entry in files.values():
+        count = entry["crc32"]
+        entry["crc32"], at = sums[at : at + count].tolist(), at + count
+    return result
+
+
+def error_of(plain: Mapping[str, str], shard: str) -> SatrapError:
+    """Return the error in a job's result; without a place of its own, it names `shard`."""
+    return errors.error_of({**plain, "where": plain["where"] or shard})

@@ -1,0 +1,1 @@
+"""Runs in several processes: supervisor, workers, requests to a run."""

@@ -1,0 +1,63 @@
+"""Text about the sharding of a recipe's network."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from functools import partial
+
+import torch
+from torch import nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.config import Recipe
+from satrap.dense.memory.deferred_init import deferral, deferred
+from satrap.dense.parallel.stages import chain_steps, described, stage_cuts, stages_of
+from satrap.dense.parallel.tensor_plan import tensor_plan
+from satrap.embedding import EmbeddingPlan, Embeddings
+from satrap.exchange import LocalExchange
+from satrap.launch.build import make_model, mesh_of, tables_for
+from satrap.runtime.user_code import blaming
+from satrap.schema import Schema
+from satrap.store import StoreConfig
+from satrap.train.step.dummy_batch import blank_batch
+
+MOST_PARAMETERS = 1 << 30
+"""Largest network whose stages are also computed here, which draws each parameter."""
+
+
+def described_mesh(recipe: Recipe, schema: Schema) -> str:
+    """Return a description of the mesh; empty if each worker has the whole network.
+
+    Raises:
+        ConfigError: the network does not support the mesh, see `tensor_plan` and `stages_of`.
+        OwnCodeError: the user's model failed.
+    """
+    mesh = mesh_of(recipe)
+    if mesh.whole:
+        return ""
+    model = deferred(partial(make_model, recipe, schema))
+    layout = ("dense", "layout" if recipe.sections.dense.layout else "mesh")
+    if mesh.pipeline > 1:
+        place = ("dense",) if mesh.stages else layout
+        recipe.located(place, chain_steps, model, mesh)
+        if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
+            return f"mesh: {mesh}"
+        record = deferral(model)
+        with torch.no_grad(), nullcontext() if record is None else record.reading():
+            batch = _blank(recipe, schema, model)
+            with blaming("your own code failed"):
+                stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
+        plan = recipe.located(place, stage_cuts, model, mesh, stages)
+        text = f"mesh: {mesh}; stages: {described(stages)}"
+    else:
+        plan = recipe.located(layout, tensor_plan, model, mesh.tensor)
+        text = f"mesh: {mesh}"
+    cuts = f"; sharded layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
+    return text + (cuts if plan else "")
+
+
+def _blank(recipe: Recipe, schema: Schema, model: nn.Module) -> EmbeddedBatch:
+    tables = tables_for(recipe, schema, model)
+    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+        plan = EmbeddingPlan(schema, exchange.groups)
+    return blank_batch(plan, Embeddings(plan, torch.device("cpu")))

@@ -1,0 +1,260 @@
+"""Parts shared by several models: checks of the schema, the MLP, first-order, pairwise and cross terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.models.layers.linear import Linear
+from satrap.schema import Label, Schema
+from satrap.sequences import SequenceGroup
+
+
+class Ranker(nn.Module):
+    """Base of satrap's models: keeps the constructor's arguments for checkpoints.
+
+    `satrap.models.create` with `schema` and `arguments` builds the same model.
+    """
+
+    schema: Schema
+    arguments: dict[str, Any]
+
+    def __new__(cls, *schema: Schema, **arguments: Any) -> Self:
+        """Keep the arguments; `__init__` checks them."""
+        model = super().__new__(cls)
+        named = arguments.pop("schema", None)
+        model.__dict__.update(arguments=arguments, schema=schema[0] if schema else named)
+        return model
+
+
+def num_outputs(schema: Schema) -> int:
+    """Return the columns of the output, see `Label`; raise `ConfigError` if the schema has no labels."""
+    return len(first_logits(schema.labels)[0])
+
+
+def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
+    """Raise `ConfigError` if a feature, except those in `but`, has pooling "none" and so no single vector."""
+    unpooled = [k for k, feature in schema.categorical.items() if feature.pooling == "none" and k not in but]
+    if unpooled:
+        raise ConfigError(
+            f"{model} takes one vector per feature, but pooling is none in {', '.join(unpooled)}",
+            fix="set pooling to sum, mean, max or sqrtn, use hstu for a history, or write your own model",
+        )
+
+
+def history_of(schema: Schema, model: str) -> tuple[SequenceGroup, int]:
+    """Return the only sequence of a schema, and its largest number of events.
+
+    Raises `ConfigError` unless the schema has exactly one sequence with a limit, or if another feature has
+    pooling "none".
+    """
+    groups = list(schema.sequences.values())
+    limits = [group.max_values for group in groups if group.max_values is not None]
+    if len(groups) != 1 or not limits:
+        raise ConfigError(
+            f"{model} needs exactly one sequence of features, with max_values",
+            why="the model learns from the events of one history, whose number must be limited",
+            fix="set sequence: history in the columns of the history, and max_values: 50 in one of them",
+        )
+    check_pooled(schema, model, but=groups[0].ids)
+    return groups[0], limits[0]
+
+
+def check_whole(what: str, value: int) -> None:
+    """Raise `ConfigError` unless `value` is a whole number >= 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{what} must be a whole number >= 1, got {value!r}")
+
+
+def check_categorical(schema: Schema, model: str) -> None:
+    """Raise `ConfigError` if the schema has no categorical feature."""
+    if not schema.categorical:
+        raise ConfigError(f"{model} needs at least one categorical feature", fix="use lr or dnn")
+
+
+def input_width(schema: Schema, model: str) -> int:
+    """Return the number of columns of `batch.flat()`: all dims, then numbers; raises as `check_pooled`."""
+    check_pooled(schema, model)
+    return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
+
+
+def equal_dim(schema: Schema, model: str) -> int:
+    """Return the common dim of all categorical features.
+
+    Raises `ConfigError` if dims differ, the schema has no categorical feature, or one has pooling "none".
+    """
+    check_pooled(schema, model)
+    check_categorical(schema, model)
+    dims = {name: feature.dim for name, feature in schema.categorical.items()}
+    dim = Counter(dims.values()).most_common(1)[0][0]
+    odd = [f"{name} has {other}" for name, other in dims.items() if other != dim]
+    if odd:
+        raise ConfigError(
+            f"{model} needs the same dim in all features: most have {dim}, but {', '.join(odd)}",
+            why="the model multiplies the vectors of any two features",
+            fix=f"set dim: {dim} in all features, or use dnn, wide_deep, dcnv2 or finalmlp",
+        )
+    return dim
+
+
+def with_linear(schema: Schema) -> dict[str, int]:
+    """Return feature -> row width `dim + outputs`: the last columns are its first-order weights."""
+    return {name: feature.dim + num_outputs(schema) for name, feature in schema.categorical.items()}
+
+
+def mlp(
+    width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
+) -> tuple[nn.Sequential, int]:
+    """Return layers of Linear, [BatchNorm], ReLU, [Dropout] on `width` columns, and their output width.
+
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
+    result is the identity. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
+    """
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+        raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
+    for size in hidden:
+        check_whole("the width of a hidden layer", size)
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers.append(xavier(Linear(width, size)))
+        layers += [nn.BatchNorm1d(size)] if batch_norm else []
+        layers.append(nn.ReLU())
+        layers += [nn.Dropout(dropout)] if dropout else []
+        width = size
+    return nn.Sequential(*layers), width
+
+
+def xavier(linear: nn.Linear) -> nn.Linear:
+    """Initialise a linear layer in place: Xavier-uniform weights, zero bias; return it."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def output_layer(width: int, labels: Sequence[Label], *, bias: bool = True) -> nn.Linear:
+    """Return a model's last layer, from `width` columns to the outputs of labels; Xavier-uniform, zero bias.
+
+    For a binary label with a known mean, weights start at 0 and the bias at the log odds. So the model
+    initially predicts the mean for every sample: no steps are spent on learning it, and a small data set need
+    not correct the output of random weights.
+    """
+    start, at_mean = first_logits(labels)
+    layer = xavier(nn.Linear(width, len(start), bias=bias))
+    with torch.no_grad():
+        layer.weight[at_mean] = 0
+        if bias:
+            layer.bias.copy_(start)
+    return layer
+
+
+def first_logits(labels: Sequence[Label]) -> tuple[Tensor, Tensor]:
+    """Return a model's initial outputs, float32[outputs], and whether each is known, bool[outputs].
+
+    Raises `ConfigError` if there are no labels.
+    """
+    if not labels:
+        raise ConfigError("the schema has no labels", why="a model has one output per label or class")
+    outputs = [odds for label in labels for odds in [label.first_output] * label.outputs]
+    known = torch.tensor([odds is not None for odds in outputs])
+    return torch.tensor([odds or 0.0 for odds in outputs]), known
+
+
+class FirstOrder(nn.Module):
+    """`bias + sum of the rows' first-order weights + numbers @ w`: logistic regression's logit.
+
+    The bias starts at the log odds of known means, the weights at 0, so the first logit depends only on the
+    rows and the bias.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        outputs, numbers = num_outputs(schema), schema.numeric_width
+        self.bias = nn.Parameter(first_logits(schema.labels)[0])
+        self.weight = nn.Parameter(torch.zeros(numbers, outputs)) if numbers else None
+
+    def forward(self, summed: Tensor, numeric: Tensor) -> Tensor:
+        """Return float32[size, outputs] from the summed row weights [size, outputs] and numbers [size, K]."""
+        bias = self.bias if self.weight is None else torch.addmm(self.bias, numeric, self.weight)
+        return summed + bias
+
+
+class SecondOrder(nn.Module):
+    """Sum of the dot products of all pairs of fields, in O(fields): `((sum v)^2 - sum v^2) / 2`.
+
+    Rendle, "Factorization Machines", ICDM 2010, eq. 5. A numeric field's vector is a learned vector times
+    its value. With several outputs, each has its own weights of the `dim` factors, which start at 1.
+    """
+
+    def __init__(self, schema: Schema, dim: int) -> None:
+        super().__init__()
+        outputs, numbers = num_outputs(schema), schema.numeric_width
+        self.vectors = nn.Parameter(torch.randn(numbers, dim) * 0.01) if numbers else None
+        self.factors = nn.Parameter(torch.ones(dim, outputs)) if outputs > 1 else None
+
+    def forward(self, vectors: Tensor, numeric: Tensor) -> Tensor:
+        """Return float32[size, outputs] from vectors [size, fields, dim] and numbers [size, K]."""
+        total, squares = vectors.sum(1), vectors.square().sum(1)
+        if self.vectors is not None:
+            total = total + numeric @ self.vectors
+            squares = squares + numeric.square() @ self.vectors.square()
+        pairs = 0.5 * (total.square() - squares)
+        return pairs.sum(1, keepdim=True) if self.factors is None else pairs @ self.factors
+
+
+class CrossLayer(nn.Module):
+    """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
+
+    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2. With `zero`, W starts at 0, so the layer starts as identity.
+    """
+
+    def __init__(self, width: int, rank: int | None, *, zero: bool = False) -> None:
+        super().__init__()
+        down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
+        last = xavier(Linear(rank or width, width))
+        if zero:
+            nn.init.zeros_(last.weight)
+        self.project = nn.Sequential(*down, last)
+
+    def forward(self, x0: Tensor, x: Tensor) -> Tensor:
+        """Return float32[size, width] from the inputs of the first layer and of this layer, of that shape."""
+        return torch.addcmul(x, x0, self.project(x))
+
+
+class FeatureGate(nn.Module):
+    """Weights in (0, 2) for the columns of a network's input, computed from chosen features.
+
+    `2 * sigmoid(MLP(features))`, one hidden layer; without features `2 * sigmoid(c)` with a learned c that
+    starts at 0, so the gate starts at 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2. Raises `ConfigError`
+    if a name is not a categorical feature.
+    """
+
+    def __init__(self, schema: Schema, features: Sequence[str]) -> None:
+        super().__init__()
+        unknown = [name for name in features if name not in schema.categorical]
+        if unknown:
+            raise ConfigError(
+                f"context feature {unknown[0]!r} is not a categorical feature",
+                fix=f"categorical features: {', '.join(schema.categorical) or 'none'}",
+            )
+        self.features = tuple(features)
+        width = sum(schema.categorical[name].dim for name in features)
+        columns = input_width(schema, "FinalMLP")
+        self.score = nn.Sequential(*mlp(width, [64])[0], xavier(nn.Linear(64, columns))) if width else None
+        self.constant = None if width else nn.Parameter(torch.zeros(columns))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return float32[size, columns of batch.flat()], or [columns] without features."""
+        if self.score is None:
+            assert self.constant is not None
+            return 2 * torch.sigmoid(self.constant)
+        context = torch.cat([batch[name] for name in self.features], dim=1)
+        return 2 * torch.sigmoid(self.score(context))

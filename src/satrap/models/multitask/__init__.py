@@ -1,0 +1,1 @@
+"""Models with several labels: MMoE, PLE and their experts."""

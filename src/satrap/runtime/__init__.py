@@ -1,0 +1,1 @@
+"""The process and its machine: threads, memory, compiled code, environment, user code, messages."""

@@ -1,0 +1,1 @@
+"""Served rows in shards: their processes, and the server's connections to them."""

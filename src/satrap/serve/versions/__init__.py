@@ -1,0 +1,1 @@
+"""Versions of a served model: new ones, old ones, and which one answers."""

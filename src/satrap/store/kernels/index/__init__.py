@@ -1,0 +1,1 @@
+"""The hash index of a table: entries, growth and memory layout (Numba)."""

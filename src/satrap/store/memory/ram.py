@@ -1,0 +1,152 @@
+"""Rows in the memory of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.retention import Eviction
+from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots
+from satrap.store.backend import FAST, Features, MemoryPart, PartRows, Places, RowBackend
+from satrap.store.batch_pooling import gather_features
+from satrap.store.memory.buffers import floats
+from satrap.store.memory.directory import Budget, Directory
+from satrap.store.memory.slab import Slab
+from satrap.store.memory.thread_pool import ThreadPool
+from satrap.store.row_spec import RowSpec
+from satrap.store.snapshot.index_snapshot import place
+
+_NOWHERE = np.empty(0, np.int64)
+
+
+class Ram(RowBackend):
+    """The backend that keeps its rows in one slab, sized by `room`; see `RowBackend`.
+
+    Raises:
+        StoreError: the system does not grant the memory.
+    """
+
+    def __init__(self, kind: RowSpec, room: Budget, eviction: Eviction | None, workers: ThreadPool) -> None:
+        super().__init__()
+        self.kind, self._room, self._eviction, self._workers = kind, room, eviction, workers
+        self._open()
+
+    def _open(self) -> None:
+        slab = Slab(self.kind, self._room.rows, self._workers, huge=self._room.huge_rows)
+        self.directory = Directory(self.kind.tables, self._room, self._eviction, self._workers)
+        self.slab, self.parts = slab, (MemoryPart(self.directory, slab.read),)
+
+    def clear(self) -> None:
+        """Forget every row."""
+        before = self.directory
+        self._open()
+        self.directory.keep_counters(before)
+
+    def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
+        """Return the locations of rows."""
+        if use:
+            self.advance()
+        if known is None:
+            places = Places(*self.directory.find(ids, splits, use=use))
+        elif known.complete and known.reassigned == self.directory.reassigned:
+            places = Places(known.numbers, _NOWHERE)
+        else:
+            places = Places(*self.directory.refresh(ids, splits, known.numbers, known.reassigned))
+        if use and self.directory.evicts and self.observers:
+            self.used(FAST, places.slots)
+        return places
+
+    def advance(self) -> None:
+        """Start a request that uses rows; drop some expired rows."""
+        taken = self.directory.reassigned
+        self.directory.advance()
+        self._lose(taken)
+
+    def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
+        """Create rows."""
+        for piece in self.pieces(new):
+            self.make(ids, splits, piece, places.slots)
+        places.missing = places.missing[places.slots[places.missing] < 0]
+
+    def pieces(self, new: Offsets) -> Iterator[Offsets]:
+        """Yield `new` in pieces for `make`, small enough to notify observers of every evicted row."""
+        size = max(1, self.directory.piece if self.observers else len(new))
+        return (new[i : i + size] for i in range(0, len(new), size))
+
+    def make(
+        self, ids: Ids, splits: Offsets, new: Offsets, slots: Inverse, *, blank: bool = False
+    ) -> Offsets:
+        """Give new ids a slot and their initial row; return the positions of ids that got one.
+
+        An id that occurs twice is returned once. With `blank`, rows are not written: the caller writes them.
+        """
+        taken = self.directory.reassigned
+        fresh = self.directory.create(ids, splits, new, slots)
+        self._lose(taken)
+        if self.observers:
+            self.made(FAST, slots[fresh])
+        if not blank:
+            self.slab.initialize(ids, splits, fresh, slots)
+        return fresh
+
+    def _lose(self, since: int) -> None:
+        """Report rows that have lost their slot since `reassigned` was `since`."""
+        if self.observers and self.directory.reassigned != since:
+            ids, tables, slots = self.directory.taken(since)
+            order = np.argsort(tables, kind="stable")
+            splits = np.searchsorted(tables[order], np.arange(len(self.kind.tables) + 1))
+            self.gone(PartRows(FAST, ids[order], splits, slots[order]))
+
+    def gather(
+        self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
+    ) -> None:
+        """Write the weights of rows, or their initial weights."""
+        if features is not None and not len(places.missing):
+            self.slab.gather_features(places.slots, *features, out)
+            return
+        rows = out if features is None else floats(len(ids), self.kind.dim)
+        self.slab.gather(places.slots, rows)
+        self.kind.initial_rows(ids, splits, places.missing, rows)
+        if features is not None:
+            gather_features(rows, *features, out)
+
+    def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
+        """Take one optimizer step per id that has a row."""
+        self.slab.step(ids, places.slots, gradients, lr_scale, noise)
+
+    def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
+        """Insert or overwrite rows."""
+        places = self.find(ids, splits)
+        if len(places.missing):
+            if self.directory.evicts:  # without eviction, steps count only lookups, also after a resume
+                self.advance()
+            places = Places(*self.directory.find(ids, splits, use=True))
+            for piece in self.pieces(places.missing):
+                self.make(ids, splits, piece, places.slots, blank=True)
+        self.announce(ids, splits, places)
+        return len(ids) - self.overwrite(ids, places.slots, weights, state)
+
+    def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
+        """Write rows to slots (-1: none); return the number written."""
+        inside = np.flatnonzero(slots >= 0)
+        if len(inside) == len(ids):
+            self.slab.write(ids, slots, weights, state)
+        else:
+            self.slab.write(ids[inside], slots[inside], weights[inside], state[inside])
+        return len(inside)
+
+    def discard(self, t: int, ids: Ids, slots: Inverse) -> None:
+        """Drop rows."""
+        if self.observers:
+            splits = np.where(np.arange(len(self.kind.tables) + 1) > t, len(ids), 0)
+            self.gone(PartRows(FAST, ids, splits, slots))
+        self.directory.discard(t, ids)
+
+    def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore the index to an image."""
+        if image:
+            rows, slots, fresh = place(self.directory, image)
+            self.slab.initialize(rows.ids, rows.splits, fresh, slots)

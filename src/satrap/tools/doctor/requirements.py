@@ -1,0 +1,146 @@
+"""Checks of a recipe on this machine: memory, cores, device, ports, data."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from satrap.config import Recipe
+from satrap.config.checks.tables import memory_of
+from satrap.embedding import tables_of
+from satrap.errors import SatrapError
+from satrap.launch.build import make_model, store_of
+from satrap.launch.datasets import PARTS, open_part
+from satrap.runtime.formatting import size
+from satrap.runtime.machine_limits import machine_bytes, usable_cores
+from satrap.store.memory.directory import OVERHEAD
+from satrap.store.row_spec import plan
+from satrap.tools.doctor.finding import Finding
+from satrap.tools.doctor.machine import abilities
+
+MUCH = 0.8
+"""Share of the memory above which tables leave little for readers and messages."""
+
+
+def requirements(recipe: Recipe) -> Iterator[Finding]:
+    """Yield the findings about a recipe."""
+    yield processes(recipe, usable_cores())
+    yield tables(recipe, machine_bytes())
+    yield device(recipe)
+    yield from ports(recipe)
+    yield from data(recipe)
+
+
+def processes(recipe: Recipe, cores: float) -> Finding:
+    """Compare the number of processes of the recipe with the cores."""
+    cluster = recipe.sections.cluster
+    local = cluster.exchange == "local"
+    count = 1 if local else cluster.workers + cluster.servers + cluster.loaders + cluster.embedding_workers
+    if cluster.address:
+        return Finding("processes", "ok", f"the recipe starts {count} on a Ray cluster, not on this machine")
+    summary = f"the recipe starts {count} on {cores:g} cores"
+    if count > max(1, cores):
+        return Finding(
+            "processes", "warning", f"{summary}: processes share cores", "use fewer workers or shards"
+        )
+    return Finding("processes", "ok", summary)
+
+
+def tables(recipe: Recipe, limit: int) -> Finding:
+    """Compare the tables' memory with the machine's memory of `limit` bytes."""
+    cluster = recipe.sections.cluster
+    per_row = row_bytes(recipe)
+    whole = memory_of(recipe.sections)
+    if whole is None:
+        rows = limit * MUCH / max(per_row, default=1)
+        summary = f"no limit is set; {size(limit)} hold about {rows:,.0f} of the widest rows"
+        return Finding("tables", "ok", summary, "to be safe, set embedding.memory, for example 4GiB")
+    replicas = cluster.exchange == "servers" and "replicated" in cluster.placements.values()
+    needed = whole * (2 if replicas else 1)
+    summary = f"{size(needed)} of {size(limit)} for all tables"
+    summary += ", including replicas" if replicas else ""
+    summary += f": about {whole / max(per_row, default=1):,.0f} of the widest rows"
+    if needed > limit:
+        fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB, or use embedding.tier"
+        return Finding("tables", "error", f"{summary}: more than the machine has", fix)
+    if needed > MUCH * limit:
+        fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB"
+        return Finding("tables", "warning", f"{summary}: leaves little for data and messages", fix)
+    return Finding("tables", "ok", summary)
+
+
+def row_bytes(recipe: Recipe) -> list[int]:
+    """Return the bytes of a row of each table: weights, optimizer state and index entry."""
+    schema = recipe.schema()
+    dims = getattr(make_model(recipe, schema), "embedding_dims", None)
+    tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in tables if t.optimizer]
+
+
+def device(recipe: Recipe) -> Finding:
+    """Check that the device exists and supports the recipe's precision."""
+    name, precision = recipe.sections.training.device, recipe.sections.dense.precision
+    if name.startswith("cuda"):
+        number = int(name.partition(":")[2] or 0)
+        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+            summary = f"training.device is {name}, but PyTorch does not see this device"
+            return Finding("device", "error", summary, "use device: cpu, or a CUDA build of PyTorch")
+    elif precision != "float32" and not {"avx512_bf16", "amx_bf16"} & set(abilities()):
+        summary = f"this processor has no instructions for {precision}"
+        return Finding("device", "warning", summary, "use precision: float32, which is faster here")
+    return Finding("device", "ok", f"{name}, {precision}")
+
+
+def ports(recipe: Recipe) -> Iterator[Finding]:
+    """Check that the ports of OpenMetrics are free, if the recipe has any."""
+    cluster = recipe.sections.cluster
+    if not cluster.metrics_port:
+        return
+    local = cluster.exchange == "local"
+    count = 1 if local else cluster.servers + cluster.workers + cluster.loaders + cluster.embedding_workers
+    taken = [
+        str(n)
+        for n in range(cluster.metrics_port, cluster.metrics_port + count)
+        if not _free(cluster.metrics_host, n)
+    ]
+    if taken:
+        fix = "set cluster.metrics_port to 0 for free ports, or to another number"
+        yield Finding("ports", "error", f"not free on {cluster.metrics_host}: {', '.join(taken)}", fix)
+    else:
+        yield Finding("ports", "ok", f"{count} free, from {cluster.metrics_port} on")
+
+
+def _free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.suppress(OSError, OverflowError), socket.create_server((host, port), family=family):
+        return True
+    return False
+
+
+def data(recipe: Recipe) -> Iterator[Finding]:
+    """Check, for each part of the data, that its first rows can be read."""
+    schema = recipe.schema()
+    # The transform "standardize" would read all rows.
+    schema = schema.replace(
+        {name: replace(feature, transform=None) for name, feature in schema.numeric.items()}
+    )
+    for part in PARTS:
+        check = f"{part} rows"
+        try:
+            rows = open_part(recipe, schema, part)
+            if rows is None:
+                continue
+            batch = next(iter(rows.with_options(batch_size=64, shuffle=False).batches()), None)
+        except SatrapError as error:
+            yield Finding(check, "error", ": ".join(filter(None, (error.what, error.where))), error.fix)
+        except OSError as error:
+            yield Finding(check, "error", f"the rows cannot be read: {error}", "check path and permissions")
+        else:
+            if batch is None:
+                yield Finding(check, "error", "there are no rows", "check the files and data.split")
+            else:
+                yield Finding(check, "ok", "the first rows can be read")

@@ -1,0 +1,1 @@
+"""Plans of a recipe: tables, network, cluster and simulated speed."""

@@ -1,0 +1,1 @@
+"""Requests to move rows between shards while a run trains, and their execution."""

@@ -1,0 +1,1 @@
+"""The state of a run: cursors, snapshots, network files, the best weights."""

@@ -1,0 +1,1 @@
+"""One training step: agreement of the workers, microbatches, loss, phase times."""

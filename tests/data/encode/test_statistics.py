@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+from sklearn.preprocessing import MinMaxScaler, QuantileTransformer
+
+from satrap import Label, Numeric, Schema
+from satrap.data import RowSplit, measure, read
+from satrap.data.encode.statistics import BLOCK, Moments, NumberSample
+from satrap.errors import ConfigError
+from tests.data.helpers_data import error_of
+
+
+def test_mean_and_deviation_at_that_step_of_the_chain():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(30_000) < 0.2, np.nan, rng.lognormal(3, 1, 30_000))
+    big = 1.6e9 + rng.normal(size=30_000)
+    schema = Schema(
+        ["y"],
+        {
+            "x": Numeric(transform=["log1p", "standardize", {"clip": [-3, 3]}]),
+            "big": Numeric(transform="standardize"),
+            "plain": Numeric(column="x"),
+        },
+    )
+    rows = RowSplit(10, (0, 1, 2))
+    dataset = read({"x": x, "big": big}, schema.without_labels(), rows=rows, shuffle=True)
+    with pytest.raises(ConfigError, match="measure"):
+        list(dataset)
+    measured = measure(schema, dataset)
+    kept = np.arange(30_000) % 10 < 3
+    logs = np.log1p(x[kept & ~np.isnan(x)])
+    assert measured.numeric["x"].transform[1] == {
+        "standardize": {"mean": pytest.approx(logs.mean()), "std": pytest.approx(logs.std())}
+    }
+    assert measured.numeric["big"].transform[0]["standardize"]["std"] == pytest.approx(
+        big[kept].std(), rel=1e-6
+    )
+    assert measured.numeric["plain"] == schema.numeric["plain"]
+    assert Schema.from_dict(measured.to_dict()) == measured
+    assert measure(measured, dataset) is measured
+    batches = list(dataset.with_options(schema=measured.without_labels()))
+    z = np.concatenate([b.numeric[:, 1] for b in batches])
+    assert abs(z.mean()) < 1e-3
+    assert z.std() == pytest.approx(1, rel=1e-3)
+
+
+def test_the_range_is_that_of_scikit_learn():
+    x = np.random.default_rng(1).lognormal(size=(20_000, 1))
+    schema = Schema([], {"x": Numeric(transform=["sqrt", "minmax"])})
+    dataset = read({"x": x[:, 0]}, schema)
+    found = np.concatenate([b.numeric for b in dataset.with_options(schema=measure(schema, dataset))])
+    np.testing.assert_allclose(found, MinMaxScaler().fit_transform(np.sqrt(x)), atol=1e-6)
+
+
+def test_ranks_are_those_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    x = np.where(rng.random(20_000) < 0.3, 2.0, rng.lognormal(size=20_000)).reshape(-1, 1)  # many are equal
+    schema = Schema([], {"x": Numeric(transform=["log1p", {"quantiles": 40}], missing=0.5)})
+    dataset = read({"x": x[:, 0]}, schema)
+    with pytest.raises(ConfigError, match="quantiles has no values yet"):
+        list(dataset)
+    measured = measure(schema, dataset)
+    assert Schema.from_dict(measured.to_dict()) == measured
+    oracle = QuantileTransformer(n_quantiles=40, subsample=None).fit(np.log1p(x))
+    probe = np.array([[-3.0], [1e9], [np.nan], *np.linspace(0, 9, 200).reshape(-1, 1)])
+    found = np.concatenate([b.numeric for b in read({"x": probe[:, 0]}, measured)])
+    expected = np.nan_to_num(oracle.transform(np.log1p(np.maximum(probe, 0))), nan=0.5)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_sample_of_numbers_is_the_same_in_any_pieces_and_fair():
+    numbers = np.random.default_rng(1).normal(size=50_000)
+    numbers[::7] = np.nan
+    found = []
+    for cuts in ([], [10, 11, 30_000], list(range(0, 50_000, 777))):
+        sample = NumberSample(5_000)
+        for piece in np.split(numbers, cuts):
+            sample.add(piece)
+        found.append(np.sort(sample.numbers()))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert len(found[0]) == 5_000
+    every = np.quantile(numbers[~np.isnan(numbers)], [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(np.quantile(found[0], [0.1, 0.5, 0.9]), every, atol=0.06)
+
+
+def test_no_more_than_200000_numbers_are_sampled():
+    sample = NumberSample()
+    for added, kept in ((199_999, 199_999), (2, 200_000), (1, 200_000)):
+        sample.add(np.append(np.zeros(added), np.nan))
+        assert len(sample.numbers()) == kept
+    assert sample.count == 200_002
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_moments_are_the_same_in_any_pieces(size):
+    numbers = 1e9 + np.random.default_rng(size).normal(size=size)
+    found = []
+    for cuts in ([], [1, 2, BLOCK, BLOCK + 1, 2 * BLOCK], list(range(0, size, 7001))):
+        moments = Moments()
+        for piece in np.split(numbers, cuts):
+            moments.add(np.append(piece, np.nan))
+        moments.end()
+        found.append((moments.count, moments.statistics()))
+    assert found[0] == found[1] == found[2]
+    count, statistics = found[0]
+    if not size:
+        assert (count, statistics) == (0, {"mean": 0.0, "std": 0.0, "min": np.inf, "max": -np.inf})
+        return
+    assert (count, statistics["min"], statistics["max"]) == (size, numbers.min(), numbers.max())
+    assert statistics["mean"] == pytest.approx(numbers.mean(), rel=1e-15)
+    assert statistics["std"] == pytest.approx(numbers.std(), abs=1e-6)
+
+
+def test_nothing_to_measure():
+    schema = Schema([], {"x": Numeric(transform="standardize")})
+    dataset = read({"x": [None, float("nan")]}, schema)
+    assert "no numbers to measure" in error_of(lambda: measure(schema, dataset)).what
+
+
+def test_labels_get_the_mean_and_deviation_of_their_known_rows():
+    rng = np.random.default_rng(0)
+    price = rng.normal(1e5, 3e4, 20_000)
+    known = rng.random(20_000) < 0.5
+    count = rng.poisson(4, 20_000)
+    labels = [
+        "y",
+        Label(name="price", kind="regression", mask="known"),
+        Label(name="n", column="count", kind="regression", loss="poisson"),
+        Label(name="given", column="price", kind="regression", mean=0.0, std=5.0, mask="known"),
+        Label(name="half", column="price", kind="regression", std=5.0, mask="known"),
+    ]
+    schema = Schema(labels, {"x": Numeric()})
+    price[~known] = np.nan
+    columns = {"y": known, "price": price, "known": known, "count": count, "x": price}
+    dataset = read(columns, schema, rows=RowSplit(10, (0, 1, 2)), shuffle=True)
+    measured = measure(schema, dataset)
+    kept = np.arange(20_000) % 10 < 3
+    own = price[kept & known]
+    assert measured.labels[0] == schema.labels[0]
+    assert measured.labels[1].mean == pytest.approx(own.mean(), rel=1e-6)
+    assert measured.labels[1].std == pytest.approx(own.std(), rel=1e-6)
+    assert (measured.labels[2].mean, measured.labels[2].std) == (pytest.approx(count[kept].mean()), None)
+    assert measured.labels[3] == schema.labels[3]
+    assert (measured.labels[4].mean, measured.labels[4].std) == (measured.labels[1].mean, 5.0)
+    assert measure(measured, dataset) is measured
+    assert Schema.from_dict(measured.to_dict()) == measured
+
+
+def test_a_label_that_never_changes_is_refused():
+    schema = Schema([Label(name="price", kind="regression")], {"x": Numeric()})
+    dataset = read({"x": [1, 2], "price": [3, 3]}, schema)
+    assert (
+        "label 'price' has the same value in all training rows"
+        in error_of(lambda: measure(schema, dataset)).what
+    )

@@ -1,0 +1,90 @@
+"""A served model scores as its predictor, and only with rows in its own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from satrap.data import read
+from satrap.errors import ConfigError
+from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.scoring import load_predictor
+from satrap.models.layers import linear
+from satrap.serve.http.request import ScoreRequest
+from satrap.serve.scoring.model import ServedModel, StageSeconds
+from satrap.train import Predictor
+from tests.serve.networks import MODELS, SCHEMA, saved
+from tests.serve.requests import plain
+from tests.serve.served import COLUMNS, frame
+
+
+def test_scores_are_those_of_the_predictor_to_the_bit(run: RunFolder, rows: pd.DataFrame) -> None:
+    predictor = load_predictor(run, run.recipe())
+    model = ServedModel("books", predictor)
+    expected = predictor.predict_all(read(rows, predictor.schema.without_labels(), batch_size=len(rows)))
+    found = model.score(model.encode([ScoreRequest(len(rows), {}, plain(rows))]))
+    assert found.dtype == expected.dtype == np.float64
+    np.testing.assert_array_equal(found, expected)
+    assert sorted(model.columns) == sorted(COLUMNS)
+    assert model.rows().keys() == {"user", "book", "tags", "words", "hour", "old", "both"}
+    model.close()
+
+
+def test_a_new_model_is_warm_and_has_counted_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    score = ServedModel.score
+    monkeypatch.setattr(ServedModel, "score", lambda self, runs: sizes.append(runs.size) or score(self, runs))
+    model = ServedModel("books", load_predictor(run, run.recipe()))
+    assert set(sizes) == {2}
+    assert model.seconds == StageSeconds()
+    assert set(model.looked_up().values()) == {(0, 0)}
+    model.close()
+
+
+def test_rows_take_no_optimizer_state(run: RunFolder) -> None:
+    """Adam keeps two numbers beside each weight; a server keeps none."""
+    predictor = load_predictor(run, run.recipe())
+    [(_, chunk)] = [
+        (table, chunk) for table, chunk in predictor.exchange.durability.snapshot() if table == "book"
+    ]
+    assert (chunk.weights.shape[1], chunk.state.shape[1]) == (4, 0)
+    assert len(chunk.ids) == frame()["book"].nunique()
+    predictor.close()
+
+
+def test_rows_elsewhere_are_refused() -> None:
+    predictor = SimpleNamespace(exchange=None)
+    with pytest.raises(ConfigError, match="not in this process"):
+        ServedModel("books", predictor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_requests_share_is_computed_once_and_scores_are_those_of_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For one request, several, and several with other columns in common; with weights of an update, too."""
+    monkeypatch.setattr(linear, "_SMALLEST", 1)
+    url = saved(MODELS[name](), tmp_path / "model")
+    served, plain_ = (
+        ServedModel("m", Predictor.load(url, threads=1)),
+        Predictor.load(url, threads=1),
+    )
+    items = {"item": [1, 2, 3, 4, 5], "age": [0.5, None, 2, 3, 4]}
+    one = ScoreRequest(5, {"user": 3}, items)
+    other = ScoreRequest(5, {"user": 4, "age": 7}, {"item": [9, 9, 1, 2, 3]})
+    whole = ScoreRequest(5, {}, {**items, "user": [1, 2, 3, 4, 99]})
+    for requests in ([one], [one, one, other], [one, whole], [one], [one]):
+        rows: dict[str, list[Any]] = {"user": [], "item": [], "age": []}
+        for asked in requests:
+            for column, values in rows.items():
+                values += asked.items[column] if column in asked.items else [asked.context[column]] * 5
+        data = read(rows, SCHEMA.without_labels(), batch_size=len(rows["user"]))
+        found = served.score(served.encode(requests))
+        np.testing.assert_allclose(found, plain_.predict_all(data), rtol=1e-6, atol=1e-6)
+    served.close()
+    plain_.close()
