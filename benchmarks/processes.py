@@ -12,7 +12,12 @@ def processor_seconds(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident(pid: int) -> float:
-    """Return the memory of a process, MiB."""
+def resident(pid: int, line: str = "VmRSS") -> float:
+    """Return the memory of a process, MiB; line "VmHWM": its peak since `forget_peak`."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+    return int(next(text for text in lines if text.startswith(line)).split()[1]) / 1024
+
+
+def forget_peak(pid: int) -> None:
+    """Let the peak of a process's memory begin at its present size, see proc_pid_clear_refs(5)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")

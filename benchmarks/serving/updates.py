@@ -6,9 +6,10 @@ The reference model of `python -m benchmarks.serving`, with `--rows` rows in all
 takes a cut and writes it to a feed on the local disk; a server in another process follows it. "served" is
 the time from the moment before the cut until the scoring thread answers with the new step; "folded" until
 the changed rows are in their place; "rollback" is the time of a rollback by one version and by three,
-from the request until the older step answers. During the measurement a client in the server's process sends
-one request of 100 items after another: in turns some seconds without updates and some with an update every 5
-seconds. Times are wall-clock; other work on the machine adds to them.
+from the request until the older step answers; "memory" is the server's memory before an update, its peak
+until the rows are folded, and the bytes of the version. During the measurement a client in the server's
+process sends one request of 100 items after another: in turns some seconds without updates and some with an
+update every 5 seconds. Times are wall-clock; other work on the machine adds to them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import statistics
 import tempfile
 import threading
@@ -27,6 +29,7 @@ import numpy as np
 import torch
 
 import satrap
+from benchmarks.processes import forget_peak, resident
 from benchmarks.record import write
 from benchmarks.serving.__main__ import DIM, IDS, MAX_ITEMS, request, schema
 from satrap.checkpoint import Checkpoint
@@ -209,6 +212,11 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
                 update()
                 time.sleep(max(0.0, EVERY - time.perf_counter() + start))
             figures["with"].append(percentiles(client.latencies))
+        # The kept versions are all there by now, so only the update itself adds memory.
+        before = resident(os.getpid())
+        forget_peak(os.getpid())
+        update()
+        figures["memory_mib"] = {"before": before, "peak": resident(os.getpid(), "VmHWM")}
         figures["bytes_per_kept_version"] = scorer.model.history.bytes / KEPT
         figures["rollback_s"] = rolled_back(follower, scorer)
         client.stop()
@@ -217,6 +225,7 @@ def measured(folder: Path, rows: int, changed: int, seconds: float, dtype: str) 
     process.join()
     manifest = feed.manifest(feed.latest() or 0)
     of_rows = sum(entry.bytes for entry in manifest.files.values() if entry.table)
+    figures["memory_mib"]["delta"] = of_rows / (1 << 20)
     figures["bytes_per_changed_row"] = of_rows / sum(manifest.rows().values())
     return figures
 
@@ -241,6 +250,7 @@ def main() -> None:
             print("  folded", statistics.median(figures["folded_s"]), "to", max(figures["folded_s"]))
             print("  rollback by 1 and by", KEPT, figures["rollback_s"])
             print("  without", *figures["without"], "  with   ", *figures["with"], sep="\n    ")
+            print("  memory of an update, MiB", figures["memory_mib"])
             print(
                 "  bytes:",
                 figures["bytes_per_changed_row"],
