@@ -64,7 +64,7 @@ def test_each_sample_is_trained_once_and_a_resume_has_the_number_asked_for_last(
     settings = [f"cluster.exchange={exchange}", "cluster.workers=1", "cluster.shards=1", "training.epochs=6"]
     with Run(tmp_path, *settings, base=[], text=RECIPE, rows=frame(60_000)) as run:
         asked(run, 2)
-        for wrong, why in ((2, "2 workers already"), (0, "Invalid value")):
+        for wrong, why in ((2, "already has 2 workers"), (0, "Invalid value")):
             assert why in satrap("workers", run.folder, wrong).err
         run.popen.terminate()
         run.ended()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Container
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.house.measure import nodes
@@ -48,3 +51,18 @@ def test_there_is_no_import_circle() -> None:
 def test_a_circle_would_be_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == ["a", "b", "c", "d"]
     assert circle({"a": {"b"}, "b": set()}) == []
+
+
+def test_programs_in_strings_and_pages_import_names_that_exist() -> None:
+    root = SOURCE.parent
+    files = [p for folder in ("src", "tests", "docs", "examples") for p in (root / folder).rglob("*.py")]
+    wrong = []
+    for path in (*files, *(root / "docs").rglob("*.md"), root / "README.md"):
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^from (satrap[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+            loaded = import_module(module)
+            for name in re.split(r", *", names.strip()):
+                plain = name.split(" as ")[0]
+                if not hasattr(loaded, plain) and find_spec(f"{module}.{plain}") is None:
+                    wrong.append(f"{path.relative_to(root)}: from {module} import {plain}")
+    assert wrong == []

@@ -106,7 +106,7 @@ def _take_over(shipped: Path, folder: Path) -> None:
 @cache
 def _folder_beside(sources: Path) -> str | None:
     """Return the cache folder shared by all compiling modules of one folder, which may call each other."""
-    compiling = [path for path in sources.glob("*.py") if b"machine_code" in path.read_bytes()]
+    compiling = [path for path in sources.glob("*.py") if b"numba_cache" in path.read_bytes()]
     return cache_folder(sources.name, compiling)
 
 

@@ -228,9 +228,9 @@ LARGE = """
 import sys
 from pathlib import Path
 from satrap.errors import DataError
-from satrap.data.formats.row_files import Wanted, read_rows
+from satrap.data.formats.row_files import RowFileSpec, read_rows
 try:
-    list(read_rows(Path(sys.argv[1]), Wanted("item", {2: 3}, 0), raw=True))
+    list(read_rows(Path(sys.argv[1]), RowFileSpec("item", {2: 3}, 0), raw=True))
 except DataError as error:
     print(error.what)
 """

@@ -81,9 +81,9 @@ def test_values_that_cannot_be_used_are_named(server: RedisServer) -> None:
 
 
 def test_impossible_logs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="each once"):
+    with pytest.raises(ConfigError, match="without duplicates"):
         RedisLog("redis://localhost", ("a", "a"))
-    with pytest.raises(ConfigError, match="is no URL of a Redis server"):
+    with pytest.raises(ConfigError, match="is not the URL of a Redis server"):
         next(read_stream(RedisLog("file:x", ("a",)), SCHEMA).batches())
 
 

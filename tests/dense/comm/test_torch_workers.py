@@ -339,11 +339,11 @@ def test_stages_talk_over_the_backend_of_their_device() -> None:
 LEFT_OPEN = """
 import time
 import torch.distributed as dist
-from satrap.dense import connected
+from satrap.dense.comm import torch_workers
 
-connected.BEAT_SECONDS = 0.0  # always in PyTorch's C++ code
+torch_workers.BEAT_SECONDS = 0.0  # always in PyTorch's C++ code
 store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-workers = connected.ConnectedWorkers(f"127.0.0.1:{store.port}", 0, 1)
+workers = torch_workers.ConnectedWorkers(f"127.0.0.1:{store.port}", 0, 1)
 time.sleep(0.2)
 """
 

@@ -107,10 +107,10 @@ def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None
 
 
 NOWHERE = """
-from satrap.config.keys.cluster import Cluster
+from satrap.config.keys.cluster import ClusterKeys
 from satrap.errors import ConfigError
 from satrap.launch.launchers.ray_launcher import RayLauncher
-keys = Cluster(exchange="servers", launcher="ray", address="127.0.0.1:9")
+keys = ClusterKeys(exchange="servers", launcher="ray", address="127.0.0.1:9")
 try:
     RayLauncher(keys, run="a", folder="/", needs=(), notice=print)
 except ConfigError as error:
