@@ -50,7 +50,9 @@ class LocalLauncher:
         self.host, self._server = host, server
         self._processes: dict[str, subprocess.Popen[str] | Forked] = {}
         self._readers: dict[str, list[threading.Thread]] = {}
-        self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+        # Not a SimpleQueue: in Python 3.11 its `get` may wait forever if a busy machine delays it past its
+        # timeout. Then no signal would end the run.
+        self._heard: queue.Queue[tuple[str, Event]] = queue.Queue()
 
     def reserve(self, keys: ClusterKeys, shards: Collection[int]) -> None:
         """Do nothing: resources of this machine are not counted."""
