@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools_dev.mutants.__main__ import REVIEWED, ROOT, draw, equivalent, isolation
+from tools_dev.mutants.__main__ import REVIEWED, ROOT, check_isolation, draw, equivalent, isolation
 from tools_dev.mutants.operators import Mutant, mutants
 from tools_dev.mutants.survey import READ_SOURCE, Choice, Survey
 
@@ -136,13 +137,16 @@ def test_what_was_judged_equivalent_is_still_there() -> None:
     assert [equivalent(mutant, "PAGE = 4096") != "" for mutant in listed] == [True, False]
 
 
-def test_a_mutant_cannot_change_the_network_of_the_machine() -> None:
-    prefix = isolation()
-    if not prefix:
-        pytest.skip("this system allows no private network namespace")
-    links = subprocess.check_output([*prefix, "ls", "/proc/sys/net/ipv4/conf"], text=True).split()
-    assert set(links) == {"all", "default", "lo"}
-    connects = (
-        "import socket as s; l = s.create_server(('127.0.0.1', 0)); s.create_connection(l.getsockname())"
-    )
-    subprocess.run([*prefix, sys.executable, "-c", connects], check=True)
+def test_a_mutant_cannot_change_the_network_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    if prefix := isolation():
+        links = subprocess.check_output([*prefix, "ls", "/proc/sys/net/ipv4/conf"], text=True).split()
+        assert set(links) == {"all", "default", "lo"}
+    connects = "server = socket.create_server(('127.0.0.1', 0)); "
+    connects += "socket.create_connection(server.getsockname())"
+    subprocess.run([*prefix, sys.executable, "-c", f"import socket; {connects}"], check=True)
+    monkeypatch.setattr("tools_dev.mutants.__main__.isolation", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SystemExit, match="need a network namespace"):
+        check_isolation()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check_isolation()

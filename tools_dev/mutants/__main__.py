@@ -87,24 +87,23 @@ def copy_tree(target: Path) -> None:
 
 @cache
 def isolation() -> list[str]:
-    """Return a command prefix for a private network namespace; empty where the system allows none.
-
-    A mutant runs with the rights of its user: one whose `ioctl` reads an address may set flags instead, and
-    so take down every interface of the machine.
-    """
-    prefix = [
-        "unshare",
-        "-n" if os.geteuid() == 0 else "-rn",
-        "sh",
-        "-c",
-        'ip link set lo up && exec "$@"',
-        "sh",
-    ]
-    try:
-        works = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
-    except OSError:
+    """Return a command prefix for a private network namespace; empty where the system allows none."""
+    kind = "-n" if os.geteuid() == 0 else "-rn"
+    prefix = ["unshare", kind, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if shutil.which("unshare") is None:
         return []
+    works = subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
     return prefix if works else []
+
+
+def check_isolation() -> None:
+    """Refuse mutants of root without a namespace.
+
+    One whose `ioctl` reads an address may set flags instead, and take down every interface of the machine.
+    The system itself keeps other users from that.
+    """
+    if os.geteuid() == 0 and not isolation():
+        raise SystemExit("mutants of root need a network namespace: allow one, or use another user")
 
 
 class Slot:
@@ -235,6 +234,7 @@ def main() -> int:
     print(f"seed {arguments.seed}: {len(sample)} mutants of {len(files)} files to judge", flush=True)
     if arguments.list:
         return 0
+    check_isolation()
     slots: SimpleQueue[Slot] = SimpleQueue()
     for number in range(arguments.jobs):
         slots.put(Slot(KEPT / str(number), marks=arguments.marks))
