@@ -82,10 +82,9 @@ def backend(
         return loss_of(computed(partial(model, part), precision, device), part)
 
     def step() -> None:
-        *first, last = batches
-        for part in first:
-            dense.accumulate(loss(part), 1 / parts)
-        assert dense.step(loss(last), [], 1.0, share=1 / parts).accepted
+        for part in batches:
+            dense.backward(loss(part), 1 / parts)
+        assert dense.step([], 1.0).result().accepted
 
     return step
 

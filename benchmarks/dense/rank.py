@@ -91,13 +91,14 @@ class Party:
         if (pipeline := self.dense.pipeline) is not None:
             parts = MicroBatches(self.batch, pipeline.count)
             _, loss = pipeline.run(parts, loss_of, [float(size) for size in parts.sizes], 1.0)
+            self.dense.backward(loss, 1.0)
         else:
-            *first, last = MicroBatches(self.batch, self.parts).batches if self.parts > 1 else [self.batch]
-            for part in first:
-                self.dense.accumulate(loss_of(self.model(part), part), 1 / self.parts)
-            loss = loss_of(self.model(last), last)
-        done = self.dense.step(loss, [], 1.0, share=1 / self.parts)
-        assert done.accepted
+            batches = MicroBatches(self.batch, self.parts).batches if self.parts > 1 else [self.batch]
+            for number, part in enumerate(batches, 1):
+                self.dense.backward(
+                    loss_of(self.model(part), part), 1 / self.parts, last=number == self.parts
+                )
+        assert self.dense.step([], 1.0).result().accepted
 
 
 def main() -> None:

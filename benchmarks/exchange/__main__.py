@@ -45,7 +45,7 @@ def one_by_one(exchange: Exchange, work: Sequence[LookupRequest], gradients: np.
         lookup = exchange.lookup([request], create=True)
         lookup.result()
         t1 = time.perf_counter()
-        exchange.update(lookup, [gradients[: len(request.ids)]], lr_scale=1.0)
+        exchange.apply(lookup, [gradients[: len(request.ids)]], lr_scale=1.0)
         exchange.flush()
         t2 = time.perf_counter()
         looked.append(t1 - t0)
@@ -61,7 +61,7 @@ def one_by_one(exchange: Exchange, work: Sequence[LookupRequest], gradients: np.
 def finish(exchange: Exchange, lookup: Lookup[Any], gradients: np.ndarray) -> None:
     """Wait for a lookup, then issue its update."""
     [rows] = lookup.result()
-    exchange.update(lookup, [gradients[: len(rows)]], lr_scale=1.0)
+    exchange.apply(lookup, [gradients[: len(rows)]], lr_scale=1.0)
 
 
 def ahead(exchange: Exchange, work: Sequence[LookupRequest], gradients: np.ndarray) -> float:

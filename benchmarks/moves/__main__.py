@@ -108,7 +108,7 @@ def look_up_and_update(exchange: ServersExchange, ids: np.ndarray) -> None:
     """Look rows up and update them, as a training step does; return once both are done."""
     lookup = exchange.lookup([LookupRequest(0, ids, np.array([0, len(ids)], np.int64))], create=True)
     rows = lookup.result()[0]
-    exchange.update(lookup, [np.full_like(rows, 1e-3)], lr_scale=1.0)
+    exchange.apply(lookup, [np.full_like(rows, 1e-3)], lr_scale=1.0)
     exchange.flush()
 
 

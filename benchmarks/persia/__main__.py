@@ -42,8 +42,9 @@ PLACES = (
     ("rows to 32 bits (in receive)", f"{SERVERS}.client.replies:ShardReplies", "answer"),
     ("wait for rows", "satrap.train.progress.fit_stats:FitStats", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
-    ("backward and dense step", "satrap.dense.backends.data_parallel:DataParallelBackend", "step"),
-    ("hand over push", f"{SERVERS}.client.exchange:ServersExchange", "update"),
+    ("backward", "satrap.dense.backends.data_parallel:DataParallelBackend", "backward"),
+    ("dense step", "satrap.dense.backends.protocol:PendingStep", "result"),
+    ("hand over push", f"{SERVERS}.client.exchange:ServersExchange", "apply"),
     ("whole step", "satrap.train.loop:Loop", "_step"),
     ("progress", "satrap.train.progress.fit_stats:FitStats", "after_step"),
 )

@@ -102,7 +102,7 @@ def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
         def both() -> None:
             lookup = exchange.lookup([request], create=True)
             lookup.result()
-            exchange.update(lookup, [gradient], lr_scale=1.0)
+            exchange.apply(lookup, [gradient], lr_scale=1.0)
             exchange.flush()
 
         return 1e3 * timed(both)

@@ -27,6 +27,8 @@ from benchmarks.store.workload import (
 from satrap.batch import Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
+from satrap.exchange.protocol import StepVerdict
+from satrap.runtime.finite_gradients import all_finite
 from satrap.store import Shard, distinct, sum_features
 
 N = FEATURES * SAMPLES
@@ -112,8 +114,8 @@ def _trainer(shard: Shard, dim: int, work: list[Batch], gradient: torch.Tensor) 
         rows = embeddings.rows(lookup.result())
         [(_, block)] = embeddings.embed(ticket, rows).blocks
         block.backward(gradient)
-        finite = embeddings.finite(rows)
-        exchange.update(lookup, embeddings.gradients(rows), lr_scale=1.0, finite=finite)
+        verdict = StepVerdict(all_finite(rows), lambda: True)
+        exchange.apply(lookup, embeddings.gradients(rows), lr_scale=1.0, verdict=verdict)
         exchange.flush()
 
     return step

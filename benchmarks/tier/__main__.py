@@ -105,7 +105,7 @@ class Remote:
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, _: Any) -> None:
         """Take a step, and wait until it is taken."""
-        self._exchange.update(self._lookup, [gradients], lr_scale=1.0)
+        self._exchange.apply(self._lookup, [gradients], lr_scale=1.0)
         self._exchange.flush()
 
     def close(self) -> None:

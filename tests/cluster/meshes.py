@@ -25,10 +25,10 @@ from satrap.dense.backends import sharded as monkey
 from satrap.dense.memory import deferred_init as monkey_deferred
 from satrap.dense.memory.deferred_init import deferral, deferred
 from satrap.dense.parallel import param_shards
-from satrap.dense.parallel.broadcast_exchange import for_group
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
+from satrap.exchange.wrappers.broadcast import for_group
 from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer

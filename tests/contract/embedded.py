@@ -57,12 +57,10 @@ class Embedded:
         pooled.rows.add_done_callback(answered)
         return Lookup(requests, found, places=[pooled] if create else ())
 
-    def update(
-        self, lookup: Lookup[np.ndarray] | None, gradients: Sequence[np.ndarray], *, lr_scale: float
-    ) -> None:
-        if lookup is None or not lookup.places:
+    def apply(self, lookup: Lookup[np.ndarray], gradients: Sequence[np.ndarray], *, lr_scale: float) -> None:
+        if not lookup.places:
             self._exchange.flush()
-            self._exchange.update(lookup, gradients, lr_scale=lr_scale)
+            self._exchange.apply(lookup, gradients, lr_scale=lr_scale)
             self._exchange.flush()
             return
         lookup.result()
@@ -72,7 +70,7 @@ class Embedded:
         for request, rows in zip(lookup.requests, gradients, strict=True):
             tables = self._exchange.groups[request.group].tables
             by_table |= dict(zip(tables, np.split(rows, request.splits[1:-1]), strict=True))
-        self._exchange.update(pooled, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
+        self._exchange.apply(pooled, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
 
     def _ticket(self, requests: Sequence[LookupRequest]) -> BatchLookup | None:
         groups = self._exchange.groups

@@ -140,7 +140,7 @@ def train(exchange: Exchange, *, steps: int, seed: int, ahead: int = 0) -> list[
         if step >= ahead:
             lookup, gradients = pending[step - ahead]
             seen += lookup.result()
-            exchange.update(lookup, gradients, lr_scale=1.0 if (step - ahead) % 3 else 0.5)
+            exchange.apply(lookup, gradients, lr_scale=1.0 if (step - ahead) % 3 else 0.5)
     exchange.flush()
     return seen
 

@@ -101,9 +101,7 @@ def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
     for exchange in opened(kind, memory=MEMORY, eviction=eviction):
         key = [request(0, [7], []), request(1, [])]
         [first, _] = exchange.lookup(key, create=True).result()
-        exchange.update(
-            Lookup(key), [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0
-        )
+        exchange.apply(Lookup(key), [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0)
         for start in range(1000, 61_000, 2000):
             exchange.lookup([request(0, list(range(start, start + 2000)), [])], create=True).result()
         for _ in range(40):  # ttl: the time of the last ones is over, too
@@ -113,9 +111,7 @@ def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
         counts = found.tables["a"]
         assert counts.created - counts.evicted == counts.rows < 30_000
         assert 7 not in contents(exchange)["a"][0] if counts.rows else True
-        exchange.update(
-            Lookup(key), [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0
-        )
+        exchange.apply(Lookup(key), [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0)
         exchange.flush()
         assert exchange.telemetry.statistics().tables["a"].dropped == 1
         [again, _] = exchange.lookup(key, create=True).result()
@@ -152,7 +148,7 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
                 lookup = one.lookup(wanted, create=True)
                 lookup.result()
                 gradients = [rng.standard_normal((len(r.ids), (4, 17)[r.group])) for r in wanted]
-                one.update(lookup, [g.astype(np.float32) for g in gradients], lr_scale=1.0)
+                one.apply(lookup, [g.astype(np.float32) for g in gradients], lr_scale=1.0)
             one.flush()
         assert_equal_contents(exchange, other)
         found, expected = exchange.telemetry.statistics(), other.telemetry.statistics()

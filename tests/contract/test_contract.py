@@ -54,7 +54,7 @@ def test_a_lookup_sees_exactly_the_updates_issued_before_it(exchange: Exchange) 
     wanted = [request(0, [1, 2], [1])]
     lookups = [exchange.lookup(wanted, create=True)]
     for _ in range(12):
-        exchange.update(lookups[-1], [np.ones((3, 4), np.float32)], lr_scale=1.0)
+        exchange.apply(lookups[-1], [np.ones((3, 4), np.float32)], lr_scale=1.0)
         lookups.append(exchange.lookup(wanted, create=True))
     rows = [lookup.result()[0] for lookup in lookups]
     steps = np.diff(np.stack(rows), axis=0)
@@ -66,7 +66,7 @@ def test_a_lookup_sees_exactly_the_updates_issued_before_it(exchange: Exchange) 
 def test_one_id_in_two_tables_is_two_rows(exchange: Exchange) -> None:
     [before] = exchange.lookup([request(0, [1], [1])], create=True).result()
     assert not np.array_equal(before[0], before[1])
-    exchange.update(Lookup([request(0, [1], [])]), [np.ones((1, 4), np.float32)], lr_scale=1.0)
+    exchange.apply(Lookup([request(0, [1], [])]), [np.ones((1, 4), np.float32)], lr_scale=1.0)
     [after] = exchange.lookup([request(0, [1], [1])], create=True).result()
     assert not np.array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[1], before[1])
@@ -84,7 +84,7 @@ def test_reading_without_create_changes_nothing(exchange: Exchange) -> None:
 def test_an_update_of_an_id_without_a_row_is_dropped_alone(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 3], [])], create=True).result()
     before = exchange.telemetry.statistics().tables["a"].dropped
-    exchange.update(Lookup([request(0, [1, 2, 3], [])]), [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
+    exchange.apply(Lookup([request(0, [1, 2, 3], [])]), [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
     exchange.flush()
     assert exchange.telemetry.statistics().tables["a"].dropped == before + 1
     ids, _, state = contents(exchange)["a"]
@@ -108,11 +108,11 @@ def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
     gradients = np.ones_like(rows)
     gradients[7, 2] = value
     refused = exchange.telemetry.statistics().refused
-    exchange.update(lookup, [gradients], lr_scale=1.0)
+    exchange.apply(lookup, [gradients], lr_scale=1.0)
     with pytest.raises(StoreError, match="NaN or infinite"):
         exchange.flush()
     with pytest.raises(StoreError, match="NaN or infinite"):
-        exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones_like(rows)], lr_scale=1.0)
     [after] = exchange.lookup(wanted, create=False).result()
     np.testing.assert_array_equal(after, rows)
     assert exchange.telemetry.statistics().refused == refused + seen_by_a_shard(exchange)
@@ -125,7 +125,7 @@ def test_bad_gradients_of_one_group_refuse_those_of_the_others(exchange: Exchang
     refused = exchange.telemetry.statistics().refused
     gradients = [np.ones_like(rows) for rows in before]
     gradients[1][0, 0] = np.nan
-    exchange.update(lookup, gradients, lr_scale=1.0)
+    exchange.apply(lookup, gradients, lr_scale=1.0)
     with pytest.raises(StoreError, match="NaN or infinite"):
         exchange.flush()
     for rows, after in zip(before, exchange.lookup(wanted, create=False).result(), strict=True):
@@ -146,7 +146,7 @@ def test_empty_requests_are_answered(exchange: Exchange) -> None:
     assert exchange.lookup([], create=True).result() == []
     [rows] = exchange.lookup([request(0, [], [])], create=True).result()
     assert rows.shape == (0, 4)
-    exchange.update(None, [], lr_scale=1.0)
+    exchange.apply(Lookup(()), [], lr_scale=1.0)
     exchange.flush()
 
 
@@ -154,7 +154,7 @@ def test_flush_waits_for_every_update(exchange: Exchange) -> None:
     wanted = [request(1, list(range(200)))]
     [before] = exchange.lookup(wanted, create=True).result()
     for _ in range(70):  # more than may be in flight
-        exchange.update(Lookup(wanted), [np.ones_like(before)], lr_scale=1.0)
+        exchange.apply(Lookup(wanted), [np.ones_like(before)], lr_scale=1.0)
     exchange.flush()
     assert exchange.telemetry.traffic().pushes.in_flight == 0
     assert (contents(exchange)["c"][2] == 70).all()
@@ -167,7 +167,7 @@ def keep_busy(exchange: Exchange) -> None:
     for lookup in lookups:
         lookup.result()
     for lookup in lookups:
-        exchange.update(lookup, [np.ones((500, 17), np.float32)], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones((500, 17), np.float32)], lr_scale=1.0)
 
 
 def test_a_snapshot_holds_every_update_issued_before(exchange: Exchange) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.lookup import Lookup
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.optim import SGD
 from satrap.rpc.wire.frames import MessageKind
@@ -83,7 +84,7 @@ def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() ->
             lookup = each.lookup(wanted, create=True)
             lookup.result()
             for n in range(150):
-                each.update(lookup, [np.full((300, 4), n, np.float32)], lr_scale=1.0)
+                each.apply(lookup, [np.full((300, 4), n, np.float32)], lr_scale=1.0)
             each.flush()
         assert_equal_contents(exchange, reference)
         seen = [shard.server for shard in exchange.telemetry.statistics().shards]
@@ -106,7 +107,7 @@ def test_a_stopped_shard_is_named_within_the_deadline() -> None:
         for call in (
             exchange.flush,
             exchange.telemetry.statistics,
-            lambda: exchange.update(None, [], lr_scale=1.0),
+            lambda: exchange.apply(Lookup(()), [], lr_scale=1.0),
         ):
             with pytest.raises(ExchangeError, match="has not responded"):
                 call()
@@ -183,4 +184,4 @@ def test_a_closed_exchange_says_so() -> None:
         exchange.close()
         exchange.close()
         with pytest.raises(ExchangeError, match="the exchange is closed"):
-            exchange.lookup([], create=True)
+            exchange.lookup([request(0, [1], [])], create=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
+from satrap.exchange import Lookup
 from satrap.optim import FTRL, RowWiseAdagrad
 from satrap.schema import Table
 from tests.contract.parties import (
@@ -68,17 +69,17 @@ def test_steps_that_are_refused_or_empty_change_nothing(kind: str) -> None:
             lookup = sync.lookup(batch, create=True)
             wanted += lookup.result()
             if number % 3:
-                sync.update(lookup, gradients, lr_scale=1.0)
+                sync.apply(lookup, gradients, lr_scale=1.0)
             else:
-                sync.update(None, [], lr_scale=1.0)
+                sync.apply(Lookup(()), [], lr_scale=1.0)
         waiting = [early.lookup(batch, create=True) for batch, _ in steps[:2]]
         for number, (_, gradients) in enumerate(steps):
             lookup = waiting.pop(0)
             found += lookup.result()
             if number % 3:
-                early.update(lookup, gradients, lr_scale=1.0)
+                early.apply(lookup, gradients, lr_scale=1.0)
             else:
-                early.update(None, [], lr_scale=1.0)
+                early.apply(Lookup(()), [], lr_scale=1.0)
             if number + 2 < len(steps):
                 waiting.append(early.lookup(steps[number + 2][0], create=True))
         for x, y in zip(wanted, found, strict=True):
@@ -104,24 +105,9 @@ def test_looking_without_creating_sees_what_was_issued(kind: str) -> None:
         wanted = [request(0, [1, 2], [3]), request(1, [4])]
         lookup = early.lookup(wanted, create=True)
         before = [rows.copy() for rows in lookup.result()]
-        early.update(lookup, [np.ones_like(rows) for rows in before], lr_scale=1.0)
+        early.apply(lookup, [np.ones_like(rows) for rows in before], lr_scale=1.0)
         after = early.lookup(wanted, create=False).result()
         assert all((x != y).all() for x, y in zip(before, after, strict=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_an_earlier_run_are_looked_up_again(kind: str) -> None:
-    wanted = [request(0, [1, 2], [3])]
-    with ahead(kind) as early:
-        first, second = (
-            early.lookup(wanted, create=True, known=[np.full((3, 4), n, np.float32)]) for n in (7, 8)
-        )
-        before = first.result()[0].copy()
-        assert (np.abs(before) < 0.1).all()
-        early.update(first, [np.ones((3, 4), np.float32)], lr_scale=1.0)
-        assert (second.result()[0] != before).all()
-        early.update(second, [np.ones((3, 4), np.float32)], lr_scale=1.0)
-        early.flush()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,7 +125,7 @@ def test_an_update_that_is_refused_is_told_to_all_who_wait(kind: str, rows: int,
         wanted = [request(0, [1, 2], [3])]
         lookup, waits = (early.lookup(wanted, create=True) for _ in range(2))
         before = [one.copy() for one in lookup.result()]
-        early.update(lookup, [np.full((rows, 4), value, np.float32)], lr_scale=1.0)
+        early.apply(lookup, [np.full((rows, 4), value, np.float32)], lr_scale=1.0)
         with pytest.raises(StoreError, match=r"NaN|float32"):
             waits.result(20)
         with pytest.raises(StoreError, match=r"NaN|float32"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange import Exchange, Lookup
-from satrap.exchange.routed import RoutedExchange
+from satrap.exchange.wrappers.routed import RoutedExchange
 from tests.contract.parties import connect, gradients_for, random_requests, threads, train
 
 
@@ -38,7 +38,7 @@ def test_evaluation_and_batches_without_update_count_nothing(exchange: Exchange)
     wanted = random_requests(np.random.default_rng(1))
     exchange.lookup(wanted, create=False).result()
     exchange.lookup(wanted, create=True).result()
-    exchange.update(None, [], lr_scale=1.0)
+    exchange.apply(Lookup(()), [], lr_scale=1.0)
     exchange.flush()
     assert staleness(exchange) == {"own": {}, "others": {}}
 
@@ -54,9 +54,9 @@ def test_updates_of_others_between_lookup_and_update_are_counted() -> None:
             lookup.result()
             for _ in range(pushes):
                 theirs = random_requests(rng)
-                two.update(Lookup(theirs), gradients_for(rng, theirs), lr_scale=1.0)
+                two.apply(Lookup(theirs), gradients_for(rng, theirs), lr_scale=1.0)
             two.flush()
-            one.update(lookup, gradients_for(rng, mine), lr_scale=1.0)
+            one.apply(lookup, gradients_for(rng, mine), lr_scale=1.0)
             one.flush()
         assert staleness(one) == {"own": {0: 4}, "others": {0: 1, 3: 2, 5: 1}}
         assert staleness(two) == {"own": {}, "others": {}}

@@ -37,7 +37,7 @@ def run(exchange: ServersExchange, work: Work, seen: list[np.ndarray]) -> None:
     for wanted, gradients in work:
         lookup = exchange.lookup(wanted, create=True)
         seen += lookup.result()
-        exchange.update(lookup, gradients, lr_scale=1.0)
+        exchange.apply(lookup, gradients, lr_scale=1.0)
     exchange.flush()
 
 
@@ -73,7 +73,7 @@ def test_workers_together_take_the_step_of_one(world: int, shards: int) -> None:
                     WorkerGradients([GroupUpdate(q.group, q.ids, q.splits, g / world) for q, g in pairs], 1.0)
                 )
             for u in merge(shares):
-                reference.update(
+                reference.apply(
                     Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0
                 )
         for mine, theirs in zip(seen, rows, strict=True):
@@ -94,11 +94,11 @@ def test_a_lookup_waits_for_the_other_rank() -> None:
         ones = [np.ones((2, 4), np.float32)]
         lookup = first.lookup(wanted, create=True)
         [before] = lookup.result()
-        first.update(lookup, ones, lr_scale=1.0)
+        first.apply(lookup, ones, lr_scale=1.0)
         waiting = first.lookup(wanted, create=True)
         time.sleep(0.1)
         assert not waiting.rows.done()
-        second.update(None, [], lr_scale=1.0)  # a worker without a batch takes part all the same
+        second.apply(Lookup(()), [], lr_scale=1.0)  # a worker without a batch takes part all the same
         [after] = waiting.result(10)
         np.testing.assert_allclose(before - after, 0.1, rtol=1e-5)
         first.close()
@@ -108,7 +108,7 @@ def test_a_lookup_waits_for_the_other_rank() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     with threads(1, limits=Limits(wait=0.3)) as servers:
         exchanges = [connect([servers[0].address], mode="sync", rank=r, world=3) for r in range(3)]
-        exchanges[0].update(None, [], lr_scale=1.0)
+        exchanges[0].apply(Lookup(()), [], lr_scale=1.0)
         start = time.monotonic()
         with pytest.raises(ExchangeError, match="no update came from rank 1, 2") as caught:
             exchanges[0].lookup([request(0, [1], [])], create=True).result()
@@ -123,15 +123,15 @@ def test_a_new_worker_of_a_rank_shuts_the_old_one_out() -> None:
         address = [servers[0].address]
         old = connect(address, mode="sync", rank=0, world=2)
         other = connect(address, mode="sync", rank=1, world=2)
-        old.update(None, [], lr_scale=1.0)
+        old.apply(Lookup(()), [], lr_scale=1.0)
         new = connect(address, mode="sync", rank=0, world=2)
         with pytest.raises(ExchangeError, match="another worker has taken this one's rank"):
             old.telemetry.statistics()
-        other.update(None, [], lr_scale=1.0)
+        other.apply(Lookup(()), [], lr_scale=1.0)
         waiting = other.lookup([request(0, [1], [])], create=True)
         time.sleep(0.05)
         assert not waiting.rows.done()  # what the old worker gave to the open step went with it
-        new.update(None, [], lr_scale=1.0)
+        new.apply(Lookup(()), [], lr_scale=1.0)
         waiting.result(10)
         for exchange in (old, other, new):
             exchange.close()
@@ -145,7 +145,7 @@ def test_hybrid_workers_scale_their_gradients() -> None:
         for exchange in pair:
             lookup = exchange.lookup(wanted, create=True)
             lookup.result()
-            exchange.update(lookup, [np.full((20, 17), 2.0, np.float32)], lr_scale=1.0)
+            exchange.apply(lookup, [np.full((20, 17), 2.0, np.float32)], lr_scale=1.0)
             exchange.flush()
         [(_, chunk), *_] = [c for c in pair[0].durability.snapshot() if c[0] == "c"]
         assert (chunk.state == 2.0).all()  # two updates, each of gradients 2 * 1/2

@@ -51,7 +51,7 @@ def test_short_numbers_save_traffic(short: Wire, saved: int) -> None:
             exchange = connect([s.address for s in servers], wire=wire, heartbeat=60.0)
             wanted = [request(1, list(range(1000)))]
             lookup = exchange.lookup(wanted, create=True)
-            exchange.update(lookup, lookup.result(), lr_scale=1.0)
+            exchange.apply(lookup, lookup.result(), lr_scale=1.0)
             exchange.flush()
             sizes.append(exchange.telemetry.traffic())
             exchange.close()

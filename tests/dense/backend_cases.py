@@ -30,6 +30,7 @@ from satrap.schema import Table
 from satrap.store import Shard
 from satrap.train.state.across_workers import shared
 from satrap.train.state.dense_stream import DenseStream
+from tests.dense.steps import stepped
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
@@ -127,10 +128,10 @@ class Party:
             loss = nn.functional.mse_loss(self.model(x), y) if len(x) else None
             if loss is not None and bad and step == BAD:
                 loss = loss * float("nan")
-            done = self.dense.step(loss, [], RATES[step], share=share, stop=stop and step == BAD)
+            done = stepped(self.dense, loss, [], RATES[step], share=share, stop=stop and step == BAD)
             if requests:
                 gradients = self.dense.push() if done.accepted else []
-                self.exchange.update(lookup if done.accepted else None, gradients, lr_scale=RATES[step])
+                self.exchange.apply(lookup, gradients, lr_scale=RATES[step])
             said.append([done.accepted, done.loss, done.stop])
         self.exchange.flush()
         self.dense.settle(self.exchange)

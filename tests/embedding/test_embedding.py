@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import satrap
 from satrap.batch import Batch, JaggedRows
 from satrap.embedding import EmbeddingPlan, Embeddings, tables_of
-from satrap.embedding.pooling import Bag, _torch_pool, is_finite, merge_runs, pool_beside, pool_features
+from satrap.embedding.pooling import Bag, _torch_pool, merge_runs, pool_features
 from satrap.errors import ConfigError
 from satrap.optim import SGD
 from satrap.store import Shard
@@ -269,32 +269,6 @@ def test_flat_is_the_stack_side_by_side_to_the_bit_with_the_same_gradients() -> 
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
     assert found[0][1].abs().max() > 0  # some rows are never the largest
-
-
-@pytest.mark.parametrize("dim", [3, 64])
-def test_gradients_that_were_seen_finite_are_not_read_again(dim: int) -> None:
-    inverse, numeric = np.array([0, 1, 0, 2, 2, 1], np.int32), torch.zeros(3, 1)
-    bags = [Bag(inverse, 0, 6, features=2)]
-
-    def gradient(factor: float = 1.0, times: int = 1) -> torch.Tensor:
-        """Return a leaf with its gradient."""
-        leaf = torch.zeros(3, dim, requires_grad=True)
-        for flat in [pool_beside(leaf, bags, numeric) for _ in range(times)]:
-            (flat * torch.tensor(factor)).sum().backward()  # type: ignore[no-untyped-call]
-        assert leaf.grad is not None
-        return leaf
-
-    known = gradient()
-    assert is_finite(known)
-    assert known.grad is not None
-    known.grad.numpy()[0, 0] = np.nan  # nobody does this; it shows that the numbers are not read
-    assert is_finite(known)
-    known.grad.mul_(1.0)  # a change that PyTorch knows of: they are read
-    assert not is_finite(known)
-    assert not is_finite(gradient(float("inf")))
-    assert not is_finite(gradient(float("nan")))
-    assert not is_finite(gradient(1e38, times=3)), "each is finite, their sum is not"
-    assert is_finite(gradient(1.0, times=3))
 
 
 def test_models_may_widen_rows_but_not_disagree() -> None:

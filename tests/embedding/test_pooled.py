@@ -14,7 +14,7 @@ from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
 from satrap.exchange.collective.row_requests import RowRequest, pack
 from satrap.exchange.lookup import Bags
-from satrap.exchange.protocol import TableGroup
+from satrap.exchange.protocol import Pooling, TableGroup
 from satrap.exchange.servers import Wire
 from satrap.exchange.servers.wire_format import CODES, to_wire
 from satrap.store import pool
@@ -53,7 +53,8 @@ def batches(draw: st.DrawFn) -> Batch:
 @settings(deadline=None)
 @given(batches(), st.sets(st.sampled_from(GROUPS[0].tables)))
 def test_a_model_sees_the_same_whoever_pools(batch: Batch, tables: set[str]) -> None:
-    plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, tables, Wire())
+    pooling = Pooling("owner", frozenset(tables), Wire().row_bytes)
+    plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, pooling)
     whole, ticket = plain.ticket(batch), shared.ticket(batch)
     [request], [asked] = whole.requests, ticket.requests
     table = np.random.default_rng(3).standard_normal((len(request.ids), 4)).astype(np.float32)

@@ -8,8 +8,8 @@ from typing import Any
 
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.routed import RoutedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
+from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.store import StoreConfig
 from tests.contract.parties import EXACT, PATIENT, threads
 from tests.exchange.collective.parties import Meeting, ThreadRanks, Together, together

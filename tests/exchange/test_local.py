@@ -8,7 +8,7 @@ import pytest
 from satrap.checkpoint.files.storage import Storage
 from satrap.errors import StoreError
 from satrap.exchange import LocalExchange, LookupRequest
-from satrap.exchange.protocol import SnapshotCut
+from satrap.exchange.protocol import SnapshotCut, StepVerdict
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Shard
@@ -33,7 +33,7 @@ def test_lookup_sees_exactly_the_updates_issued_before_it(exchange: LocalExchang
     lookups = []
     for step in range(50):
         lookups.append(exchange.lookup(wanted, create=True))
-        exchange.update(lookups[-1], [np.full_like(r, 0.5) for r in start], lr_scale=1.0 if step % 2 else 2.0)
+        exchange.apply(lookups[-1], [np.full_like(r, 0.5) for r in start], lr_scale=1.0 if step % 2 else 2.0)
     moved = 0.0
     for step, lookup in enumerate(lookups):
         for before, now in zip(start, lookup.result(), strict=True):
@@ -58,7 +58,7 @@ def test_a_refused_update_is_raised_by_the_next_call(exchange: LocalExchange) ->
     wanted = [request(1, [9])]
     lookup = exchange.lookup(wanted, create=True)
     [rows] = lookup.result()
-    exchange.update(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0)
+    exchange.apply(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0)
     with pytest.raises(StoreError):
         exchange.flush()
     [after] = exchange.lookup(wanted, create=False).result()
@@ -69,7 +69,9 @@ def test_gradients_known_to_be_finite_are_not_looked_at(exchange: LocalExchange)
     wanted = [request(1, [9])]
     lookup = exchange.lookup(wanted, create=True)
     [rows] = lookup.result()
-    exchange.update(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0, finite=True)
+    exchange.apply(
+        lookup, [np.full_like(rows, np.nan)], lr_scale=1.0, verdict=StepVerdict(True, lambda: True)
+    )
     exchange.flush()
     assert np.isnan(exchange.lookup(wanted, create=False).result()[0]).all()
     assert exchange.telemetry.statistics().refused == 0
@@ -79,7 +81,7 @@ def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
     wanted = [request(0, [1, 2, 3], [1]), request(1, [5])]
     lookup = exchange.lookup(wanted, create=True)
     rows = lookup.result()
-    exchange.update(lookup, [np.ones_like(r) for r in rows], lr_scale=1.0)
+    exchange.apply(lookup, [np.ones_like(r) for r in rows], lr_scale=1.0)
     saved = list(exchange.durability.snapshot())
     assert {table: len(chunk.ids) for table, chunk in saved} == {"a": 3, "b": 1, "c": 1}
     exchange.durability.clear()
@@ -94,7 +96,7 @@ def test_requests_are_counted(exchange: LocalExchange) -> None:
     lookup = exchange.lookup([request(0, [1, 2], [1])], create=True)
     gradients = [np.ones_like(rows) for rows in lookup.result()]
     exchange.lookup([request(0, [1, 7], [8]), request(1, [9])], create=False).result()
-    exchange.update(lookup, gradients, lr_scale=1.0)
+    exchange.apply(lookup, gradients, lr_scale=1.0)
     wrong = exchange.lookup([LookupRequest(0, np.array([1], np.uint64), np.array([0, 2, 1]))], create=True)
     with pytest.raises(StoreError):
         wrong.result()
@@ -111,7 +113,7 @@ def test_a_delta_that_could_not_be_kept_is_in_the_next_one(exchange: LocalExchan
 
     def train(*ids: int) -> None:
         lookup = exchange.lookup([request(0, list(ids), [])], create=True)
-        exchange.update(lookup, [np.ones_like(rows) for rows in lookup.result()], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones_like(rows) for rows in lookup.result()], lr_scale=1.0)
 
     def rows_of(cut: SnapshotCut, folder: str) -> int:
         return sum(entry.rows for entry in cut.write(storage, folder).values())

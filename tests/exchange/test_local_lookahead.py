@@ -29,10 +29,10 @@ def test_rows_that_changed_after_a_lookup_are_read_again_and_no_others(
     for lookup in (first, second, third):
         rows = lookup.result()
         waited.append(third.rows.done())
-        exchange.update(lookup, [np.ones_like(one) for one in rows], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones_like(one) for one in rows], lr_scale=1.0)
     fourth = exchange.lookup([request(0, [2], [])], create=True)
     fifth = exchange.lookup([request(0, [1, 2, 3], [])], create=True)  # 1 and 3 changed before it
-    exchange.update(fourth, [np.ones((1, 4), np.float32)], lr_scale=1.0)
+    exchange.apply(fourth, [np.ones((1, 4), np.float32)], lr_scale=1.0)
     fifth.result()
     assert [ids for ids in again if ids] == [[3], [4, 2, 1], [2]]
     assert waited == [False, False, True]

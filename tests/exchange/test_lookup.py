@@ -21,7 +21,7 @@ def test_the_lookup_of_another_exchange_is_refused() -> None:
             lookup = mine.lookup([request(1, [1])], create=True)
             [rows] = lookup.result()
             with pytest.raises(StoreError, match="another exchange"):
-                theirs.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
+                theirs.apply(lookup, [np.ones_like(rows)], lr_scale=1.0)
             theirs.flush()
             assert theirs.telemetry.statistics().refused == 0
         for exchange in exchanges:
@@ -36,7 +36,7 @@ def test_each_request_is_split_and_each_row_found_once(monkeypatch: pytest.Monke
         gradients = [np.ones_like(rows) for rows in lookup.result()]
         for group in store.groups:
             monkeypatch.setattr(group.directory, "find", None)  # the update has the places already
-        exchange.update(lookup, gradients, lr_scale=1.0)
+        exchange.apply(lookup, gradients, lr_scale=1.0)
         exchange.flush()
         monkeypatch.undo()
         after = exchange.lookup(wanted, create=False).result()
@@ -45,23 +45,8 @@ def test_each_request_is_split_and_each_row_found_once(monkeypatch: pytest.Monke
         lookup = remote.lookup(wanted, create=True)
         lookup.result()
         monkeypatch.setattr(remote.splitter, "split", None)
-        remote.update(lookup, gradients, lr_scale=1.0)
+        remote.apply(lookup, gradients, lr_scale=1.0)
         remote.flush()
-
-
-@pytest.mark.parametrize("kind", ["local", "servers"])
-def test_known_rows_are_answered_in_place_of_those_in_the_store(kind: str) -> None:
-    """As a lookup that was in flight when a snapshot was taken; its update changes the rows of now."""
-    wanted = [request(0, [1, 2], [3])]
-    with threads(1) as [server], closing(local() if kind == "local" else connect([server.address])) as made:
-        exchange: Exchange = made
-        [rows] = exchange.lookup(wanted, create=True).result()
-        known = [np.full_like(rows, 7.0)]
-        lookup = exchange.lookup(wanted, create=True, known=known)
-        assert lookup.result() == lookup.unpooled_rows() == known
-        exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
-        [after] = exchange.lookup(wanted, create=False).result()
-        np.testing.assert_allclose(rows - after, 0.1, rtol=1e-5)
 
 
 def test_any_exchange_takes_the_update_of_a_lookup_that_nobody_issued() -> None:
@@ -69,7 +54,7 @@ def test_any_exchange_takes_the_update_of_a_lookup_that_nobody_issued() -> None:
     with closing(local()) as exchange:
         [rows] = exchange.lookup([ids], create=True).result()
         for lookup in (Lookup([ids]), answered([ids], [rows])):
-            exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
+            exchange.apply(lookup, [np.ones_like(rows)], lr_scale=1.0)
         exchange.flush()
         [(_, chunk)] = exchange.durability.snapshot()
         assert (chunk.state == 2).all()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from satrap.dense import DataParallelBackend
 from satrap.dense.compute.fused import can_leave_out
+from tests.dense.steps import stepped
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,9 +30,9 @@ def trained(device: str, clip_norm: float | None, precision: str) -> tuple[list[
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(number)).to(device)
         rows = torch.full((6, 5), 0.25, device=device, requires_grad=True)
         loss = model(x + rows).square().mean() * factor
-        stepped = dense.step(loss, [rows], 1.0, finite=lambda: True)
-        said.append((stepped.accepted, stepped.rescaled, stepped.loss if stepped.accepted else None))
-        if stepped.accepted:
+        done = stepped(dense, loss, [rows])
+        said.append((done.accepted, done.rescaled, done.loss if done.accepted else None))
+        if done.accepted:
             assert rows.grad is not None
             found.append(rows.grad.cpu())
     assert dense.optimizer is not None

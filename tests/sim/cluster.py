@@ -380,7 +380,7 @@ class Worker:
             gradient[:, self.rank] = -cluster.workers
             del self._waiting[self.done]
             self.done += 1
-            self.exchange.update(issued, [gradient], lr_scale=1.0)
+            self.exchange.apply(issued, [gradient], lr_scale=1.0)
         if not self.finished:
             self._comes_back = True
             cluster.world.after(cluster.world.random.uniform(0.001, 0.02), self.turn)

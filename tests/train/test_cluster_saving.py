@@ -391,7 +391,7 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All batches use one row, whose optimizer counts the updates."""
-    cut, update = ServersDurability.cut, ServersExchange.update
+    cut, update = ServersDurability.cut, ServersExchange.apply
 
     def late_cut(self: ServersDurability, **named: Any) -> Any:
         time.sleep(0.1 if "cut" in late else 0)
@@ -403,7 +403,7 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
         update(self, *arguments, **named)
 
     monkeypatch.setattr(ServersDurability, "cut", late_cut)
-    monkeypatch.setattr(ServersExchange, "update", late_update)
+    monkeypatch.setattr(ServersExchange, "apply", late_update)
     cluster = Cluster(2, 2, mode=mode, staleness=2)
     cluster.one_user = True
     plan = Checkpointing(str(tmp_path), every_steps=5, keep=9)

@@ -77,13 +77,13 @@ def test_rows_get_float32_gradients_and_the_same_run_gives_the_same_bytes(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[np.ndarray] = []
-    update = LocalExchange.update
+    update = LocalExchange.apply
 
     def record(self: LocalExchange, lookup: Any, gradients: Any, **about: Any) -> Any:
         pushed.extend(gradients)
         return update(self, lookup, gradients, **about)
 
-    monkeypatch.setattr(LocalExchange, "update", record)
+    monkeypatch.setattr(LocalExchange, "apply", record)
     data = Batches(make_batches(8))
     first, again, wide = (alone(data, mode=mode, precision=p) for p in ("bfloat16", "bfloat16", "float32"))
     assert_same(first, again)

@@ -161,7 +161,7 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is closed"):
             call()
     with pytest.raises(StoreError, match="the store is closed"):
-        trainer.exchange.lookup([], create=True)
+        trainer.exchange.flush()
 
 
 def test_objects_say_shortly_what_they_are() -> None:

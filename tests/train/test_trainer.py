@@ -21,6 +21,7 @@ from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.protocol import Pooling
 from satrap.store import StoreConfig, TableSettings
 from satrap.train import Observer, Predictor, Trainer, TrainingOptions, WorkerContext, lookahead
 from satrap.train.schedule import schedule_of
@@ -547,12 +548,13 @@ def test_who_pools_rows_decides_what_goes_with_it(
     kind: type[Any], options: dict[str, Any], mode: str, said: str
 ) -> None:
     exchange = kind.__new__(kind)
-    if kind is CollectiveExchange:
-        exchange.pooled = frozenset({"user"})
+    if kind is not LocalExchange:
+        by: Any = "owner" if kind is CollectiveExchange else "embedding worker"
+        exchange.pooling = Pooling(by, frozenset({"user"}), float)
     with pytest.raises(ConfigError, match=said) if said else nullcontext():
         _check_pooling(exchange, TrainingOptions(**options), mode)
     if kind is CollectiveExchange:
-        exchange.pooled = frozenset()
+        exchange.pooling = None
         _check_pooling(exchange, TrainingOptions(**options), mode)
         with pytest.raises(ConfigError, match="mode async cannot be combined with workers that hold rows"):
             _check_together(exchange, "async")

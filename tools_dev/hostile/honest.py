@@ -108,7 +108,7 @@ def of_shard(seen: Experience, address: str, key: Key | None, ended: Callable[[]
         seen.checked += EACH
         seen.wrong += int((~np.isclose(rows, model.rows(ids), rtol=1e-4, atol=1e-6).all(1)).sum())
         gradients = rng.standard_normal((EACH, 4)).astype(np.float32)
-        exchange.update(lookup, [gradients], lr_scale=1.0)
+        exchange.apply(lookup, [gradients], lr_scale=1.0)
         model.update(ids, gradients)
         if rng.random() < 0.1:
             seen.timed(exchange.flush)
@@ -136,7 +136,7 @@ def of_embedding_worker(
         seen.wrong += int((~right.all(1)).sum())
         gradients = [np.zeros_like(tensor) for tensor in found]
         gradients[own] = rng.standard_normal(found[own].shape).astype(np.float32)
-        exchange.update(lookup, gradients, lr_scale=1.0)
+        exchange.apply(lookup, gradients, lr_scale=1.0)
         model.update(ids, gradients[own].reshape(EACH, 4))
         time.sleep(PAUSE)
     exchange.close()

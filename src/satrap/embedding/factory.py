@@ -9,9 +9,8 @@ import torch
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan
 from satrap.embedding.pooled import SharedPoolingPlan
-from satrap.embedding.workers import PooledEmbeddings, PooledExchange, PooledPlan
+from satrap.embedding.workers import PooledEmbeddings, PooledPlan
 from satrap.exchange import Exchange, TableGroup
-from satrap.exchange.collective import CollectiveExchange
 from satrap.schema import Schema
 
 
@@ -26,11 +25,11 @@ def embeddings_of(
         groups: the table groups that hold their rows.
         device: the model's device.
     """
-    if isinstance(exchange, PooledExchange):
-        plan = PooledPlan(schema, groups)
-        return plan, PooledEmbeddings(plan, device)
-    if isinstance(exchange, CollectiveExchange) and exchange.pooled:
-        local: EmbeddingPlan = SharedPoolingPlan(schema, groups, exchange.pooled, exchange.wire)
-    else:
-        local = EmbeddingPlan(schema, groups)
-    return local, Embeddings(local, device)
+    if exchange.pooling is None:
+        plan = EmbeddingPlan(schema, groups)
+        return plan, Embeddings(plan, device)
+    if exchange.pooling.by == "owner":
+        shared = SharedPoolingPlan(schema, groups, exchange.pooling)
+        return shared, Embeddings(shared, device)
+    pooled = PooledPlan(schema, groups)
+    return pooled, PooledEmbeddings(pooled, device)

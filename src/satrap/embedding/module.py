@@ -14,7 +14,7 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets, exact
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
-from satrap.embedding.pooling import Bag, Mode, is_finite, merge_runs, pool_beside, pool_features
+from satrap.embedding.pooling import Bag, Mode, merge_runs, pool_beside, pool_features
 from satrap.schema import Categorical, Schema
 
 
@@ -44,8 +44,11 @@ class Embeddings:
     def rows(self, found: Sequence[Any]) -> list[Tensor]:
         """Return the looked-up rows, arrays or tensors, as tensors on the device.
 
-        Each request has one float32[n, dim], an autograd leaf unless the tables are frozen.
+        Each request has one float32[n, dim], an autograd leaf unless the tables are frozen. Without requests
+        there are none.
         """
+        if not found:
+            return []
         return [
             torch.as_tensor(rows, device=self.device).requires_grad_(learns)
             for rows, learns in zip(found, self._learns, strict=True)
@@ -57,10 +60,6 @@ class Embeddings:
             np.zeros(tuple(r.shape), dtype=np.float32) if r.grad is None else r.grad.cpu().numpy()
             for r in rows
         ]
-
-    def finite(self, rows: Sequence[Tensor]) -> bool:
-        """Return whether the gradients of all leaves of `rows` are finite."""
-        return all(map(is_finite, rows))
 
     def embed(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input; rows are pooled on first access.

@@ -112,6 +112,10 @@ class BatchLookup:
         return sum(len(request.ids) for request in self.requests) / max(total, 1)
 
 
+NO_BATCH = BatchLookup(Batch(0, {}), (), (), {})
+"""The lookup of a worker that has no batch in a step of all workers: no samples, and no requests."""
+
+
 class EmbeddingPlan:
     """Maps the features of a schema to the table groups of an exchange.
 

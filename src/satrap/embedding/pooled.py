@@ -12,7 +12,7 @@ from satrap.batch import Batch
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Span
 from satrap.exchange import LookupRequest, TableGroup
 from satrap.exchange.lookup import Bags
-from satrap.exchange.servers import Wire
+from satrap.exchange.protocol import Pooling
 from satrap.schema import Schema
 
 POOLS = ("sum", "mean", "sqrtn")
@@ -27,20 +27,18 @@ class SharedPoolingPlan(EmbeddingPlan):
     Args:
         schema: the features.
         groups: the exchange's table groups, in order.
-        tables: the tables that the exchange can pool.
-        wire: number formats of rows, vectors and gradients on the wire.
+        pooling: tables that the exchange can pool, and the sizes of their rows.
     """
 
-    def __init__(
-        self, schema: Schema, groups: Sequence[TableGroup], tables: Collection[str], wire: Wire
-    ) -> None:
+    def __init__(self, schema: Schema, groups: Sequence[TableGroup], pooling: Pooling) -> None:
         super().__init__(schema, groups)
-        self._row_bytes = [wire.row_bytes(group.dim) for group in self.groups]
+        self._row_bytes = [pooling.row_bytes(group.dim) for group in self.groups]
         self._pools = [
             {
                 number: names
                 for number, (table, names) in enumerate(zip(group.tables, features, strict=True))
-                if table in tables and all(schema.categorical[name].pooling in POOLS for name in names)
+                if table in pooling.tables
+                and all(schema.categorical[name].pooling in POOLS for name in names)
             }
             for group, features in zip(self.groups, self._features, strict=True)
         ]

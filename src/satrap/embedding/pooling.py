@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from satrap.runtime.finite_gradients import note_finite
 from satrap.store import (
     floats,
     gather_features,
@@ -26,9 +27,6 @@ from satrap.store import (
 )
 
 Mode = Literal["sum", "mean", "max", "sqrtn"]
-
-_CHECKED = "satrap_checked_gradient"
-"""Attribute of a leaf: its gradient, if the check during summation found it finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,8 @@ class _KernelPooling(torch.autograd.Function):
             gradient = _as_block(gradient, sum(bag.features for bag in ctx.bags), ctx.dim)
         if len(ctx.bags) == 1 and ctx.bags[0].plain:
             alone, finite = sum_features(gradient, ctx.bags[0].inverse, ctx.distinct)
-            if finite:  # the array: a second reference to its tensor would make autograd copy it
-                setattr(ctx.leaf, _CHECKED, alone)
+            if finite:
+                note_finite(ctx.leaf, alone)
             return torch.from_numpy(alone), None, None
         into = floats(ctx.distinct, ctx.dim)
         into[:] = 0
@@ -190,19 +188,6 @@ class _KernelPooling(torch.autograd.Function):
                 )
             first += bag.features
         return torch.from_numpy(into), None, None
-
-
-def is_finite(leaf: Tensor) -> bool:
-    """Return whether the gradient of a leaf, if any, and the sum of the gradient are finite.
-
-    Pooling checks the gradients that it computes; a gradient that has not changed since is not read again.
-    """
-    gradient, checked = leaf.grad, getattr(leaf, _CHECKED, None)
-    if gradient is None:
-        return True
-    if checked is not None and gradient.data_ptr() == checked.ctypes.data and gradient._version == 0:
-        return True
-    return bool(torch.isfinite(gradient.float().sum()))
 
 
 def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:

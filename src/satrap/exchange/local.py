@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from satrap.errors import ConfigError
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
-from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup
+from satrap.exchange.protocol import Durability, Exchange, Snapshot, SnapshotCut, StepVerdict, TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
 
 
-class LocalExchange:
+class LocalExchange(Exchange):
     """Lookups and updates on a `Shard` of this process, run by one thread in the order issued.
 
     The store's kernels release the interpreter lock, so lookups ahead and updates behind overlap with the
@@ -43,19 +44,27 @@ class LocalExchange:
 
     def __init__(self, shard: Shard, *, buckets: Sequence[int] = range(BUCKETS)) -> None:
         self.shard, self.buckets, self.warm = shard, buckets, False
-        self.groups: Sequence[TableGroup] = TableGroup.of(shard)
+        self.groups = TableGroup.of(shard)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._applied = 0
         self.telemetry = LocalTelemetry(shard, self.groups)
         self.durability = LocalDurability(shard, self._thread, self.flush)
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Array]:
+    @classmethod
+    def of(cls, exchange: Exchange) -> LocalExchange:
+        """Return an exchange whose store is in this process; raise `ConfigError` for any other."""
+        if not isinstance(exchange, cls):
+            raise ConfigError(
+                "the rows of the predictor are not in this process",
+                fix="load the predictor with Predictor.load(url)",
+            )
+        return exchange
+
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
         """See `Exchange.lookup`."""
-        if known is not None:
-            return answered(requests, known)
+        if not requests:
+            return answered((), ())
         lookup = Lookup[Array](requests, exchange=self)
         done = self.telemetry.meter.issue("lookup")
         lookup.rows = self._thread.submit(self._look_up if create else self._peek, lookup, done)
@@ -94,20 +103,21 @@ class LocalExchange:
         for request in requests:
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`."""
+        """See `Exchange.apply`."""
         self._raise_failed()
-        lookup = Lookup.for_update(lookup, self)
+        gradients = StepVerdict.applied(verdict, gradients)
+        lookup = lookup.for_update(self, gradients)
         done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
-            self._update, lookup, gradients, lr_scale, finite, self._last_update, done
+            self._update, lookup, gradients, lr_scale, verdict is None, self._last_update, done
         )
 
     def _update(
@@ -115,14 +125,14 @@ class LocalExchange:
         lookup: Lookup[Any],
         gradients: Sequence[Array],
         lr_scale: float,
-        finite: bool,
+        check: bool,
         before: Future[None] | None,
         done: Callable[[], None],
     ) -> None:
         try:
             if before is not None:
                 before.result()  # a rejected update stops the next ones, so that its error is not lost
-            if not finite:  # all gradients of a step are applied, or none
+            if check:  # all gradients of a step are applied, or none
                 self.shard.check_gradients([r.group for r in lookup.requests], gradients)
             slots = lookup.places or [None] * len(lookup.requests)
             for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.pending_rows import Mask, PendingRows
+from satrap.exchange.protocol import StepVerdict
 from satrap.store import Shard
 from satrap.store.shard import check_lookups
 
@@ -44,10 +45,8 @@ class LocalLookahead(LocalExchange):
         self._early: deque[_DeferredLookup] = deque()
         self._awaited = PendingRows(shard)
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Array]:
-        """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
+        """See `Exchange.lookup`."""
         if not create:
             return super().lookup(requests, create=False)
         lookup = Lookup[Array](requests, exchange=self)
@@ -83,16 +82,16 @@ class LocalLookahead(LocalExchange):
             self.telemetry.meter.looked_up(early.lookup, 0, (self._applied, self._applied))
             early.lookup.rows.set_result(early.rows)
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`. If an update is rejected, waiting lookups raise its error."""
-        super().update(lookup, gradients, lr_scale=lr_scale, finite=finite)
+        """See `Exchange.apply`. If an update is rejected, waiting lookups raise its error."""
+        super().apply(lookup, gradients, lr_scale=lr_scale, verdict=verdict)
         assert self._last_update is not None
         self._last_update.add_done_callback(self._tell_all)
 

@@ -128,12 +128,10 @@ class Lookup(Generic[R]):
         """Wait for the rows of the unique ids behind the requests; here the same as `result`."""
         return self.result()
 
-    @classmethod
-    def for_update(cls, lookup: Lookup[R] | None, exchange: object) -> Lookup[R]:
-        """Return the lookup of an update of `exchange`; None: an empty lookup. See `check`."""
-        result = cls(()) if lookup is None else lookup
-        result.check(exchange)
-        return result
+    def for_update(self, exchange: object, gradients: Sequence[Any]) -> Lookup[R]:
+        """Return the lookup whose rows an update of `exchange` changes: without gradients an empty one."""
+        self.check(exchange)
+        return self if gradients else Lookup[R](())
 
     def check(self, exchange: object) -> None:
         """Raise `StoreError` if another exchange issued this lookup: its places are not valid here."""

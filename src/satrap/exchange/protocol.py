@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from satrap.store import RowChunk, Shard
 
 if TYPE_CHECKING:
     from satrap.checkpoint.files.storage import FileEntry, Storage
+
+G = TypeVar("G")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,45 @@ class Snapshot:
         return self.chunks
 
 
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Rows that arrive pooled: instead of the rows of its ids, each sample gets one vector per feature.
+
+    Args:
+        by: "owner": the process that holds a whole table pools its rows, as requested by
+            `LookupRequest.bags`. "embedding worker": a process in between pools all rows, and requests carry
+            the samples.
+        tables: the tables whose rows may arrive pooled.
+        row_bytes: given the dim of a row, returns the bytes of the row and its gradient on the wire.
+    """
+
+    by: Literal["owner", "embedding worker"]
+    tables: frozenset[str]
+    row_bytes: Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """Whether the workers accept a step whose gradients are known.
+
+    An exchange whose update is one step of all processes sends `own` along with the gradients, so it does not
+    wait. Any other exchange waits for `all` before it sends anything.
+
+    Args:
+        own: whether this worker accepts the step.
+        all: returns whether all workers accept it. It may wait for them, so each of them must call it, here
+            or later. Further calls return the same.
+    """
+
+    own: bool
+    all: Callable[[], bool]
+
+    @classmethod
+    def applied(cls, verdict: StepVerdict | None, gradients: Sequence[G]) -> Sequence[G]:
+        """Return the gradients, or none if the workers reject their step."""
+        return gradients if verdict is None or verdict.all() else ()
+
+
 @runtime_checkable
 class Exchange(Protocol):
     """Carries ids to rows and gradients back; requests of one caller are served in the order issued.
@@ -88,33 +129,27 @@ class Exchange(Protocol):
         collective: the training processes hold the rows together, so every process makes the same calls in
             the same order, even without a batch. Then all of them save and restore rows: process 0 writes,
             and releases the others, which assist; see `Durability`.
+        groups: the table groups, which requests refer to by index.
+        durability: saves and restores all rows.
+        telemetry: counters.
+        pooling: which rows arrive pooled; None: none.
+        moves: a `Moves`, which moves rows between shard servers; None: the rows are elsewhere.
     """
 
     collective: bool
+    groups: Sequence[TableGroup]
+    durability: Durability
+    telemetry: Telemetry
+    pooling: Pooling | None = None
+    moves: Any = None
 
-    @property
-    def groups(self) -> Sequence[TableGroup]:
-        """The table groups, which requests refer to by index."""
-
-    @property
-    def durability(self) -> Durability:
-        """Saves and restores all rows."""
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """Counters."""
-
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Any] | None = None
-    ) -> Lookup[RowArray]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[RowArray]:
         """Issue a lookup; returns at once.
 
         Args:
-            requests: one per group that has ids in this batch.
+            requests: one per group that has ids in this batch; none: this caller has no batch in this step.
             create: True in training: unknown ids get their row. False in evaluation: nothing changes and an
                 unknown id reads the row it would be created with.
-            known: rows of the unique ids, from `Lookup.unpooled_rows`, of a lookup that was in flight when a
-                snapshot was taken; they are returned instead of the rows in the store.
         """
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
@@ -123,23 +158,24 @@ class Exchange(Protocol):
         Stores that keep rows on a disk start reading them. Any thread may call it; it is only a hint.
         """
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Any],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """Issue one optimizer step for the rows of a lookup; returns at once.
+        """Issue one optimizer step for the rows of a lookup; returns as soon as the verdict is known.
 
         Args:
-            lookup: the lookup that `lookup` returned; None: take part in a step without gradients.
+            lookup: the lookup that `lookup` returned.
             gradients: float32[n, dim] per request, arrays or tensors as the rows were; the caller must not
-                write to them again.
+                write to them again. None at all: take part in a step that does not change these rows.
             lr_scale: factor on every table's learning rate.
-            finite: the caller has checked that no gradient is NaN or infinite; a store in this process does
-                not check again.
+            verdict: whether the workers accept the step; if they reject it, no gradient is applied. The
+                caller has then checked that no gradient is NaN or infinite. Default: the step is accepted,
+                and the store checks the gradients.
 
         Raises:
             StoreError: an earlier update was rejected, or another exchange issued the lookup.
@@ -150,17 +186,6 @@ class Exchange(Protocol):
 
     def close(self) -> None:
         """Apply everything issued and release all resources. Further calls are errors."""
-
-
-@runtime_checkable
-class AtomicStep(Protocol):
-    """An exchange whose update is one step of all processes, which each of them may reject.
-
-    So a process can issue its update before it knows whether the others accept the step.
-    """
-
-    def refuse(self) -> None:
-        """Issue a rejection instead of an update: no process's gradients are applied."""
 
 
 class Durability(Protocol):

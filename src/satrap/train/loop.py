@@ -3,69 +3,67 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
-from satrap.batch import Batch, EmbeddedBatch
+from satrap.batch import Batch
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
 from satrap.embedding import BatchLookup
 from satrap.errors import SatrapError
 from satrap.exchange import Lookup
-from satrap.exchange.protocol import AtomicStep
+from satrap.exchange.protocol import StepVerdict
+from satrap.exchange.wrappers.replay import with_replays
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
 from satrap.train.predictor import PREFETCHED_BATCHES, BatchSource, TrainingData
 from satrap.train.progress.shard_load import reading
 from satrap.train.resharding.moves import Mover
-from satrap.train.schedule import Sync, lookahead
+from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_labels
 from satrap.train.state.across_workers import merged
 from satrap.train.state.run_cursor import InFlightLookup
 from satrap.train.state.snapshots import Snapshots
 from satrap.train.state.training_state import TrainingState
 from satrap.train.step.agree import StepInput, agreed_steps, first, stretches
-from satrap.train.step.dummy_batch import blank_batch, buffers_kept
-from satrap.train.step.loss import LabelLoss, as_matrix, as_mean, known_weight
-from satrap.train.step.microbatches import MicroBatches
-from satrap.train.step.split_batch import parts_of
-
-Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
-Array = npt.NDArray[np.float32]
+from satrap.train.step.forward_backward import ForwardBackward
 
 
 class Loop:
-    """Trains a state on data.
+    """Trains a state on data: looks rows up, computes gradients, takes the network's step, updates the rows.
 
-    `snapshots` is notified of each step, epoch and evaluation, and may end the training; `mover` is notified
-    of each step.
+    It connects three threads of a worker. The reading thread makes the requests of the next batches, and
+    counts their samples together with the reading threads of the other workers. The exchange serves lookups
+    and updates in its own threads, in the order issued. The calling thread does everything else. It waits for
+    the rows of a lookup, then, in the network's step, for the other workers. All workers take the same steps:
+    an idle worker, which has no batch, issues the same calls.
+
+    Args:
+        state: the network, its rows and the position in the run; a resumed one may have lookups to replay.
+        compute: computes the gradients of a step.
+        learning_rates: schedule of the learning rates.
+        snapshots: notified of each step, epoch and evaluation; may end the training.
+        mover: notified of each step.
     """
 
     def __init__(
         self,
         state: TrainingState,
-        loss: Loss,
+        compute: ForwardBackward,
         learning_rates: LearningRates,
         snapshots: Snapshots,
         mover: Mover,
-        microbatches: int,
     ) -> None:
-        self._state, self._loss, self._learning_rates = state, loss, learning_rates
-        self._weight = known_weight if isinstance(loss, LabelLoss) else _size
-        self._microbatches = microbatches
-        self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
-        self._mover = mover
+        self._state, self._compute, self._learning_rates = state, compute, learning_rates
+        self._snapshots, self._mover = snapshots, mover
+        self._predictor, self._schedule = state.predictor, state.schedule
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
-        self._unanimous = self._exchange if isinstance(self._exchange, AtomicStep) else None
+        replays = self._position.replays
+        self._rows = with_replays(self._exchange, replays) if replays else self._exchange
+        self._open = deque[Lookup[Any]]()  # lookups without an update so far
         self._ending = threading.Event()
-        self._unanswered = 0  # lookups without an update so far
 
     def run(self, data: TrainingData, validation: BatchSource | None, epochs: int, steps: int | None) -> None:
         """Train until the epochs or steps are done, or patience is exhausted; see `Trainer.fit`."""
@@ -75,27 +73,9 @@ class Loop:
             run.begin_epoch(position.epoch)
             self._state.model.train()
             snapshots.pass_begins()
-            batches = self._turns(data, None if steps is None else max(steps - run.steps, 0))
-            waited = reading(batches, run.stages, run.progress)
-            # After a resume, lookups that see all updates are simply issued again, without saved rows.
-            ahead = position.ahead if self._schedule.staleness else None
+            batches = self._steps(data, None if steps is None else max(steps - run.steps, 0))
             with self._released():
-                for number, there in enumerate(stretches(waited)):
-                    # Between two stretches no worker has a batch, and no lookup is in flight.
-                    if number:
-                        self._idle(batches)
-                    for turn, pending in lookahead(
-                        there, self._look_up, self._schedule.ahead, ahead, run.steps
-                    ):
-                        # The lookups of the next `ahead` batches are in flight now, and overlap with this
-                        # step.
-                        stop = self._step(turn, pending)
-                        position.trained(turn)
-                        if stop:  # all workers stop after the same step, so they release the same lookups
-                            self._release()
-                            self._end_reading(batches)
-                        snapshots.stepped(stop=stop)
-                        self._mover.stepped()
+                self._train(batches)
             snapshots.pass_trained()
             run.end_epoch()
             if validation is not None:
@@ -104,6 +84,80 @@ class Loop:
                 snapshots.keep_place()
                 return
             position.epoch_ended()
+
+    def _steps(self, data: TrainingData, most: int | None) -> Prefetcher[StepInput | None]:
+        """Return the rest of the epoch, at most `most` batches, read and de-duplicated ahead in a thread."""
+        batches = first(most, self._position.reading.batches(data, self._position.epoch))
+        tickets, partners = map(self._ticket, batches), self._state.dense.partners
+        steps = agreed_steps(tickets, partners, self._compute.weight, self._ending)
+        return prefetch(steps, depth=PREFETCHED_BATCHES)
+
+    def _ticket(self, batch: Batch | None) -> BatchLookup | None:
+        if batch is None:
+            return None
+        check_batch(batch, self._predictor.schema)
+        check_labels(batch, self._predictor.schema)
+        [ticket] = self._predictor.tickets([batch])
+        return ticket
+
+    def _train(self, batches: Prefetcher[StepInput | None]) -> None:
+        """Train on the rest of an epoch."""
+        run, position, snapshots = self._run, self._position, self._snapshots
+        waited = reading(batches, run.stages, run.progress)
+        # A snapshot saves the lookups in flight, which the cursor sees in this queue. Lookups that see all
+        # updates are not saved: a resumed run simply issues them again.
+        ahead = position.ahead if self._schedule.staleness else None
+        for number, steps in enumerate(stretches(waited)):
+            # Between two stretches no worker has a batch, and no lookup is in flight.
+            if number:
+                self._idle(batches)
+            for step, lookup in lookahead(steps, self._look_up, self._schedule.ahead, ahead, run.steps):
+                # The lookups of the next `ahead` batches are in flight now, and overlap with this step.
+                stop = self._step(step, lookup)
+                position.trained(step)
+                if stop:  # all workers stop after the same step, so they release the same lookups
+                    self._release()
+                    self._end_reading(batches)
+                snapshots.stepped(stop=stop)
+                self._mover.stepped()
+
+    def _look_up(self, step: StepInput) -> InFlightLookup:
+        requests, seen = [*step.ticket.requests, *self._state.dense.requests], self._run.updates
+        if self._position.replays and not step.idle:
+            distinct = [*self._predictor.plan.distinct(step.ticket), *self._state.dense.requests]
+            seen = self._position.replayed(distinct, self._run.steps + 1)
+        lookup = self._rows.lookup(requests, create=True)
+        self._open.append(lookup)
+        return InFlightLookup(lookup, seen)
+
+    def _step(self, step: StepInput, pending: InFlightLookup) -> bool:
+        """Train on one batch; return whether to stop."""
+        state, run, embeddings = self._state, self._run, self._predictor.embeddings
+
+        # The lookup was issued up to `ahead` steps ago. Usually its rows are here.
+        rows, count = run.wait(pending.lookup.rows), len(step.ticket.requests)
+        with run.stages.timed("forward"):
+            state.dense.pull(rows[count:])  # weights of the network that are rows
+            leaves = embeddings.rows(rows[:count])
+        logits = self._compute.run(step, leaves)
+
+        # From here on, this worker's gradients of rows are final, but no worker knows yet whether the others
+        # accept the step. An exchange that needs to know it calls `accepted`, which sums the gradients of the
+        # network. Any other sends the gradients of rows now, concurrently with this sum.
+        lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
+        with run.stages.timed("dense"):
+            taken = state.dense.step(leaves, lr_scale, stop=state.stopping)
+        with run.stages.timed("push"):
+            gradients = [*embeddings.gradients(leaves), *state.dense.push()]
+            verdict = StepVerdict(taken.own, run.stages.counted("dense", taken.accepted))
+            self._open.popleft()
+            self._exchange.apply(pending.lookup, gradients, lr_scale=lr_scale, verdict=verdict)
+        with run.stages.timed("dense"):
+            stepped = taken.result()
+
+        missed = min(run.updates - pending.updates_seen, self._schedule.staleness)
+        run.after_step(step, logits, stepped, missed)
+        return stepped.stop
 
     @contextmanager
     def _released(self) -> Iterator[None]:
@@ -117,154 +171,26 @@ class Loop:
             raise
 
     def _release(self) -> None:
-        """End lookups that no step will use; lookups of a later `fit` would wait behind them forever."""
-        if isinstance(self._schedule, Sync) or self._exchange.collective:
-            for _ in range(self._unanswered):
-                self._update(None, [])
+        """End lookups that no step will use, where lookups of a later `fit` would wait behind them."""
+        # In `hybrid` over shard servers they stay open: a snapshot may still read their rows.
+        if not self._schedule.staleness or self._exchange.collective:
+            while self._open:
+                self._exchange.apply(self._open.popleft(), (), lr_scale=1.0)
 
-    def _idle(self, turns: Prefetcher[StepInput | None]) -> None:
+    def _idle(self, batches: Prefetcher[StepInput | None]) -> None:
         """Do idle work while no worker has a batch; every lookup has been trained on."""
         try:
             self._snapshots.idle()
         except KeyboardInterrupt:
-            self._end_reading(turns)
+            self._end_reading(batches)
             raise
 
-    def _end_reading(self, turns: Prefetcher[StepInput | None]) -> None:
+    def _end_reading(self, batches: Prefetcher[StepInput | None]) -> None:
         """End the reading thread together with the other workers': all of them count samples together."""
         if self._state.dense.partners.data.size > 1:
             self._ending.set()
-            for _ in turns:
+            for _ in batches:
                 pass
-
-    def _turns(self, data: TrainingData, most: int | None) -> Prefetcher[StepInput | None]:
-        """Return the rest of the epoch, at most `most` batches, read and de-duplicated ahead in a thread."""
-        read = first(most, self._position.reading.batches(data, self._position.epoch))
-        tickets, partners = map(self._ticket, read), self._state.dense.partners
-        turns_of = agreed_steps(tickets, partners, self._weight, self._ending)
-        return prefetch(turns_of, depth=PREFETCHED_BATCHES)
-
-    def _ticket(self, batch: Batch | None) -> BatchLookup | None:
-        if batch is None:
-            return None
-        check_batch(batch, self._predictor.schema)
-        check_labels(batch, self._predictor.schema)
-        [ticket] = self._predictor.tickets([batch])
-        return ticket
-
-    def _look_up(self, turn: StepInput) -> InFlightLookup | None:
-        if turn.ticket is None:
-            self._schedule.look_up_nothing(self._exchange)
-            self._unanswered += 1
-            return None
-        dense, known, seen = self._state.dense.requests, None, self._run.updates
-        if self._position.replays:
-            distinct = [*self._predictor.plan.distinct(turn.ticket), *dense]
-            known, seen = self._position.replayed(distinct, self._run.steps + 1)
-        requests = [*turn.ticket.requests, *dense]
-        lookup = self._exchange.lookup(requests, create=True, known=known)
-        self._unanswered += 1  # only after the call succeeded: an update without lookup would end another one
-        return InFlightLookup(lookup, seen)
-
-    def _step(self, turn: StepInput, pending: InFlightLookup | None) -> bool:
-        """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
-        state, run, embeddings = self._state, self._run, self._predictor.embeddings
-        leaves = list[Tensor]()
-        if turn.ticket is not None and pending is not None:
-            rows = run.wait(pending.lookup.rows)
-            count = len(turn.ticket.requests)
-            with run.stages.timed("forward"):
-                state.dense.pull(rows[count:])
-                leaves = embeddings.rows(rows[:count])
-        loss, share, logits = self._forward(turn, leaves)
-        lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
-        push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
-        # A collective exchange carries the verdict in the update itself. So the update can be sent as soon as
-        # the row gradients are final, while the dense gradients are still being summed. Other exchanges get
-        # it only after the dense step, when the common verdict is known.
-        early = self._unanimous is not None
-        with run.stages.timed("dense"):
-            stepped = state.dense.step(
-                loss,
-                leaves,
-                lr_scale,
-                share=share,
-                stop=state.stopping,
-                finite=finite,
-                ready=push if early else None,
-            )
-        missed = (
-            None if pending is None else min(run.updates - pending.updates_seen, self._schedule.staleness)
-        )
-        if not early:
-            with run.stages.timed("push"):
-                push(stepped.accepted)
-        run.after_step(turn, logits, stepped, missed)
-        return stepped.stop
-
-    def _forward(self, turn: StepInput, leaves: list[Tensor]) -> tuple[Tensor | None, float, Tensor | None]:
-        """Return the loss of the last microbatch, its share in the mean, and all logits.
-
-        The backward passes of all other microbatches have run.
-        """
-        state, stages = self._state, self._run.stages
-        parts = parts_of(turn.ticket, self._microbatches, self._weight)
-        if not state.dense.collective:
-            parts = [part for part in parts if part[0] is not None]
-        loss, share, logits = None, turn.share, list[Tensor]()
-        for ticket, of_batch in parts:
-            if loss is not None:
-                with stages.timed("dense"):
-                    state.dense.accumulate(loss, share)
-            share = turn.share * of_batch
-            with stages.timed("forward"), state.workers.watched("forward pass"):
-                if ticket is None:
-                    loss = self._blank_loss()
-                else:
-                    loss, part_logits = self._loss_of(ticket, leaves, share)
-                    logits.append(part_logits)
-        return loss, share, torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
-
-    def _loss_of(self, ticket: BatchLookup, leaves: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch or microbatch, and its logits, float32[size, outputs]."""
-        batch = self._predictor.embeddings.embed(ticket, leaves)
-        logits, loss = self._passed(batch, share)
-        return loss, as_matrix(logits.detach(), batch.size, self._predictor.schema.outputs)
-
-    def _passed(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
-        """Return logits and mean loss of a batch; a pipeline also computes gradients."""
-        pipeline = self._state.dense.pipeline
-        if pipeline is None:
-            logits = self._predictor.logits(batch)
-            return logits, self._mean_loss(logits, batch)
-        parts = MicroBatches(batch, pipeline.count)
-        return pipeline.run(parts, self._mean_loss, parts.weights(self._weight), share)
-
-    def _mean_loss(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
-        return as_mean(self._loss(logits, batch))
-
-    def _blank_loss(self) -> Tensor:
-        """Return the loss of a dummy batch: the other workers wait for this worker's forward pass."""
-        batch = blank_batch(self._predictor.plan, self._predictor.embeddings)
-        with buffers_kept(self._state.model):
-            return self._passed(batch, 0.0)[1]
-
-    def _push(
-        self, pending: InFlightLookup | None, leaves: list[Tensor], lr_scale: float, accepted: bool
-    ) -> None:
-        """Issue the update of a step; `accepted`: by this worker, and if the exchange requires it, by all."""
-        if not accepted and self._unanimous is not None:
-            self._unanswered -= 1
-            self._unanimous.refuse()
-        elif accepted and pending is not None:
-            gradients = [*self._predictor.embeddings.gradients(leaves), *self._state.dense.push()]
-            self._update(pending.lookup, gradients, lr_scale)
-        else:  # in sync mode, shards wait for an update from every worker
-            self._update(None, [], lr_scale)
-
-    def _update(self, lookup: Lookup[Any] | None, gradients: Sequence[Array], lr_scale: float = 1.0) -> None:
-        self._unanswered -= 1
-        self._exchange.update(lookup, gradients, lr_scale=lr_scale, finite=True)
 
     def _validate(self, validation: BatchSource) -> None:
         state = self._state
@@ -280,7 +206,3 @@ class Loop:
             self._snapshots.wait_for_snapshot()
             self._snapshots.warn(state.keep_best())
         self._run.evaluated(metrics)
-
-
-def _size(batch: Batch) -> float:
-    return float(batch.size)

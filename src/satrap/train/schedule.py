@@ -8,7 +8,6 @@ from typing import ClassVar, TypeVar
 
 from satrap.dense import DataParallelBackend, RemoteStep
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange
 from satrap.runtime.arguments import checked
 
 Item = TypeVar("Item")
@@ -76,11 +75,6 @@ class TrainingSchedule:
         """Return how many lookups may be in flight when the lookup of a step, counted from 0, is issued."""
         return self.staleness if step >= self.warmup else self.staleness * step // self.warmup
 
-    def look_up_nothing(self, exchange: Exchange) -> None:
-        """Make the calls that a step requires of a worker without a batch."""
-        if exchange.collective:
-            exchange.lookup([], create=True)
-
 
 class Hybrid(TrainingSchedule):
     """A lookup misses exactly the latest `staleness` updates of its own worker; networks step together."""
@@ -100,10 +94,6 @@ class Sync(TrainingSchedule):
     def ahead(self, step: int) -> int:
         """See `TrainingSchedule.ahead`; early lookups are patched, so no warm-up is needed."""
         return self._lookahead
-
-    def look_up_nothing(self, exchange: Exchange) -> None:
-        """Send an empty lookup, since lookups of other workers may wait for it."""
-        exchange.lookup([], create=True)
 
 
 class Async(TrainingSchedule):

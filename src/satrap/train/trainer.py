@@ -22,17 +22,15 @@ from satrap.dense.memory.activation_checkpoint import checkpoint_activations
 from satrap.dense.memory.deferred_init import deferral
 from satrap.dense.memory.weight_offload import check_off, stay_off, weights_are_off
 from satrap.embedding import tables_of
-from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
-from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
-from satrap.train.loop import Loop, Loss
+from satrap.train.loop import Loop
 from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer, Result
@@ -45,6 +43,7 @@ from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Checkpointing, Snapshots
 from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
+from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
 from satrap.train.step.microbatches import MicroBatches
 from satrap.train.step.split_batch import check_parts
@@ -230,7 +229,7 @@ class Trainer:
         for dataset in (data, validation):
             check_data(dataset, self.schema, labels=True)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
-        observers = [*observers, line] if line else observers
+        observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
         snapshots = Snapshots(self.state, checkpoint, data)
         self.workers.meet("start of training")  # a barrier: networks may have taken long to build
@@ -240,12 +239,12 @@ class Trainer:
             self.dense.begin()
             self.state.start_rows(self._load_rows)
         self.state.seed_rows()
-        shown = line or nullcontext()
         # `snapshots` is the innermost context, so that it saves after a stop while the others are still open.
-        with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
-            options, mover = self.training, Mover(self.state, self._desk, snapshots)
-            loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, mover, options.microbatches)
-            loop.run(data, validation, epochs, steps)
+        watched = self.run.watching(self.exchange, data)
+        with line or nullcontext(), watched, closing(self.state.best), snapshots:
+            compute = ForwardBackward(self.state, self.loss, self.training.microbatches)
+            mover, rates = Mover(self.state, self._desk, snapshots), self.training.lr_schedule
+            Loop(self.state, compute, rates, snapshots, mover).run(data, validation, epochs, steps)
             self.state.total_up()
             snapshots.ended()
             self.state.restore_best()  # only after everything is written: it replaces rows and weights
@@ -506,22 +505,20 @@ def _check_together(exchange: Exchange, mode: str) -> None:
 
 
 def _check_pooling(exchange: Exchange, options: TrainingOptions, mode: str) -> None:
-    pools = isinstance(exchange, CollectiveExchange) and exchange.pooled
-    if pools and (options.clip_norm or mode != "sync"):
+    by = exchange.pooling and exchange.pooling.by
+    if by == "owner" and (options.clip_norm or mode != "sync"):
         raise ConfigError(
             "an exchange that pools rows requires mode sync, without clip_norm",
             why="with pooling, a worker has neither the rows of lookups in flight nor the gradients of rows",
             fix="give CollectiveExchange, or Place.from_environment, pools=False",
         )
-    if not isinstance(exchange, PooledExchange):
-        return
-    if options.microbatches > 1:
+    if by == "embedding worker" and options.microbatches > 1:
         raise ConfigError(
             "microbatches cannot be combined with embedding workers",
             why="embedding workers pool the rows of whole batches",
             fix="use microbatches: 1, or train without embedding workers",
         )
-    if options.clip_norm is not None:
+    if by == "embedding worker" and options.clip_norm is not None:
         raise ConfigError(
             "clip_norm cannot be combined with embedding workers",
             why="the norm includes gradients of rows, which never reach the worker",

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from satrap.dense import ConnectedWorkers, Mesh, Workers
 from satrap.dense.comm.rendezvous import attempt
 from satrap.dense.comm.torch_workers import START_SECONDS
-from satrap.dense.parallel.broadcast_exchange import for_group
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
+from satrap.exchange.wrappers.broadcast import for_group
 from satrap.runtime.arguments import checked
 from satrap.runtime.torchrun import Torchrun, address_towards
 from satrap.schema import Table

@@ -118,7 +118,7 @@ def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:
     request = LookupRequest(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
     lookup = exchange.lookup([request], create=True)
     [before] = lookup.result()
-    exchange.update(lookup, [np.ones((5, 4), np.float32)], lr_scale=1.0)
+    exchange.apply(lookup, [np.ones((5, 4), np.float32)], lr_scale=1.0)
     exchange.flush()
     process.kill()
     process.communicate()

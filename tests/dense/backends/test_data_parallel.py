@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from satrap.dense import DataParallelBackend, DenseState, StepResult, Workers
 from satrap.errors import ConfigError
+from tests.dense.steps import stepped
 from tests.dense.threads import together
 
 
@@ -41,7 +42,7 @@ def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[StepRes
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
     loss = ((model(x + leaf) - y) ** 2).mean() * factor if size else None
     share = len(SIZES) * size / sum(SIZES)
-    done = step.step(loss, [leaf] if size else [], 1.0, share=share, **arguments)
+    done = stepped(step, loss, [leaf] if size else [], share=share, **arguments)
     return done, model.weight.detach().clone(), leaf.grad
 
 
@@ -51,7 +52,7 @@ def joined(clip_norm: float | None = None) -> tuple[StepResult, Tensor, Tensor]:
     x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
     step = DataParallelBackend(model, sgd, clip_norm)
-    done = step.step(((model(x + leaf) - y) ** 2).mean(), [leaf], 1.0)
+    done = stepped(step, ((model(x + leaf) - y) ** 2).mean(), [leaf])
     assert leaf.grad is not None
     return done, model.weight.detach().clone(), leaf.grad
 
@@ -60,7 +61,7 @@ def test_no_gradient_outlives_the_step() -> None:
     """The next forward pass needs the memory."""
     model = network()
     step = DataParallelBackend(model, sgd, None)
-    assert step.step(model(torch.ones(2, 3)).mean(), [], 1.0).accepted
+    assert stepped(step, model(torch.ones(2, 3)).mean()).accepted
     assert model.weight.grad is None
 
 
@@ -107,12 +108,13 @@ def test_finite_gradients_whose_sum_may_not_be_are_refused_by_all(
     gradient: float, accepted: bool, dense: str
 ) -> None:
     def step(workers: Workers) -> tuple[list[bool], list[float]]:
-        model, said = nn.Linear(2, 1, bias=False), list[bool]()
+        model = nn.Linear(2, 1, bias=False)
         nn.init.zeros_(model.weight)
         dense = DataParallelBackend(model, lambda p: torch.optim.SGD(p, lr=1e-38), None, workers)
         signs = torch.tensor([1.0, -1.0])  # in float32 the gradients' sum is 0
-        done = dense.step((model.weight * gradient * signs).sum(), [], 1.0, ready=said.append)
-        return [*said, done.accepted], model.weight.flatten().tolist()
+        dense.backward((model.weight * gradient * signs).sum(), 1.0)
+        step = dense.step([], 1.0)
+        return [step.own, step.result().accepted], model.weight.flatten().tolist()
 
     for done, weights in together(2, step, dense=dense):
         assert done == [accepted, accepted]  # before gradients of rows are sent, too
@@ -147,7 +149,7 @@ def test_clipping_is_that_of_pytorch(norm: float) -> None:
         nn.init.zeros_(model.weight)
         loss = (model.weight * norm * torch.tensor([0.6, 0.0, 0.8])).sum()
         if own:
-            assert DataParallelBackend(model, sgd, 1e-6).step(loss, [], 1.0).accepted
+            assert stepped(DataParallelBackend(model, sgd, 1e-6), loss).accepted
         else:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
@@ -161,12 +163,12 @@ def test_the_mean_is_over_copies_of_the_network_not_over_processes() -> None:
         model = network()
         x, y = data(workers.data.rank, 4)  # two processes hold each copy, and read the same samples
         step = DataParallelBackend(model, sgd, None, workers)
-        assert step.step(((model(x) - y) ** 2).mean(), [], 1.0).accepted
+        assert stepped(step, ((model(x) - y) ** 2).mean()).accepted
         return model.weight.detach()
 
     reference = network()
     x, y = (torch.cat(columns) for columns in zip(data(0, 4), data(1, 4), strict=True))
-    DataParallelBackend(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
+    stepped(DataParallelBackend(reference, sgd, None), ((reference(x) - y) ** 2).mean())
     for weight in together(4, work, copies=2):
         torch.testing.assert_close(weight, reference.weight.detach())
 
@@ -182,7 +184,7 @@ def test_a_parameter_that_no_worker_used_does_not_move() -> None:
         step = DataParallelBackend(
             model, lambda p: torch.optim.SGD(p, lr=1.0, weight_decay=0.25), None, workers
         )
-        step.step((model.used if workers.rank == 0 else model.other).sum(), [], 1.0)
+        stepped(step, (model.used if workers.rank == 0 else model.other).sum())
         return [p.tolist() for p in model.parameters()]
 
     assert together(2, work) == [[[0.25, 0.25], [0.25, 0.25], [1.0, 1.0]]] * 2
@@ -197,13 +199,13 @@ def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
         nn.init.zeros_(model.weight)
         dense = DataParallelBackend(model, sgd, None, workers)
         loss = (model.weight.float() * factor).sum()
-        return dense.step(loss, [], 1.0), model.weight.detach().double()
+        return stepped(dense, loss), model.weight.detach().double()
 
     alone, _ = step(Workers(), 1.0)
     assert alone.accepted
     factors = (1.0, 2.0**-9)
-    for stepped, weight in together(2, lambda workers: step(workers, factors[workers.rank])):
-        assert stepped.accepted
+    for done, weight in together(2, lambda workers: step(workers, factors[workers.rank])):
+        assert done.accepted
         rate = sgd([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         mean = torch.tensor(sum(factors) / 2, dtype=torch.float64).to(dtype).double()
         torch.testing.assert_close(weight, (-rate * mean).expand_as(weight), rtol=2**-7, atol=0)

@@ -16,6 +16,7 @@ from satrap.dense import ConnectedWorkers, DataParallelBackend, DenseState, Mesh
 from satrap.dense.backends.pipelined import PipelinedBackend
 from satrap.errors import ConfigError
 from tests.dense.fake_group import playing
+from tests.dense.steps import stepped
 
 MESH = Mesh(pipeline=3)
 
@@ -118,7 +119,7 @@ def take(dense: DataParallelBackend, steps: range) -> None:
             torch.manual_seed(step * 1000 + sum(name.encode()))
             p.grad = torch.randn(p.shape)
         if isinstance(dense, PipelinedBackend):
-            dense.step(torch.tensor(1.0), [], 1.0)
+            stepped(dense, torch.tensor(1.0))
         else:
             dense._take(1.0)
 
@@ -202,5 +203,5 @@ def test_one_stage_that_refuses_a_step_takes_none() -> None:
     stage = stage_of(0, MAKERS["adam"])
     before = {name: weight.clone() for name, weight in stage.part().weights.items()}
     stage.parameters[0].grad = torch.full_like(stage.parameters[0], float("nan"))
-    assert not stage.step(torch.tensor(1.0), [], 1.0).accepted
+    assert not stepped(stage, torch.tensor(1.0)).accepted
     assert_same(stage.part().weights, before)

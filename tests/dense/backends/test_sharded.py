@@ -62,8 +62,9 @@ def test_how_often_three_parts_of_a_batch_gather_weights_and_reduce_gradients(
         for _ in range(2):
             with Calls() as calls:
                 for _ in range(2):
-                    dense.accumulate(dense.model(x).sum(), 0.3)
-                dense.step(dense.model(x).sum(), [], 1.0, share=0.4)
+                    dense.backward(dense.model(x).sum(), 0.3, last=False)
+                dense.backward(dense.model(x).sum(), 0.4)
+                dense.step([], 1.0).result()
             assert (calls.of["_allgather_base_"], calls.of["_reduce_scatter_base_"]) == (gathered, reduced)
     finally:
         dist.destroy_process_group()
@@ -72,7 +73,7 @@ def test_how_often_three_parts_of_a_batch_gather_weights_and_reduce_gradients(
 def test_gradients_of_parts_whose_step_never_comes_are_forgotten() -> None:
     try:
         dense = ShardedBackend(nn.Linear(3, 2), adam, None, Pretended(Mesh(2, sharded="optimizer"), 0))
-        dense.accumulate(dense.model(torch.ones(4, 3)).sum(), 1.0)
+        dense.backward(dense.model(torch.ones(4, 3)).sum(), 1.0, last=False)
         assert all(p.grad is not None for p in dense.model.parameters())
         dense.forget()
         assert all(p.grad is None for p in dense.model.parameters())

@@ -21,6 +21,7 @@ from satrap.dense.comm.compressed_gradients import (
     thin,
 )
 from satrap.dense.comm.workers import Compression
+from tests.dense.steps import stepped
 from tests.dense.threads import together
 
 SHAPES = ((24, 40), (24,), (3, 4), (), (20, 3, 9))
@@ -266,7 +267,7 @@ def test_gradients_whose_products_might_overflow_are_refused(kind: str) -> None:
         said = []
         for factor in (0.4, 0.6):
             loss = model(torch.full((1, 40), factor * LARGEST)).sum()
-            said.append(dense.step(loss, [], 1.0).accepted)
+            said.append(stepped(dense, loss).accepted)
         return [*said, all(bool(p.isfinite().all()) for p in model.parameters())]
 
     assert together(2, work, dense=kind) == [[True, False, True]] * 2

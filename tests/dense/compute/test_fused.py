@@ -41,15 +41,18 @@ class Run:
         )
         self.heard: list[bool] = []
 
-    def step(self, number: int, factor: float, *, finite: bool | None = None) -> tuple[Any, Tensor]:
-        """Take a step; `factor` is on the loss."""
+    def step(self, number: int, factor: float, *, bad_rows: bool = False) -> tuple[Any, Tensor]:
+        """Take a step; `factor` is on the loss, and the gradients of rows alone may be bad."""
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(number))
         rows = torch.full((6, 5), 0.25, requires_grad=True)
         loss = self.model(x + rows).square().mean() * factor
-        known = None if finite is None else lambda: finite
-        stepped = self.dense.step(loss, [rows], 0.5 + number / 10, finite=known, ready=self.heard.append)
+        if bad_rows:
+            rows.register_hook(lambda gradient: gradient * float("nan"))
+        self.dense.backward(loss, 1.0)
+        step = self.dense.step([rows], 0.5 + number / 10)
+        self.heard.append(step.own)
         assert rows.grad is not None
-        return stepped, rows.grad
+        return step.result(), rows.grad
 
     def state(self) -> list[Tensor]:
         """Weights and the optimizer's state."""
@@ -86,10 +89,10 @@ def test_a_refused_step_changes_nothing(make: Make, arguments: dict[str, Any]) -
     assert not run.step(0, float("nan"))[0].accepted
     torch.testing.assert_close(list(run.model.parameters()), before, rtol=0, atol=0)
     for number in range(3):
-        assert run.step(number, 1.0, finite=True)[0].accepted
+        assert run.step(number, 1.0)[0].accepted
     kept = run.state()
     assert not run.step(3, float("inf"))[0].accepted
-    assert not run.step(4, 1.0, finite=False)[0].accepted
+    assert not run.step(4, 1.0, bad_rows=True)[0].accepted
     torch.testing.assert_close(run.state(), kept, rtol=0, atol=0)
 
 

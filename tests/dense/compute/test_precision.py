@@ -13,6 +13,7 @@ from satrap.dense import DataParallelBackend, Workers
 from satrap.dense.compute import precision
 from satrap.dense.compute.precision import LossScale, check_precision, computed
 from satrap.errors import ConfigError
+from tests.dense.steps import stepped
 from tests.dense.threads import together
 
 CPU = torch.device("cpu")
@@ -133,7 +134,7 @@ def test_steps_in_float16_are_those_of_torch_with_its_scaler_to_the_bit() -> Non
         x = torch.randn(50, 7, generator=torch.Generator().manual_seed(step))
         row.grad = leaf.grad = None
         loss = computed(lambda x=x: mine(x + row), "float16", CPU).square().mean() * 3e3
-        done = dense.step(loss, [row], 1.0)
+        done = stepped(dense, loss, [row])
         said.append((done.accepted, done.rescaled))
         if done.accepted:
             row.data -= 1e-5 * row.grad
@@ -161,7 +162,7 @@ def test_workers_lower_the_scale_together() -> None:
         x, said = torch.ones(4, 3), []
         for step in range(3):  # the gradients of one overflow in the second step
             size = 2.0**12 if (step, workers.rank) == (1, 1) else 2.0**-10
-            done = dense.step(computed(lambda s=size: model(x * s), "float16", CPU).mean() / 4, [], 1.0)
+            done = stepped(dense, computed(lambda s=size: model(x * s), "float16", CPU).mean() / 4)
             said.append((done.accepted, done.rescaled, dense.scale.value))
         return [said, [p.detach().numpy().tobytes() for p in model.parameters()]]
 

@@ -189,11 +189,11 @@ def test_gradients_that_are_not_finite_are_refused_whole() -> None:
         before = tier.tables(one)
         gradients = [np.ones_like(a) for a in answers]
         gradients[-1][0, 0] = np.nan
-        one.exchange.update(lookup, gradients, lr_scale=1.0)
+        one.exchange.apply(lookup, gradients, lr_scale=1.0)
         with pytest.raises(StoreError, match="NaN or infinite"):
             one.exchange.flush()
         with pytest.raises(StoreError, match="NaN or infinite"):
-            one.exchange.update(lookup, gradients, lr_scale=1.0)
+            one.exchange.apply(lookup, gradients, lr_scale=1.0)
         after = tier.tables(one, one.exchange.shards)  # type: ignore[attr-defined]
         assert {t: {i: r.tolist() for i, r in f.items()} for t, f in before.items()} == {
             t: {i: r.tolist() for i, r in f.items()} for t, f in after.items()

@@ -41,11 +41,11 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
         ]
         found = [lookup.result() for lookup in lookups]
         ones = [[np.ones_like(a) for a in answers] for answers in found]
-        ranks[1].exchange.update(lookups[1], ones[1], lr_scale=1.0)
+        ranks[1].exchange.apply(lookups[1], ones[1], lr_scale=1.0)
         waiting = ranks[1].exchange.lookup(ranks[1].predictor.plan.ticket(batch).requests, create=True)
         time.sleep(2.5)
         assert not waiting.rows.done()
-        ranks[0].exchange.update(lookups[0], ones[0], lr_scale=1.0)
+        ranks[0].exchange.apply(lookups[0], ones[0], lr_scale=1.0)
         after = waiting.result(10)
         assert max(float(np.abs(a - b).max()) for a, b in zip(after, found[1], strict=True)) > 0.01
         for one in ranks:

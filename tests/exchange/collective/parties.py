@@ -14,7 +14,7 @@ import numpy as np
 from satrap.errors import ExchangeError
 from satrap.exchange import Exchange, Lookup, LookupRequest
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.protocol import Snapshot, SnapshotCut
+from satrap.exchange.protocol import Snapshot, SnapshotCut, StepVerdict
 from satrap.exchange.servers import Wire
 from satrap.store import RowChunk, StoreConfig
 
@@ -99,21 +99,21 @@ class Together:
         self.ranks, self.asking = ranks, ranks[-1]
         self.groups, self.durability, self.telemetry = self.asking.groups, self, self
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Any = None
-    ) -> Lookup[np.ndarray]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[np.ndarray]:
         for other in self.ranks[:-1]:
             other.lookup([], create=create)
-        return self.asking.lookup(requests, create=create, known=known)
+        return self.asking.lookup(requests, create=create)
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         self.asking.prefetch(requests)
 
-    def update(self, lookup: Any, gradients: Any, *, lr_scale: float, finite: bool = False) -> None:
+    def apply(
+        self, lookup: Any, gradients: Any, *, lr_scale: float, verdict: StepVerdict | None = None
+    ) -> None:
         given = [np.asarray(g) * np.float32(len(self.ranks)) for g in gradients]
-        self.asking.update(lookup, given, lr_scale=lr_scale, finite=finite)
+        self.asking.apply(lookup, given, lr_scale=lr_scale, verdict=verdict)
         for other in self.ranks[:-1]:
-            other.update(None, [], lr_scale=lr_scale)
+            other.apply(Lookup(()), [], lr_scale=lr_scale)
 
     def flush(self) -> None:
         together([rank.flush for rank in self.ranks])

@@ -12,8 +12,10 @@ from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
+from satrap.exchange.protocol import StepVerdict
 from satrap.exchange.servers import Wire
 from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.wrappers.replay import with_replays
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import StoreConfig
@@ -53,7 +55,7 @@ def test_ranks_together_take_the_step_of_one(world: int, ahead: int) -> None:
                 for pairs in (zip(*work[step - ahead], strict=True) for work in works)
             ]
             for u in merge(shares):
-                reference.update(
+                reference.apply(
                     Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=0.5
                 )
     for mine, theirs in zip(seen, rows, strict=True):
@@ -76,10 +78,10 @@ def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
         old = ranks[r].lookup(wanted[r], create=True)
         for _ in range(70):
             ranks[r].lookup([request(0, [5], [])], create=True).result()
-        ranks[r].update(old, ones[r], lr_scale=1.0)  # forgotten by its number
+        ranks[r].apply(old, ones[r], lr_scale=1.0)  # forgotten by its number
         new = ranks[r].lookup(wanted[r], create=True)
-        ranks[r].update(Lookup(wanted[r]) if r else new, ones[r], lr_scale=1.0)  # one with ids, one without
-        ranks[r].update(Lookup(wanted[r]) if r else None, ones[r] if r else [], lr_scale=1.0)
+        ranks[r].apply(Lookup(wanted[r]) if r else new, ones[r], lr_scale=1.0)  # one with ids, one without
+        ranks[r].apply(Lookup(wanted[r] if r else []), ones[r] if r else [], lr_scale=1.0)
         ranks[r].flush()
 
     together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
@@ -94,7 +96,7 @@ def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
     ]
     for shares in (halves, halves, halves[1:]):
         for u in merge(shares):
-            reference.update(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+            reference.apply(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
     everybody = Together(ranks)
     assert_equal_contents(everybody, reference)  # type: ignore[arg-type]
     everybody.close()
@@ -105,13 +107,13 @@ def test_rows_that_are_known_are_not_asked_for_while_others_ask() -> None:
     ranks = members(2, TABLES, STORE)
     known = np.full((1, 4), 5, np.float32)
     lookups = [
-        ranks[0].lookup([request(0, [1], [])], create=True, known=[known]),
+        with_replays(ranks[0], [[known]]).lookup([request(0, [1], [])], create=True),
         ranks[1].lookup([request(0, [9], [])], create=True),
     ]
     np.testing.assert_array_equal(lookups[0].result()[0], known)
     assert lookups[1].result()[0].shape == (1, 4)
     for rank, lookup in zip(ranks, lookups, strict=True):
-        rank.update(lookup, [np.ones((1, 4), np.float32)], lr_scale=1.0)
+        rank.apply(lookup, [np.ones((1, 4), np.float32)], lr_scale=1.0)
     together([rank.flush for rank in ranks])
     assert ranks[0].telemetry.statistics().rows == 1  # the row that was known is not in the store
     assert ranks[0].telemetry.statistics().tables["a"].dropped == 1
@@ -136,7 +138,7 @@ def test_bad_gradients_of_one_rank_are_refused_on_all() -> None:
     lookups = [rank.lookup([request(0, [1], [])], create=True) for rank in ranks]
     before = lookups[0].result()[0]
     for value, rank, lookup in zip((1.0, np.nan), ranks, lookups, strict=True):
-        rank.update(lookup, [np.full((1, 4), value, np.float32)], lr_scale=1.0)
+        rank.apply(lookup, [np.full((1, 4), value, np.float32)], lr_scale=1.0)
 
     def refused(rank: CollectiveExchange) -> None:
         with pytest.raises(StoreError, match="rank 1"):
@@ -166,9 +168,9 @@ def test_an_update_that_one_rank_refuses_changes_nothing_and_all_go_on(ahead: in
                     lookup = waiting.pop(0)
                     ones = [np.ones_like(rows) for rows in lookup.result()]
                     if steps[turn - ahead] == 2 and r == 1:
-                        ranks[r].refuse()
+                        ranks[r].apply(lookup, ones, lr_scale=1.0, verdict=StepVerdict(False, lambda: False))
                     else:
-                        ranks[r].update(lookup, ones, lr_scale=1.0)
+                        ranks[r].apply(lookup, ones, lr_scale=1.0)
             ranks[r].flush()
 
         together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]

@@ -25,8 +25,8 @@ def sent(ahead: bool, second: list[int]) -> np.ndarray:
         first, then = (exchange.lookup([request(1, own)], create=True) for own in ids)
         exchange._run(lambda: None)  # behind both
         early = exchange.telemetry.traffic().sent
-        exchange.update(first, [np.ones_like(rows) for rows in first.result()], lr_scale=1.0)
-        exchange.update(then, [np.ones_like(rows) for rows in then.result()], lr_scale=1.0)
+        exchange.apply(first, [np.ones_like(rows) for rows in first.result()], lr_scale=1.0)
+        exchange.apply(then, [np.ones_like(rows) for rows in then.result()], lr_scale=1.0)
         exchange.flush()
         return [early, exchange.telemetry.traffic().sent]
 
@@ -52,7 +52,7 @@ def test_a_waiting_lookup_is_told_of_a_lost_update() -> None:
         exchange, wanted = ranks[r], [request(1, [1, 2])]
         first, then = (exchange.lookup(wanted, create=True) for _ in range(2))
         rows = first.result()
-        exchange.update(first, [np.full_like(one, np.nan if r else 1.0) for one in rows], lr_scale=1.0)
+        exchange.apply(first, [np.full_like(one, np.nan if r else 1.0) for one in rows], lr_scale=1.0)
         return str(then.rows.exception(30))
 
     said = together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]

@@ -86,7 +86,7 @@ def test_a_sum_that_overflows_where_it_is_made_is_refused_on_all() -> None:
         lookup = exchange.lookup(wanted, create=True)
         gradients = [np.ones((1, 4), np.float32), np.full((1, 17), 1e38, np.float32)]
         assert lookup.result()[-1].shape == (1, 17 if rank else 4)
-        exchange.update(lookup, gradients[: len(wanted)], lr_scale=1.0)
+        exchange.apply(lookup, gradients[: len(wanted)], lr_scale=1.0)
         with pytest.raises(StoreError, match=r"update was refused|not finite|infinite"):
             exchange.flush()
         return [*before, *exchange.lookup(rows, create=False).result()]
@@ -102,7 +102,7 @@ def test_bags_without_ids_take_their_place_among_the_gradients() -> None:
         gradients = [np.ones((1, 4), np.float32), np.full((2, 17), 9.0, np.float32)]
         found = lookup.result()
         assert not rank or not found[1].any()
-        exchange.update(lookup, gradients if rank else [], lr_scale=1.0)
+        exchange.apply(lookup, gradients if rank else [], lr_scale=1.0)
         exchange.flush()
         return exchange.lookup([request(0, [], [7])], create=False).result()[0]
 
@@ -111,7 +111,7 @@ def test_bags_without_ids_take_their_place_among_the_gradients() -> None:
     def same(rank: int) -> np.ndarray:
         exchange = plain[rank]
         lookup = exchange.lookup([request(0, [], [7])] if rank else [], create=True)
-        exchange.update(lookup, [np.ones((1, 4), np.float32)] if rank else [], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones((1, 4), np.float32)] if rank else [], lr_scale=1.0)
         exchange.flush()
         return exchange.lookup([request(0, [], [7])], create=False).result()[0]
 

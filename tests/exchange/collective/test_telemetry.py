@@ -16,7 +16,7 @@ def test_counters_are_those_of_all_ranks_at_the_last_flush() -> None:
     assert (told[0].rows, told[0].tables["a"].misses, told[0].shards) == (30, 30, ())
     assert told[0].bytes == sum(rank.shard.statistics().bytes for rank in ranks)
     for rank in ranks:
-        rank.update(
+        rank.apply(
             rank.lookup([request(0, [99], [])], create=True), [np.ones((1, 4), np.float32)], lr_scale=1.0
         )
     assert ranks[1].telemetry.statistics().rows == 30  # a rank may ask alone
@@ -24,7 +24,7 @@ def test_counters_are_those_of_all_ranks_at_the_last_flush() -> None:
     assert ranks[1].telemetry.statistics().rows == 31
     for step in range(20):
         for rank in ranks:
-            rank.update(
+            rank.apply(
                 rank.lookup([request(1, [step])], create=True), [np.ones((1, 17), np.float32)], lr_scale=1.0
             )
     together([lambda r=r: r.lookup([], create=True).result() for r in ranks])  # type: ignore[misc]

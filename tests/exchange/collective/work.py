@@ -55,14 +55,14 @@ def run(exchange: CollectiveExchange, work: Work, ahead: int) -> list[np.ndarray
             lookup, gradients = pending[step - ahead]
             seen += lookup.result()
             refused = step % 4 == 3  # as a step whose loss is not finite
-            exchange.update(None if refused else lookup, [] if refused else gradients, lr_scale=0.5)
+            exchange.apply(lookup, [] if refused else gradients, lr_scale=0.5)
     exchange.flush()
     return seen
 
 
 def change(exchange: Together, ids: range) -> None:
     lookup = exchange.lookup([request(0, list(ids), []), request(1, list(ids))], create=True)
-    exchange.update(lookup, [np.ones((len(ids), dim), np.float32) for dim in (4, 17)], lr_scale=1.0)
+    exchange.apply(lookup, [np.ones((len(ids), dim), np.float32) for dim in (4, 17)], lr_scale=1.0)
 
 
 def write(series: Series, step: int, cut: SnapshotCut) -> None:

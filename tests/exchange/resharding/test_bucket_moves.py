@@ -109,7 +109,7 @@ def test_lookups_in_flight_are_updated_at_the_new_owners() -> None:
                 new = exchange.map.after(scattered([0, 1], 1), [0, 1])
                 move([exchange], new, {1: servers[1].address})
             for lookup, (_, gradients) in zip(flying, work, strict=True):
-                each.update(lookup, gradients, lr_scale=1.0)
+                each.apply(lookup, gradients, lr_scale=1.0)
             each.flush()
         assert_equal_contents(exchange, reference)
         exchange.close()
@@ -141,7 +141,7 @@ def test_sync_with_moves_ends_with_the_bytes_of_a_run_without(world: int) -> Non
                     rows = np.full((len(wanted[0].ids), 4), step + rank / 3, np.float32)
                     lookup = exchange.lookup(wanted, create=True)
                     lookup.result()
-                    exchange.update(lookup, [rows], lr_scale=1.0)
+                    exchange.apply(lookup, [rows], lr_scale=1.0)
             for exchange in exchanges:
                 exchange.flush()
             ends.append(contents(exchanges[0])["a"])
@@ -190,7 +190,7 @@ def test_a_move_that_fails_leaves_everything_as_it_was() -> None:
         many = list(range(int(1.4 * servers[0].service.store.groups[0].directory.room)))
         for each in (exchange, reference):
             lookup = each.lookup([request(0, many, [])], create=True)
-            each.update(lookup, [np.ones((len(many), 4), np.float32)], lr_scale=1.0)
+            each.apply(lookup, [np.ones((len(many), 4), np.float32)], lr_scale=1.0)
             each.flush()
         new = exchange.map.after(np.full(BUCKETS, 2, np.uint16), [2])
         exchange.moves.join(new, {2: addresses[2]})

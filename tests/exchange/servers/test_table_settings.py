@@ -52,7 +52,7 @@ def use(exchange: Exchange, seed: int, rounds: int, ids: int = 300) -> None:
     for _ in range(rounds):
         lookup = exchange.lookup(asked := requests(rng, ids), create=True)
         lookup.result()
-        exchange.update(lookup, gradients(rng, asked), lr_scale=1.0)
+        exchange.apply(lookup, gradients(rng, asked), lr_scale=1.0)
     exchange.flush()
 
 

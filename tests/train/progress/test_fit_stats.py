@@ -15,7 +15,7 @@ import torch
 
 from satrap.batch import Batch, Jagged
 from satrap.dense import StepResult, Workers
-from satrap.embedding import EmbeddingPlan
+from satrap.embedding import NO_BATCH, EmbeddingPlan
 from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import ExchangeStatistics, TableGroup, Traffic
 from satrap.exchange.traffic import RequestTotals
@@ -27,7 +27,7 @@ from satrap.train.step.agree import StepInput
 from satrap.train.training_options import PlateauControl
 
 GOOD, BAD = StepResult(True, 1.0, False), StepResult(False, math.nan, False)
-NONE = StepInput(None, 1.0, 10)
+NONE = StepInput(NO_BATCH, 1.0, 10)
 
 
 def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
@@ -140,17 +140,17 @@ def test_steps_are_counted_and_told(now: Now) -> None:
         assert (progress.loss, progress.staleness, progress.distinct_ratio, run.updates) == (1.0, 3, 0.5, 1)
         assert (store.asked, progress.rows) == (1, 0)  # the answer is taken at the next look
         now.seconds = 102.4375
-        run.after_step(NONE, None, StepResult(True, 2.0, False), None)
+        run.after_step(NONE, None, StepResult(True, 2.0, False), 0)
         assert (progress.loss, progress.staleness, run.updates) == (pytest.approx(0.98 + 0.02 * 2), 3, 2)
         assert (store.asked, progress.rows) == (1, 0)
         now.seconds = 102.5
-        run.after_step(NONE, None, BAD, None)
+        run.after_step(NONE, None, BAD, 0)
         settled(run)
         assert (store.asked, progress.rows, progress.memory_bytes) == (2, 1, 100)
         assert progress.sent_bytes_per_sample == 100.0  # of this worker's 4 samples
         assert (progress.refused, run.updates, dict(run.staleness)) == (1, 2, {3: 1})
         for _ in range(8):
-            run.after_step(NONE, None, StepResult(False, math.nan, False, rescaled=True), None)
+            run.after_step(NONE, None, StepResult(False, math.nan, False, rescaled=True), 0)
         assert (progress.refused, progress.eta_seconds) == (1, 0.0)
         run.end_epoch()
         assert (store.asked, progress.rows) == (3, 3)  # asked anew, and waited for
@@ -175,13 +175,13 @@ def test_an_answer_from_before_the_end_of_a_pass_is_not_taken_after_it(now: Now)
     run = FitStats([Label(name="y")], 2)
     with run.watching(Store(), Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
-        run.after_step(NONE, None, GOOD, None)
+        run.after_step(NONE, None, GOOD, 0)
         settled(run)
         run.end_epoch()
         assert run.progress.rows == 2
         run.begin_epoch(1)
         now.seconds += 1
-        run.after_step(NONE, None, GOOD, None)
+        run.after_step(NONE, None, GOOD, 0)
         assert run.progress.rows == 2
         settled(run)
         run.end_epoch()
@@ -196,7 +196,7 @@ def test_counters_that_could_not_be_read_are_read_again_at_the_next_look(now: No
     with run.watching(store, Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
         for _ in range(3):
-            run.after_step(NONE, None, GOOD, None)
+            run.after_step(NONE, None, GOOD, 0)
             assert run._asked is not None
             wait([run._asked], 20)
             now.seconds += 1
@@ -224,7 +224,7 @@ def test_a_worker_that_is_not_the_first_reads_no_counters() -> None:
     run = FitStats([Label(name="y")], 1, workers=workers)
     with run.watching(store, Rows(None)):  # type: ignore[arg-type]
         run.begin_epoch(0)
-        run.after_step(NONE, None, GOOD, None)
+        run.after_step(NONE, None, GOOD, 0)
         run.end_epoch()
     assert store.asked == 0
 
@@ -233,12 +233,12 @@ def test_a_hundred_refused_steps_in_a_row_end_the_run() -> None:
     run = FitStats([Label(name="y")])
     for steps in (99, 99):
         for _ in range(steps):
-            run.after_step(NONE, None, BAD, None)
-        run.after_step(NONE, None, GOOD, None)
+            run.after_step(NONE, None, BAD, 0)
+        run.after_step(NONE, None, GOOD, 0)
     for _ in range(99):
-        run.after_step(NONE, None, BAD, None)
+        run.after_step(NONE, None, BAD, 0)
     with pytest.raises(TrainingError, match="100 steps in a row had a loss or gradient") as raised:
-        run.after_step(NONE, None, BAD, None)
+        run.after_step(NONE, None, BAD, 0)
     assert raised.value.where == "step 300"
 
 
@@ -249,7 +249,7 @@ def test_a_hundred_refused_steps_in_a_row_end_the_run() -> None:
 def test_a_run_is_done_when_steps_or_patience_are_used_up(steps: int | None, bad: int, stopped: str) -> None:
     run = FitStats([Label(name="y")])
     for _ in range(3):
-        run.after_step(NONE, None, GOOD, None)
+        run.after_step(NONE, None, GOOD, 0)
     assert run.done(steps, PlateauControl(patience=2, bad=bad)) == (stopped != "epochs")
     assert run.stopped == stopped
 
@@ -260,7 +260,7 @@ def test_an_account_goes_on_where_a_snapshot_left_it(now: Now) -> None:
     now.seconds = 104.0
     before.after_step(turn_of(4), torch.zeros(4, 1), GOOD, 3)
     before.end_epoch()
-    before.after_step(NONE, None, BAD, None)
+    before.after_step(NONE, None, BAD, 0)
     before.evaluated({"auc": 0.5})
     before.best = {"auc": 0.5}
     plain, arrays = before.state()
@@ -292,7 +292,7 @@ def test_rows_that_are_waited_for_count_as_lookup() -> None:
 
 def test_all_steps_refused_is_an_error_unless_the_run_was_stopped() -> None:
     run = FitStats([Label(name="y")])
-    run.after_step(NONE, None, BAD, None)
+    run.after_step(NONE, None, BAD, 0)
     with pytest.raises(TrainingError, match="nothing was learnt: all 1 steps were refused"):
         run.finish()
     run.stopped = "stopped"

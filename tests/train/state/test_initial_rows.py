@@ -317,7 +317,7 @@ def test_gradients_of_frozen_rows_are_not_sent() -> None:
             lookup = exchange.lookup([request(group, range(1000))], create=True)
             lookup.result()
             before = exchange.telemetry.traffic().sent
-            exchange.update(lookup, [np.ones((1000, 16), np.float32)], lr_scale=1.0)
+            exchange.apply(lookup, [np.ones((1000, 16), np.float32)], lr_scale=1.0)
             exchange.flush()
             found.append(exchange.telemetry.traffic().sent - before)
         exchange.close()

@@ -67,7 +67,7 @@ def test_all_take_equally_many_turns_and_every_sample_counts_the_same(sizes: lis
         present = [part[step] if step < len(part) else 0 for part in sizes]
         for rank, mine in enumerate(found):
             turn = mine[step]
-            assert (turn.ticket is None) == (present[rank] == 0)
+            assert turn.idle == (present[rank] == 0)
             assert turn.samples == sum(present)
             assert turn.share / world == pytest.approx(present[rank] / sum(present))
 
@@ -107,10 +107,7 @@ def test_workers_without_a_batch_at_present_wait_together() -> None:
     def work(worker: Workers) -> list[tuple[int | None, int] | None]:
         own = [None if size is None else tickets([size])[0] for size in given[worker.rank]]
         found = agreed_steps(own, worker, weight, threading.Event())
-        return [
-            None if t is None else (None if t.ticket is None else t.ticket.batch.size, t.samples)
-            for t in found
-        ]
+        return [None if t is None else (None if t.idle else t.ticket.batch.size, t.samples) for t in found]
 
     one, other = together(2, work)
     assert one == [(1, 1), None, (None, 3), (2, 2)]

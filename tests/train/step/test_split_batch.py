@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, JaggedRows
+from satrap.embedding import NO_BATCH
 from satrap.errors import ConfigError
 from satrap.train import TrainingOptions
 from satrap.train.step.loss import known_weight
@@ -63,10 +64,10 @@ def test_parts_hold_the_samples_of_the_batch(pooling: str) -> None:
 def test_a_batch_of_few_samples_has_empty_parts() -> None:
     trainer = make_trainer()
     ticket = trainer.predictor.plan.ticket(make_batches(1, size=2)[0])
-    sizes = [part and part.batch.size for part, _ in parts_of(ticket, 5, known_weight)]
-    assert sizes == [None, None, 1, None, 1]
+    sizes = [part.batch.size for part, _ in parts_of(ticket, 5, known_weight)]
+    assert sizes == [0, 0, 1, 0, 1]
     assert sum(share for _, share in parts_of(ticket, 5, known_weight)) == 1
-    assert parts_of(None, 2, known_weight) == [(None, 0.0)] * 2
+    assert parts_of(NO_BATCH, 2, known_weight) == [(NO_BATCH, 0.0)] * 2
     trainer.close()
 
 

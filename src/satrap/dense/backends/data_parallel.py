@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.saved_dense import DensePart
-from satrap.dense.backends.protocol import DenseBackend, DenseState, StepResult, in_memory
+from satrap.dense.backends.protocol import DenseBackend, DenseState, PendingStep, StepResult, in_memory
 from satrap.dense.comm import compressed_gradients
 from satrap.dense.comm.workers import WorkerGroup, Workers
 from satrap.dense.compute.fused import HostCopy, can_leave_out, fuse, keep_impl_flags, step_unless_overflow
@@ -20,6 +21,7 @@ from satrap.dense.compute.precision import LossScale
 from satrap.dense.memory.optimizer_offload import MakeOptimizer, OffloadedOptimizer
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
+from satrap.runtime.finite_gradients import all_finite
 
 LARGEST_SUM = 3e38
 """Largest magnitude for which a sum over workers is finite in every number format, with rounded terms."""
@@ -77,8 +79,8 @@ class DataParallelBackend(DenseBackend):
         """See `DenseBackend.forget`."""
         self._losses = []
 
-    def accumulate(self, loss: Tensor, share: float) -> None:
-        """See `DenseBackend.accumulate`."""
+    def backward(self, loss: Tensor, share: float, *, last: bool = True) -> None:
+        """See `DenseBackend.backward`."""
         if not self._losses:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -86,68 +88,51 @@ class DataParallelBackend(DenseBackend):
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self._losses.append(loss.detach().double() * share)
 
-    def _backward(self, loss: Tensor | None, share: float) -> Tensor:
-        """Compute the gradients of the last microbatch; return the batch's mean loss, times the share."""
-        if loss is not None:
-            self.accumulate(loss, share)
-        else:
-            for parameter in self.parameters:
-                parameter.grad = None
+    def _mean_loss(self) -> Tensor:
+        """Return the mean loss of the batch, times the share; 0 without a batch."""
         losses, self._losses = self._losses, []
-        return torch.stack(losses).sum() if losses else torch.zeros((), dtype=torch.float64)
+        if losses:
+            return torch.stack(losses).sum()
+        for parameter in self.parameters:
+            parameter.grad = None
+        return torch.zeros((), dtype=torch.float64)
 
-    def step(
-        self,
-        loss: Tensor | None,
-        rows: Sequence[Tensor],
-        lr_scale: float,
-        *,
-        share: float = 1.0,
-        stop: bool = False,
-        finite: Callable[[], bool] | None = None,
-        ready: Callable[[bool], None] | None = None,
-    ) -> StepResult:
+    def step(self, rows: Sequence[Tensor], lr_scale: float, *, stop: bool = False) -> PendingStep:
         """See `DenseBackend.step`."""
-        total = self._backward(loss, share)
-        if loss is not None and self.partners.data.size == 1 and can_leave_out(self.optimizer):
-            stepped = self._step_ahead(total, rows, lr_scale, stop, finite)
-            if ready is not None:
-                ready(stepped.accepted)
-            return replace(stepped, rescaled=self.scale.update(stepped.accepted))
-        seen = self.parameters if finite is not None else (*self.parameters, *rows)
-        gradients = [t.grad for t in seen if t.grad is not None]
-        right = loss is None or (
-            finite_sum(total, gradients) and self._summable(gradients) and (finite is None or finite())
-        )
+        empty, total = not self._losses, self._mean_loss()
+        if not empty and self.partners.data.size == 1 and can_leave_out(self.optimizer):
+            taken = self._step_ahead(total, rows, lr_scale, stop)
+            return PendingStep(taken.accepted, lambda: taken, self._counted)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        right = empty or (finite_sum(total, gradients) and self._summable(gradients) and all_finite(rows))
         del gradients  # so that the averaged gradients can use their memory
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
-        mean = total.item()
-        # Without clipping, row gradients are final now and can travel while the dense gradients are summed.
-        # With clipping they still change: their factor needs the norm over all workers, that is the sum.
-        if ready is not None and self.clip_norm is None:
-            ready(right)
-        stepped = self._agree(StepResult(right, mean, stop), [r.grad for r in rows if r.grad is not None])
-        if ready is not None and self.clip_norm is not None:
-            ready(stepped.accepted)
-        if stepped.accepted:
-            self._take(lr_scale)
-        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
+        here = StepResult(right, total.item(), stop)
+        of_rows = [row.grad for row in rows if row.grad is not None]
+        step = PendingStep(right, partial(self._agree, here, of_rows), partial(self._finish, lr_scale))
+        # Clipping still changes the gradients of rows: its factor needs the norm over all workers.
+        if self.clip_norm is not None:
+            step.own = step.accepted()
+        return step
 
-    def _step_ahead(
-        self,
-        total: Tensor,
-        rows: Sequence[Tensor],
-        lr_scale: float,
-        stop: bool,
-        finite: Callable[[], bool] | None,
-    ) -> StepResult:
+    def _finish(self, lr_scale: float, agreed: StepResult) -> StepResult:
+        """Take the step if all workers accept it, and adjust the loss scale."""
+        if agreed.accepted:
+            self._take(lr_scale)
+        return self._counted(agreed)
+
+    def _counted(self, agreed: StepResult) -> StepResult:
+        """Adjust the loss scale after a step."""
+        return replace(agreed, rescaled=self.scale.update(agreed.accepted))
+
+    def _step_ahead(self, total: Tensor, rows: Sequence[Tensor], lr_scale: float, stop: bool) -> StepResult:
         """Queue a step before the host knows the verdict; the device skips it if it must."""
         of_rows = [row.grad for row in rows if row.grad is not None]
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if finite is None or any(row.is_cuda for row in rows):  # on CUDA, `finite` would wait for the device
-            right = all_finite(total, [*gradients, *of_rows])
+        if any(row.is_cuda for row in rows):  # `all_finite` would wait for the device
+            right = finite_on_device(total, [*gradients, *of_rows])
         else:
-            right = all_finite(total, gradients) & finite()
+            right = finite_on_device(total, gradients) & all_finite(rows)
         gradients += of_rows
         self.scale.divide(gradients)
         if self.clip_norm is not None and gradients:
@@ -178,27 +163,27 @@ class DataParallelBackend(DenseBackend):
             for parameter in self.parameters:
                 parameter.grad = None
 
-    def _agree(self, own: StepResult, rows: Sequence[Tensor]) -> StepResult:
+    def _agree(self, here: StepResult, rows: Sequence[Tensor]) -> StepResult:
         """Sum gradients and verdicts over the partners, and clip."""
-        of_rows = squares(rows) if self.clip_norm is not None and own.accepted else 0.0
+        of_rows = squares(rows) if self.clip_norm is not None and here.accepted else 0.0
         if self.partners.data.size > 1:
-            own, of_rows = self._reduce(own, of_rows)
-        if self.clip_norm is not None and own.accepted:
+            here, of_rows = self._reduce(here, of_rows)
+        if self.clip_norm is not None and here.accepted:
             dense = [p.grad for p in self.parameters if p.grad is not None]
             norm = math.sqrt(squares(dense) + of_rows)
             factor = min(self.clip_norm / (norm + 1e-6), 1.0)
             for gradient in (*dense, *rows):
                 gradient.mul_(factor)
-        return own
+        return here
 
-    def _reduce(self, own: StepResult, of_rows: float) -> tuple[StepResult, float]:
+    def _reduce(self, here: StepResult, of_rows: float) -> tuple[StepResult, float]:
         """Replace the gradients by their mean over the copies of the network, in one all-reduce."""
         copies = self.partners.data
-        say = [float(not own.accepted), own.loss if own.accepted else 0.0, of_rows, float(own.stop)]
+        say = [float(not here.accepted), here.loss if here.accepted else 0.0, of_rows, float(here.stop)]
         if self._compressed is not None:
-            totals = self._compressed.average(say, refused=not own.accepted)
+            totals = self._compressed.average(say, refused=not here.accepted)
         else:  # A worker that rejects the step sends zeros: its NaN would spoil the sums.
-            totals = average(self.parameters, copies, say, zero=not own.accepted)
+            totals = average(self.parameters, copies, say, zero=not here.accepted)
         return StepResult(totals[0] == 0, totals[1] / copies.size, totals[3] > 0), totals[2] / copies.size**2
 
     def part(self) -> DensePart:
@@ -290,10 +275,10 @@ def average(
 
 def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     """Return whether the loss, all gradients, and the sum of each gradient are finite."""
-    return bool(all_finite(loss, gradients))
+    return bool(finite_on_device(loss, gradients))
 
 
-def all_finite(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+def finite_on_device(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Return the result of `finite_sum` as a boolean tensor on the device of the loss."""
     # A sum is finite only if every term is: one cheap pass without a mask. This also rejects huge finite
     # gradients whose sum overflows, as it should.
@@ -302,7 +287,7 @@ def all_finite(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _summable(gradients: Sequence[Tensor], copies: int, largest: float) -> bool:
-    # Checked before the sum, not after it: row gradients are sent before it, see `ready` of `step`.
+    # Checked before the sum, not after it: row gradients are sent before it, see `DenseBackend.step`.
     ends = [end.float().abs() for g in gradients if copies > 1 and g.numel() for end in torch.aminmax(g)]
     return not ends or bool(torch.stack(ends).max() <= largest / copies)
 

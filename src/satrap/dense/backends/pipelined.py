@@ -188,10 +188,9 @@ class PipelinedBackend(ShardedBackend):
         self.workers.pipeline.sum(flat)
         return flat[1:].view(size, *self._shape), flat[0]
 
-    def _backward(self, loss: Tensor | None, share: float) -> Tensor:
-        """Return the loss, times the share; `run` has computed the gradients."""
-        assert loss is not None, "every process takes part in the forward and backward passes"
-        return loss.double() * share
+    def backward(self, loss: Tensor, share: float, *, last: bool = True) -> None:
+        """Count the loss; `run` has computed the gradients."""
+        self._losses.append(loss.double() * share)
 
     def _average(self) -> None:
         """Average the gradients over the processes that hold the same shard of the stage."""

@@ -40,6 +40,40 @@ class StepResult:
     rescaled: bool = False
 
 
+class PendingStep:
+    """A step whose gradients this worker has computed, and about which the workers do not agree yet.
+
+    Args:
+        own: whether this worker accepts it: its loss and all of its gradients are finite.
+        agree: sums gradients and verdicts over the workers, and returns the common result.
+        take: takes the optimizer step if the workers accept it, and returns the result to report.
+
+    Attributes:
+        own: of the arguments.
+    """
+
+    def __init__(
+        self,
+        own: bool,
+        agree: Callable[[], StepResult],
+        take: Callable[[StepResult], StepResult],
+    ) -> None:
+        self.own, self._agree, self._take = own, agree, take
+        self._agreed: StepResult | None = None
+
+    def accepted(self) -> bool:
+        """Return whether all workers accept the step; each of them must call this or `result`."""
+        if self._agreed is None:
+            self._agreed = self._agree()
+        return self._agreed.accepted
+
+    def result(self) -> StepResult:
+        """Take the step, and return its result; to be called once."""
+        self.accepted()
+        assert self._agreed is not None
+        return self._take(self._agreed)
+
+
 @dataclass(frozen=True, slots=True)
 class DenseState:
     """The state of a trained network, to be restored.
@@ -122,7 +156,7 @@ class Pipeline(Protocol):
             parts: microbatches of the batch.
             loss: mean loss of a microbatch.
             weights: weight of each microbatch in the mean over the batch.
-            share: see `DenseBackend.step`.
+            share: see `DenseBackend.backward`.
 
         Returns:
             (logits, float32[size, ...], and the mean loss), in each process.
@@ -155,7 +189,7 @@ class DenseBackend(ABC):
             batch.
         partners: the workers with which this one takes each step.
         scale: the loss scale; a checkpoint stores it.
-        pipeline: runs forward and backward; None: the loop calls the network and `step` computes gradients.
+        pipeline: runs forward and backward; None: the loop calls the network, and `backward`.
         requests: rows that are weights, after `attach`; to be looked up with each batch.
     """
 
@@ -194,43 +228,33 @@ class DenseBackend(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the gradients and losses added by `accumulate`, because no step will use them."""
+        """Drop the gradients and losses of `backward`, because no step will use them."""
 
     @abstractmethod
-    def accumulate(self, loss: Tensor, share: float) -> None:
-        """Compute the gradients of one microbatch; they and its loss are added to the next `step`.
+    def backward(self, loss: Tensor, share: float, *, last: bool = True) -> None:
+        """Compute the gradients of a batch or microbatch; they and its loss are added to the next `step`.
+
+        If the backend is `collective`, a worker without a batch passes the loss of a dummy batch, with share
+        0.
 
         Args:
-            loss: mean loss of the microbatch.
-            share: as in `step`, times the microbatch's share in the mean loss of the batch.
+            loss: mean loss of the samples.
+            share: factor on it that makes the mean over workers the mean over all samples; for a microbatch
+                times its share in the mean loss of the batch.
+            last: whether `step` follows; False: another microbatch.
         """
 
     @abstractmethod
-    def step(
-        self,
-        loss: Tensor | None,
-        rows: Sequence[Tensor],
-        lr_scale: float,
-        *,
-        share: float = 1.0,
-        stop: bool = False,
-        finite: Callable[[], bool] | None = None,
-        ready: Callable[[bool], None] | None = None,
-    ) -> StepResult:
-        """Compute gradients and take the optimizer step, unless the loss or a gradient is not finite.
+    def step(self, rows: Sequence[Tensor], lr_scale: float, *, stop: bool = False) -> PendingStep:
+        """Begin the optimizer step for the gradients of `backward`, if any.
+
+        On return the gradients of `rows` are final for this worker, so they may be sent while the workers sum
+        the gradients of the network.
 
         Args:
-            loss: mean loss of this worker's batch, or of its last microbatch; None without a batch. If the
-                backend is `collective`, a worker without a batch passes the loss of a dummy batch, with share
-                0.
             rows: embedding leaves; their gradients are included in the check and in the clipping norm.
             lr_scale: factor on the optimizer's learning rates.
-            share: factor on the loss that makes the mean over workers the mean over all samples.
             stop: whether this worker was requested to stop.
-            finite: returns, after the backward pass, whether the gradients of `rows` are finite; default:
-                checked here.
-            ready: called once the gradients of `rows` are final, with whether this worker, or all workers,
-                accept the step. So these gradients can be sent while the workers sum the dense gradients.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from satrap.checkpoint.saved_dense import DensePart, Region
 from satrap.dense.backends.data_parallel import DataParallelBackend, average, finite_sum, squares
-from satrap.dense.backends.protocol import DenseState, StepResult, in_memory
+from satrap.dense.backends.protocol import DenseState, PendingStep, StepResult, in_memory
 from satrap.dense.comm.torch_workers import ConnectedWorkers
 from satrap.dense.comm.workers import WorkerGroup, Workers
 from satrap.dense.compute.fused import fuse, keep_impl_flags
@@ -23,6 +23,7 @@ from satrap.dense.parallel.param_shards import ParamShard, shard_model
 from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
+from satrap.runtime.finite_gradients import all_finite
 
 
 class ShardedBackend(DataParallelBackend):
@@ -126,45 +127,30 @@ class ShardedBackend(DataParallelBackend):
         """Broadcast the buffers of process 0 to every process; copies of weights are equal already."""
         self.workers.broadcast(list(self.model.buffers()))
 
-    def accumulate(self, loss: Tensor, share: float) -> None:
-        """See `DenseBackend.accumulate`.
+    def backward(self, loss: Tensor, share: float, *, last: bool = True) -> None:
+        """See `DenseBackend.backward`.
 
         Sharded gradients are averaged per microbatch, and stay sharded, unless `Mesh.reduces_once`.
         """
+        self._reduce_next(last)
         with self.workers.watched("backward pass"):
-            super().accumulate(loss, share)
-
-    def step(
-        self,
-        loss: Tensor | None,
-        rows: Sequence[Tensor],
-        lr_scale: float,
-        *,
-        share: float = 1.0,
-        stop: bool = False,
-        finite: Callable[[], bool] | None = None,
-        ready: Callable[[bool], None] | None = None,
-    ) -> StepResult:
-        """See `DenseBackend.step`; the loss is never None, and `ready` receives the common verdict."""
-        assert loss is not None, "every process takes part in the backward pass"
-        self._reduce_next(True)
-        total = self._backward(loss, share)
+            super().backward(loss, share)
         self._reduce_next(False)
+
+    def step(self, rows: Sequence[Tensor], lr_scale: float, *, stop: bool = False) -> PendingStep:
+        """See `DenseBackend.step`; on return all processes agree on the step."""
+        assert self._losses, "every process takes part in the backward pass"
+        total = self._mean_loss()
         for local, piece in zip(self._locals, self._trained, strict=True):
             local.data, local.grad = piece.local, piece.gradient
             piece.parameter.grad = None  # its memory is free once an average has replaced it
         self._average()
         gradients = [local.grad for local in self._locals if local.grad is not None]
         of_rows = [row.grad for row in rows if row.grad is not None]
-        seen = gradients if finite is not None else [*gradients, *of_rows]
-        right = finite_sum(total, seen) and (finite is None or finite())
+        right = finite_sum(total, gradients) and all_finite(rows)
         self.scale.divide([*gradients, *of_rows])
-        stepped = self._agree_on(StepResult(right, total.item() if right else 0.0, stop), of_rows)
-        if ready is not None:
-            ready(stepped.accepted)
-        if stepped.accepted:
-            self._take(lr_scale)
-        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
+        agreed = self._agree_on(StepResult(right, total.item() if right else 0.0, stop), of_rows)
+        return PendingStep(agreed.accepted, lambda: agreed, partial(self._finish, lr_scale))
 
     def _average(self) -> None:
         """Average the gradients that `fully_shard` has not, over the copies of their shard."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -13,8 +14,9 @@ from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Durability, LookupRequest, Snapshot, SnapshotCut, TableGroup, Telemetry
-from satrap.exchange.lookup import Array, Lookup
+from satrap.exchange import Durability, Exchange, LookupRequest, Snapshot, SnapshotCut, Telemetry
+from satrap.exchange.lookup import Array, Lookup, answered
+from satrap.exchange.protocol import Pooling, StepVerdict
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
 from satrap.exchange.statistics import ExchangeStatistics
@@ -50,7 +52,7 @@ class PooledLookup(Lookup[Array]):
         return [*self.recall(self.number), *(() if self.others is None else self.others.result())]
 
 
-class PooledExchange:
+class PooledExchange(Exchange):
     """Looks up and updates pooled tensors through an embedding worker.
 
     The embedding worker acts for this worker: its lookups and updates reach the shards in the same order and
@@ -103,10 +105,13 @@ class PooledExchange:
             **asdict(worker),
         }
         self.shards = ServersExchange(shards, tables, store=store, wire=wire, worker=worker, options=options)
-        self.groups: Sequence[TableGroup] = self.shards.groups
+        self.groups = self.shards.groups
+        names = frozenset(table.name for table in tables)
+        self.pooling = Pooling("embedding worker", names, wire.row_bytes)
         self._error: SatrapError | None = None
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._number, self._closed = 0, False
+        self._replays: deque[Sequence[Array]] = deque()
         try:
             self._client = Client(name, address, hello=hello, options=options)
         except SatrapError:
@@ -115,21 +120,27 @@ class PooledExchange:
         self.telemetry = PooledTelemetry(self._client, self.shards.telemetry)
         self.durability = PooledDurability(self.shards.durability, self.flush)
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Any]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Any]:
         """See `Exchange.lookup`; the result of a `PooledRequest` is float32 of its shape."""
         pooled = [request for request in requests if isinstance(request, PooledRequest)]
         plain = requests[len(pooled) :]  # pooled requests come first
         if not pooled:
-            return self.shards.lookup(plain, create=create, known=known)
-        rest = None if known is None else known[len(known) - len(plain) :]
+            return self.shards.lookup(plain, create=create)
+        known = self._replays.popleft() if create and self._replays else None
         rows = None if known is None else known[: len(known) - len(plain)]
         number, self._number = self._number, self._number + 1
         tensors = self._look_up(pooled, number, create=create, rows=rows)
-        others = self.shards.lookup(plain, create=create, known=rest) if plain else None
+        others = None
+        if plain and known is not None:
+            others = answered(plain, known[len(known) - len(plain) :])
+        elif plain:
+            others = self.shards.lookup(plain, create=create)
         results = tensors if others is None else _joined(tensors, others.rows)
         return PooledLookup(requests, results, self, number=number, others=others, recall=self._recall)
+
+    def replay(self, lookups: Iterable[Sequence[Array]]) -> None:
+        """See `CanReplay.replay`. The embedding worker gets the rows and pools them."""
+        self._replays.extend(lookups)
 
     def _look_up(
         self, pooled: Sequence[PooledRequest], number: int, *, create: bool, rows: Sequence[Array] | None
@@ -168,19 +179,21 @@ class PooledExchange:
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """Do nothing: shards prefetch while a lookup waits."""
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`; updates come in the order of their lookups."""
+        """See `Exchange.apply`; updates come in the order of their lookups."""
         if self._error is not None:
             raise self._error
-        number, others, parts, pooled = None, lookup, list[Buffer](), 0
-        if isinstance(lookup, PooledLookup):
+        gradients = StepVerdict.applied(verdict, gradients)
+        number, parts, pooled = None, list[Buffer](), 0
+        others: Lookup[Any] | None = lookup if gradients else None
+        if gradients and isinstance(lookup, PooledLookup):
             lookup.check(self)
             number, others = lookup.number, lookup.others
             pooled = len(gradients) - (0 if others is None else len(others.requests))
@@ -195,7 +208,7 @@ class PooledExchange:
         answer.add_done_callback(self._note)
         answer.add_done_callback(done)
         if others is not None and others.requests:
-            self.shards.update(others, gradients[pooled:], lr_scale=lr_scale)
+            self.shards.apply(others, gradients[pooled:], lr_scale=lr_scale)
 
     def flush(self) -> None:
         """See `Exchange.flush`."""

@@ -16,7 +16,7 @@ from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.lookup import Array, Lookup
+from satrap.exchange.lookup import Array, Lookup, answered
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
 from satrap.optim import LARGEST
@@ -132,7 +132,10 @@ class Pooler:
             dims = [self._plan.groups[i].dim for i in range(len(ticket.requests))]
             shapes = [(len(r.ids), dim) for r, dim in zip(ticket.requests, dims, strict=True)]
             replayed = unpack_tensors(parts[IDS_PARTS:], shapes)
-        lookup = self.exchange.lookup(ticket.requests, create=create, known=replayed)
+        if replayed is None:
+            lookup = self.exchange.lookup(ticket.requests, create=create)
+        else:
+            lookup = answered(ticket.requests, replayed)
         self.samples += batch.size
         number = _number(text) if create else None
         return lookup.rows, partial(self._pool, number, ticket, lookup)
@@ -165,7 +168,7 @@ class Pooler:
         if not isinstance(scale, int | float) or not abs(scale) <= LARGEST:
             raise FrameError(f"a request has an invalid lr_scale: {shortened(scale)}")
         if text.get("number") is None:
-            self.exchange.update(None, [], lr_scale=scale)
+            self.exchange.apply(Lookup(()), [], lr_scale=scale)
             return done(), lambda _: []
         number = _number(text)
         looked = self._look_back(number)
@@ -178,7 +181,7 @@ class Pooler:
         for passed in [n for n in list(self._open) if n <= number]:  # copied: another thread adds to it
             del self._open[passed]
         rows = self._embeddings.gradients(looked.leaves)
-        self.exchange.update(looked.lookup, rows, lr_scale=scale)
+        self.exchange.apply(looked.lookup, rows, lr_scale=scale)
         return done(), lambda _: []
 
     def recall(self, text: Mapping[str, Any]) -> Begun:

@@ -20,7 +20,7 @@ from satrap.exchange.collective.row_replies import RowReplies
 from satrap.exchange.collective.row_requests import RowRequest, by_rank, unpack
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
-from satrap.exchange.protocol import TableGroup
+from satrap.exchange.protocol import Exchange, Pooling, StepVerdict, TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.servers.wire_format import CODES, Wire
 from satrap.schema import Table
@@ -30,7 +30,7 @@ _SHARED = 20
 """Updates between two exchanges of counters among the ranks."""
 
 
-class CollectiveExchange:
+class CollectiveExchange(Exchange):
     """Lookups and updates among processes that train together and hold the tables together.
 
     ```python
@@ -85,10 +85,12 @@ class CollectiveExchange:
         self._ranks = ranks
         self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
         self.shard = store.part(ranks.size).open([table.part(ranks.size) for table in tables])
-        self.groups: Sequence[TableGroup] = TableGroup.of(self.shard)
+        self.groups = TableGroup.of(self.shard)
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
+        if self.pooled:
+            self.pooling = Pooling("owner", self.pooled, wire.row_bytes)
         self._owner = Owner(self.shard, self.groups, self._holders)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
@@ -126,10 +128,8 @@ class CollectiveExchange:
             self._early.settle()
         return self._thread.submit(work).result()
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Array]:
-        """See `Exchange.lookup`. A rank with known rows takes part without requesting any."""
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
+        """See `Exchange.lookup`."""
         lookup = Lookup[Array](requests, exchange=self)
         done = self.telemetry.meter.issue("lookup")
         if create and self._early is not None:
@@ -137,12 +137,7 @@ class CollectiveExchange:
             here = self._early.issue(lookup, look_up, self._last_update)
             here.add_done_callback(lambda _: done())
             return lookup
-        requested = lookup if known is None else Lookup[Array](())
-        rows = self._thread.submit(self._look_up, requested, create, done)
-        if known is None:
-            lookup.rows = rows
-        else:
-            lookup.rows.set_result(list(known))
+        lookup.rows = self._thread.submit(self._look_up, lookup, create, done)
         return lookup
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
@@ -217,21 +212,23 @@ class CollectiveExchange:
                     ask = self._holders.asks(request, everywhere=False)[self._ranks.rank]
                     self.shard.ahead.prefetch(request.group, ask.ids, ask.splits)
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`. If the gradients of one rank are rejected, the update is rejected on all."""
-        lookup = Lookup.for_update(lookup, self)
-        self._issue(lookup, lambda: self._pushed(lookup, gradients), lr_scale)
+        """See `Exchange.apply`. The gradients are sent without waiting for the verdict of all.
 
-    def refuse(self) -> None:
-        """See `AtomicStep.refuse`."""
-        self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
+        If the gradients of one rank are rejected, the update is rejected on all.
+        """
+        if verdict is not None and not verdict.own:
+            self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
+        else:
+            pushed = lookup.for_update(self, gradients)
+            self._issue(pushed, lambda: self._pushed(pushed, gradients), lr_scale)
 
     def fail(self, error: StoreError) -> None:
         """Issue an update that is rejected on all ranks, with this error."""

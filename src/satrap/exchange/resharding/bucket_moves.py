@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,19 +43,6 @@ class Carried:
 
     rows: int
     bytes: int
-
-
-@runtime_checkable
-class Movable(Protocol):
-    """An exchange whose rows are at shards that can give buckets to each other.
-
-    Attributes:
-        moves: moves the buckets.
-    """
-
-    @property
-    def moves(self) -> Moves:
-        """Moves buckets between the shards."""
 
 
 class Moves:

@@ -15,13 +15,13 @@ import torch
 from satrap.config import Recipe, load
 from satrap.data.remote.client import RemoteData
 from satrap.dense import ConnectedWorkers, WorkerGroup, Workers
-from satrap.dense.parallel.broadcast_exchange import for_group
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
-from satrap.exchange.routed import RoutedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardMap, WorkerId
+from satrap.exchange.wrappers.broadcast import for_group
+from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.launch import code_snapshot
 from satrap.launch.build import OpenData, Site, mesh_of, pools, store_of, wire_of
 from satrap.launch.cluster.control_requests import FolderDesk, Mailbox

@@ -19,7 +19,7 @@ from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import Manifest
 from satrap.data.encode.encoder import MISSING, needed_columns
 from satrap.embedding.runs import RunEmbeddings
-from satrap.errors import ConfigError, SatrapError
+from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
 from satrap.exchange.lookup import Array, LookupRequest
 from satrap.models.layers.linear import pack
@@ -101,13 +101,8 @@ class ServedModel:
         keep: int = 0,
         keep_bytes: int = 1 << 28,
     ) -> None:
-        if not isinstance(predictor.exchange, LocalExchange):
-            raise ConfigError(
-                "the rows of the predictor are not in this process",
-                fix="load the predictor with Predictor.load(url)",
-            )
+        self._exchange = LocalExchange.of(predictor.exchange)
         self.name, self.step, self._predictor = name, predictor.step, predictor
-        self._exchange = predictor.exchange
         self._exchange.warm = True
         schema = Schema((), predictor.schema.features, salt=predictor.schema.salt)
         self._encoder = RequestEncoder(schema, missing)

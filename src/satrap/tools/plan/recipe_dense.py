@@ -32,7 +32,7 @@ from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
 from satrap.store import StoreConfig
 from satrap.tools.plan.dense import DensePlan, Inputs, NetworkSpec, Speed, plan_dense
-from satrap.train.loop import Loss
+from satrap.train.step.forward_backward import Loss
 from satrap.train.step.loss import LabelLoss
 
 _MANY = 1 << 20

@@ -109,32 +109,33 @@ class FitStats:
         self.progress.lookup_wait_seconds = self.stages.seconds["lookup"]
         return rows
 
-    def after_step(
-        self, turn: StepInput, logits: Tensor | None, stepped: StepResult, missed: int | None
-    ) -> None:
-        """Count one step, with `turn` as this worker's part; `TrainingError` after too many rejected steps.
+    def after_step(self, step: StepInput, logits: Tensor | None, stepped: StepResult, missed: int) -> None:
+        """Count one step; `TrainingError` after too many rejected steps.
 
-        Without a batch, `logits` (float32[size, outputs]) is None, and so is `missed`, the number of own
-        updates that its lookup did not see.
+        Args:
+            step: this worker's part.
+            logits: float32[size, outputs]; None without a batch.
+            stepped: the result of the step.
+            missed: number of own updates that its lookup did not see.
         """
         progress = self.progress
         progress.step += 1
-        progress.samples += turn.samples
-        if turn.ticket is not None and missed is not None:
+        progress.samples += step.samples
+        if not step.idle:
             progress.staleness = missed
             self.staleness[missed] += 1
-            progress.distinct_ratio = turn.ticket.distinct_ratio
-            self._ratios += turn.ticket.distinct_ratio
-            self._own_samples += turn.ticket.batch.size
+            progress.distinct_ratio = step.ticket.distinct_ratio
+            self._ratios += step.ticket.distinct_ratio
+            self._own_samples += step.ticket.batch.size
         if stepped.accepted:
-            self._accept(turn.ticket, logits, stepped.loss)
+            self._accept(step.ticket, logits, stepped.loss)
         elif not stepped.rescaled:
             self._refuse()
         progress.samples_per_second = progress.samples / self._clock.seconds
         if progress.step == 1 or self._clock.seconds - self._looked_at >= STATISTICS_SECONDS:
             self._look_at_store(wait=False)
-            if turn.ticket is not None:
-                self._length.look(turn.ticket.batch, progress)
+            if not step.idle:
+                self._length.look(step.ticket.batch, progress)
         if self._length.total is not None:
             progress.total_samples = self._length.total
             remaining = max(self._length.total - progress.samples, 0)
@@ -142,13 +143,13 @@ class FitStats:
         for observer in self.observers:
             observer.step(progress)
 
-    def _accept(self, ticket: BatchLookup | None, logits: Tensor | None, loss: float) -> None:
+    def _accept(self, ticket: BatchLookup, logits: Tensor | None, loss: float) -> None:
         progress = self.progress
         self.updates += 1
         self._refused_in_row = 0
         first = progress.loss != progress.loss
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
-        if ticket is not None and logits is not None:
+        if logits is not None:
             predicted = predictions(logits, self._labels).cpu().numpy()
             for name, value in self._window.add(ticket.batch, predicted).items():
                 setattr(progress, name, value)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, error_values
 from satrap.exchange.resharding.balance import balanced, gain, towards
-from satrap.exchange.resharding.bucket_moves import Movable, Moves
+from satrap.exchange.resharding.bucket_moves import Moves
 from satrap.exchange.shard_map import ShardMap
 from satrap.train.resharding.requests import RequestSource, ReshardRequest, ReshardResult
 from satrap.train.state.snapshots import Snapshots
@@ -76,9 +76,10 @@ class Mover:
 
     @property
     def _moves(self) -> Moves:
-        if not isinstance(self._exchange, Movable):
+        moves: Moves | None = self._exchange.moves
+        if moves is None:
             raise ConfigError("shards cannot be rebalanced: the rows of this run are not at shard servers")
-        return self._exchange.moves
+        return moves
 
     def _look(self, desk: RequestSource, steps: int) -> None:
         """Take the next order, if none is running; answer an order that cannot be carried out."""

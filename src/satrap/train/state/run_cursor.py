@@ -43,13 +43,13 @@ class RunCursor:
     def __init__(self, rank: int, size: int, batch: int | None = None, *, together: bool = False) -> None:
         self.epoch, self.amid_pass = 0, False
         self.reading = EpochCursor(rank, size, batch, together=together)
-        self.ahead: deque[tuple[StepInput, InFlightLookup | None]] = deque()
+        self.ahead: deque[tuple[StepInput, InFlightLookup]] = deque()
         self._replay: deque[tuple[int, list[_RestoredLookup]]] = deque()
 
-    def trained(self, turn: StepInput) -> None:
+    def trained(self, step: StepInput) -> None:
         """Count a step."""
-        if turn.ticket is not None:
-            self.reading.trained(turn.ticket.batch)
+        if not step.idle:
+            self.reading.trained(step.ticket.batch)
 
     def epoch_ended(self) -> None:
         """Count an epoch and its evaluation."""
@@ -63,19 +63,17 @@ class RunCursor:
         pooled vectors; so a run may resume with or without embedding workers.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
-        for number, (turn, pending) in enumerate(self.ahead):
-            if turn.ticket is not None and pending is not None:
-                dense = pending.lookup.requests[len(turn.ticket.requests) :]
-                requests = [*plan.distinct(turn.ticket), *dense]
-                for i, (request, rows) in enumerate(
-                    zip(requests, pending.lookup.unpooled_rows(), strict=True)
-                ):
-                    arrays[f"{number}.{i}.ids"] = request.ids
-                    arrays[f"{number}.{i}.rows"] = rows
+        in_flight = [(step, pending) for step, pending in self.ahead if not step.idle]
+        for number, (step, pending) in enumerate(in_flight):
+            dense = pending.lookup.requests[len(step.ticket.requests) :]
+            requests = [*plan.distinct(step.ticket), *dense]
+            for i, (request, rows) in enumerate(zip(requests, pending.lookup.unpooled_rows(), strict=True)):
+                arrays[f"{number}.{i}.ids"] = request.ids
+                arrays[f"{number}.{i}.rows"] = rows
         plain = {
             "epoch": self.epoch,
             "streams": self.reading.state(),
-            "in_flight": [pending.updates_seen for _, pending in self.ahead if pending is not None],
+            "in_flight": [pending.updates_seen for _, pending in in_flight],
         }
         return plain, arrays
 
@@ -93,14 +91,12 @@ class RunCursor:
                 self._replay.append((seen, _answers(arrays, f"{number}.")))
 
     @property
-    def replays(self) -> bool:
-        """Whether the next lookup was in flight when the snapshot was taken."""
-        return bool(self._replay)
+    def replays(self) -> list[list[npt.NDArray[np.float32]]]:
+        """The rows of the next lookups, which were in flight when the snapshot was taken."""
+        return [[answer.rows for answer in answers] for _, answers in self._replay]
 
-    def replayed(
-        self, wanted: Sequence[LookupRequest], step: int
-    ) -> tuple[list[npt.NDArray[np.float32]], int]:
-        """Return the rows of the next lookup that was in flight, and the updates it had seen.
+    def replayed(self, wanted: Sequence[LookupRequest], step: int) -> int:
+        """Return the number of updates that the next of these lookups had seen.
 
         If its unique ids differ from the wanted ones, the data has changed: `CheckpointError` at this step.
         """
@@ -115,7 +111,7 @@ class RunCursor:
                 why="resuming would not give the result of an uninterrupted run",
                 fix="restore the old data, or start a new run",
             )
-        return [answer.rows for answer in answers], seen
+        return seen
 
 
 def amid_pass(states: Iterable[Mapping[str, Any]]) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from satrap.batch import Batch
 from satrap.dense import Workers
-from satrap.embedding import BatchLookup
+from satrap.embedding import NO_BATCH, BatchLookup
 
 Item = TypeVar("Item")
 
@@ -20,14 +20,19 @@ class StepInput:
     """One worker's part of a step.
 
     Args:
-        ticket: its batch; None: it has none at present and takes part with weight 0.
+        ticket: its batch; `NO_BATCH`: it has none at present and takes part with weight 0.
         share: factor on its mean loss that makes the mean over workers the mean over all samples.
         samples: of all workers.
     """
 
-    ticket: BatchLookup | None
+    ticket: BatchLookup
     share: float
     samples: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether this worker has no batch."""
+        return self.ticket is NO_BATCH
 
 
 class _EndOfData(Enum):
@@ -44,7 +49,7 @@ def agreed_steps(
     weight: Callable[[Batch], float],
     ending: threading.Event,
 ) -> Iterator[StepInput | None]:
-    """Yield this worker's turns until no worker has a batch left; all yield the same number.
+    """Yield this worker's steps until no worker has a batch left; all yield the same number.
 
     None: no worker has a batch at present, but more may come.
 
@@ -72,7 +77,7 @@ def agreed_steps(
         if ends or not active:
             return
         share = workers.data.size * mine[0] / total if total > 0 else 1.0
-        yield StepInput(ticket, share, int(samples)) if busy else None
+        yield StepInput(ticket or NO_BATCH, share, int(samples)) if busy else None
         item = next(iterator, _END)
 
 

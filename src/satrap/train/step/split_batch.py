@@ -11,32 +11,32 @@ from torch import nn
 
 from satrap.batch import Batch
 from satrap.data.batch_rows import slice_rows
-from satrap.embedding import BatchLookup
+from satrap.embedding import NO_BATCH, BatchLookup
 from satrap.embedding.plan import Span
 from satrap.errors import ConfigError
 
 
 def parts_of(
-    ticket: BatchLookup | None, count: int, weight: Callable[[Batch], float]
-) -> list[tuple[BatchLookup | None, float]]:
+    ticket: BatchLookup, count: int, weight: Callable[[Batch], float]
+) -> list[tuple[BatchLookup, float]]:
     """Return `count` microbatches, each with its share in the batch's mean loss; shares add up to 1.
 
-    Sizes differ by one at most. If a batch has fewer samples than that, or there is no batch, the tickets of
-    some microbatches are None, and their share is 0.
+    Sizes differ by one at most. If a batch has fewer samples than that, some microbatches are `NO_BATCH`, and
+    their share is 0.
 
     Args:
-        ticket: a batch with its lookup, or None.
+        ticket: a batch with its lookup.
         count: number of microbatches.
         weight: returns the denominator of a batch's mean loss.
     """
-    if ticket is None:
-        return [(None, 0.0)] * count
+    if ticket is NO_BATCH:
+        return [(NO_BATCH, 0.0)] * count
     if count == 1:
         return [(ticket, 1.0)]
     size = ticket.batch.size
     bounds = [size * number // count for number in range(count + 1)]
-    parts = [_part(ticket, a, b) if a < b else None for a, b in itertools.pairwise(bounds)]
-    weights = [0.0 if part is None else weight(part.batch) for part in parts]
+    parts = [_part(ticket, a, b) if a < b else NO_BATCH for a, b in itertools.pairwise(bounds)]
+    weights = [0.0 if part is NO_BATCH else weight(part.batch) for part in parts]
     total = sum(weights)
     return [
         (part, part_weight / total if total else 0.0)

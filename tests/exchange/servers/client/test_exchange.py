@@ -30,7 +30,7 @@ def test_hundreds_of_table_groups() -> None:
         there = connect([s.address for s in servers], tables=tables)
         for exchange in (here, there):
             lookup = exchange.lookup(requests, create=True)
-            exchange.update(lookup, [np.ones_like(r) for r in lookup.result()], lr_scale=1.0)
+            exchange.apply(lookup, [np.ones_like(r) for r in lookup.result()], lr_scale=1.0)
             exchange.flush()
         assert_equal_contents(here, there)
         there.close()
@@ -54,7 +54,7 @@ def test_an_update_larger_than_a_message_is_refused_at_once_and_whole() -> None:
         wanted = [request(1, list(range(500)))]
         rows = exchange.lookup(wanted, create=True).result()
         many = [request(1, list(range(2000)))]
-        exchange.update(Lookup(many), [np.ones((2000, 17), np.float32)], lr_scale=1.0)
+        exchange.apply(Lookup(many), [np.ones((2000, 17), np.float32)], lr_scale=1.0)
         with pytest.raises(StoreError, match=r"the update takes \d+ bytes, but the limit is 50000") as caught:
             exchange.flush()
         assert "shard 0 at " in str(caught.value)

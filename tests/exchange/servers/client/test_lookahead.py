@@ -29,10 +29,10 @@ def test_rows_that_are_here_are_not_sent_again() -> None:
         first.result()
         received = early.telemetry.traffic().received
         second = early.lookup(wanted, create=True)
-        early.update(first, gradients, lr_scale=1.0)
+        early.apply(first, gradients, lr_scale=1.0)
         second.result()
         assert early.telemetry.traffic().received - received < 1000
-        early.update(second, gradients, lr_scale=1.0)
+        early.apply(second, gradients, lr_scale=1.0)
 
 
 def test_rows_of_16_bits_are_rounded_as_at_shards_that_have_served_others() -> None:

@@ -42,7 +42,7 @@ def use(exchange: Exchange, steps: int, seed: int = 0, ahead: int = 0) -> list[L
         if step >= ahead:
             lookup, gradients = flying[step - ahead]
             lookup.result()
-            exchange.update(lookup, gradients, lr_scale=1.0)
+            exchange.apply(lookup, gradients, lr_scale=1.0)
     exchange.flush()
     return wanted
 
@@ -93,7 +93,7 @@ def test_each_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
                 used += (wanted := random_requests(rng))
                 lookup = exchange.lookup(wanted, create=True)
                 lookup.result()
-                exchange.update(lookup, gradients_for(rng, wanted), lr_scale=1.0)
+                exchange.apply(lookup, gradients_for(rng, wanted), lr_scale=1.0)
         for exchange in ranks:
             exchange.flush()
         np.testing.assert_allclose(ranks[0].moves.uses_by_bucket(), oracle(used), rtol=1e-6)

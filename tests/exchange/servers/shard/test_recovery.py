@@ -591,7 +591,7 @@ def work(exchange: Exchange, seed: int) -> list[np.ndarray]:
         wanted = random_requests(rng, ids=3_000, most=1_500)
         lookup = exchange.lookup(wanted, create=True)
         found += lookup.result()
-        exchange.update(lookup, gradients_for(rng, wanted), lr_scale=1.0)
+        exchange.apply(lookup, gradients_for(rng, wanted), lr_scale=1.0)
     exchange.flush()
     return found
 

@@ -40,11 +40,11 @@ def test_the_update_that_completes_a_step_gets_through_whatever_waits_for_it() -
         for worker in workers[:2]:
             lookup = worker.lookup(wanted, create=True)
             lookup.result()
-            worker.update(lookup, ones, lr_scale=1.0)
+            worker.apply(lookup, ones, lr_scale=1.0)
         waiting = [w.lookup(wanted, create=True) for _ in range(30) for w in workers[:2]]
         assert eventually(lambda: server.statistics().queued == 60, 5)
         before = workers[2].lookup(wanted, create=True).result()[0]
-        workers[2].update(Lookup(wanted), ones, lr_scale=1.0)
+        workers[2].apply(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
             assert (found.result()[0] < before).all()
         for worker in workers:
@@ -58,12 +58,12 @@ def test_requests_that_wait_are_bounded_for_each_client_and_the_step_goes_on() -
     with threads(1, limits=Limits(queued_bytes=40_000)) as [server]:
         workers = [connect([server.address], mode="sync", rank=r, world=2, deadline=60.0) for r in range(2)]
         workers[0].lookup(wanted, create=True).result()
-        workers[0].update(Lookup(wanted), ones, lr_scale=1.0)
+        workers[0].apply(Lookup(wanted), ones, lr_scale=1.0)
         waiting = [workers[0].lookup(wanted, create=True) for _ in range(40)]
         time.sleep(0.5)
         assert server.statistics().queued_bytes < 90_000  # of 160,000
         workers[1].lookup(wanted, create=True).result()
-        workers[1].update(Lookup(wanted), ones, lr_scale=1.0)
+        workers[1].apply(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
             found.result()
         for worker in workers:
@@ -163,7 +163,7 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
         gone.ask(Header(MessageKind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
         [export] = [weakref.ref(cut) for cut in cuts() if not any(cut is known() for known in before)]
         assert eventually(lambda: not any(cut is export() for cut in cuts()), 20)
-        fair.update(lookup, rows, lr_scale=1.0)
+        fair.apply(lookup, rows, lr_scale=1.0)
         fair.close()
 
 

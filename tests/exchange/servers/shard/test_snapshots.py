@@ -177,12 +177,12 @@ def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
     def work(rank: int, addresses: list[str]) -> None:
         exchange = connect(addresses, tables=[table], rank=rank, world=world)
         for _ in range(before):
-            exchange.update(Lookup([everything]), [ones.copy()], lr_scale=1.0)
+            exchange.apply(Lookup([everything]), [ones.copy()], lr_scale=1.0)
         exchange.flush()
         ready.wait(20)
         taken.wait(20)
         while not stop.is_set():
-            exchange.update(Lookup([everything]), [ones.copy()], lr_scale=1.0)
+            exchange.apply(Lookup([everything]), [ones.copy()], lr_scale=1.0)
             after[rank] += 1
         exchange.close()
 
@@ -274,7 +274,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         old = [connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
         lookup = old[0].lookup(wanted, create=True)
         lookup.result()
-        old[0].update(lookup, [np.ones((9, 2), np.float32)], lr_scale=1.0)
+        old[0].apply(lookup, [np.ones((9, 2), np.float32)], lr_scale=1.0)
         assert eventually(lambda: not old[0]._shards._calls, 10)
         sent: Future[None] = Future()  # rank 1 dies when its share has reached one shard of two
         one_shard = partial(
@@ -291,7 +291,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         other = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2, generation=1)
         new.lookup(wanted, create=True).result()
         for one in (new, other):
-            one.update(Lookup(wanted), [np.ones((9, 2), np.float32)], lr_scale=1.0)
+            one.apply(Lookup(wanted), [np.ones((9, 2), np.float32)], lr_scale=1.0)
         new.flush()
         other.flush()
         assert new.telemetry.statistics().rows == 9
@@ -336,7 +336,7 @@ def use(exchange: Exchange, seed: int, rows: int = 1800) -> None:
     wanted = [request(0, rng.choice(90_000, rows, replace=False).tolist(), [seed]), request(1, [seed])]
     lookup = exchange.lookup(wanted, create=True)
     lookup.result()
-    exchange.update(lookup, [np.ones((rows + 1, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
+    exchange.apply(lookup, [np.ones((rows + 1, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
     exchange.flush()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.kernels import FLOAT32, row_bytes
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, Seen, answered
-from satrap.exchange.protocol import TableGroup
+from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
 from satrap.exchange.resharding.bucket_moves import Moves
 from satrap.exchange.servers.client.durability import ServersDurability
 from satrap.exchange.servers.client.replies import ShardReplies
@@ -46,7 +46,7 @@ class Fetch:
     updates: list[list[int]] = field(default_factory=list)
 
 
-class ServersExchange:
+class ServersExchange(Exchange):
     """Lookups and updates on shard servers, each of which owns a part of every table.
 
     ```python
@@ -130,7 +130,7 @@ class ServersExchange:
         self._shards.step = int(first["completed"])
         self._tiered = [s for s, answer in self._shards.greetings.items() if answer.get("tier")]
         frozen = {table.name for table in tables if table.frozen}
-        self.groups: Sequence[TableGroup] = [
+        self.groups = [
             TableGroup(g["index"], tuple(g["tables"]), g["dim"], g["tables"][0] in frozen)
             for g in first["groups"]
         ]
@@ -155,12 +155,10 @@ class ServersExchange:
         """Return the hello to a shard, under a map."""
         return ShardConfig(*self._plain, shard, map).to_dict() | self._about
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Array]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
         """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not respond in time."""
-        if known is not None:
-            return answered(requests, known)
+        if not requests and self.mode == "hybrid":  # no shard waits for this worker's lookup
+            return answered((), ())
         call: Call[list[Array]] = self._shards.call(limited=True)
         call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
         lookup = Lookup(list(requests), call.future, self)
@@ -185,17 +183,18 @@ class ServersExchange:
         if self._tiered:
             self._shards.post(partial(self._send_ahead, list(requests)))
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`. Shards check gradients on arrival, even if the caller has."""
+        """See `Exchange.apply`. Shards check gradients on arrival, even if the caller has."""
         self._shards.raise_error()
-        lookup = Lookup.for_update(lookup, self)
+        gradients = StepVerdict.applied(verdict, gradients)
+        lookup = lookup.for_update(self, gradients)
         call: Call[None] = self._shards.call(limited=True)
         call.future.add_done_callback(self._shards.note)
         call.future.add_done_callback(self.telemetry.meter.issue("push", lookup))

@@ -13,12 +13,10 @@ import numpy as np
 
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
-from satrap.exchange.protocol import Durability, TableGroup
-from satrap.exchange.resharding.bucket_moves import Moves
+from satrap.exchange.protocol import Exchange, StepVerdict
 from satrap.exchange.serial import Serial
 from satrap.exchange.servers.client.exchange import Fetch, ServersExchange
 from satrap.exchange.servers.client.row_mirror import RowMirror
-from satrap.exchange.servers.client.telemetry import ServersTelemetry
 from satrap.exchange.servers.row_message import Section
 from satrap.exchange.servers.wire_format import CODES, from_wire, gather_gradients, scale_of, to_wire
 from satrap.store.arrays import address, check_rows, not_finite
@@ -35,7 +33,7 @@ class _PrefetchedLookup:
     here: bool = False
 
 
-class ServersLookahead:
+class ServersLookahead(Exchange):
     """A `ServersExchange` of a single worker, whose early lookups see all updates before their turn.
 
     The rows of waiting lookups are also kept here, in a `RowMirror`, with their optimizer state. Every update
@@ -50,23 +48,15 @@ class ServersLookahead:
 
     def __init__(self, shards: ServersExchange) -> None:
         self._shards, self._shadow = shards, RowMirror(shards.tables, shards.seed)
-        self.groups: Sequence[TableGroup] = shards.groups
-        self.telemetry: ServersTelemetry = shards.telemetry
-        self.durability: Durability = shards.durability
+        self.groups, self.moves = shards.groups, shards.moves
+        self.telemetry, self.durability = shards.telemetry, shards.durability
         self._thread = Serial("satrap-lookahead")
         self._early: deque[_PrefetchedLookup] = deque()
         self._error: BaseException | None = None
         self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
 
-    @property
-    def moves(self) -> Moves:
-        """See `Movable`."""
-        return self._shards.moves
-
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> Lookup[Array]:
-        """See `Exchange.lookup`; `known` is ignored, since every lookup sees all updates."""
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
+        """See `Exchange.lookup`."""
         if not create:
             self._thread.submit(lambda: None).result()  # wait for the updates that were issued before
             return self._shards.lookup(requests, create=False)
@@ -131,18 +121,20 @@ class ServersLookahead:
         """See `Exchange.prefetch`."""
         self._shards.prefetch(requests)
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`."""
+        """See `Exchange.apply`."""
         if self._error is not None:
             raise self._error
-        self._do(None, partial(self._update, Lookup.for_update(lookup, self), list(gradients), lr_scale))
+        gradients = StepVerdict.applied(verdict, gradients)
+        lookup = lookup.for_update(self, gradients)
+        self._do(None, partial(self._update, lookup, list(gradients), lr_scale))
 
     def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
         arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
@@ -152,7 +144,7 @@ class ServersLookahead:
         self._hand_out()  # before the update is sent: the next step waits only for its rows
         sent = Lookup[Array](lookup.requests)
         sent.missed = (0, 0)  # the lookup saw all updates
-        self._shards.update(sent, gradients, lr_scale=lr_scale)
+        self._shards.apply(sent, gradients, lr_scale=lr_scale)
 
     def _received(self, request: LookupRequest, gradients: Array) -> Array:
         """Return gradients as they arrive at a shard; raise the error that would prevent sending them."""

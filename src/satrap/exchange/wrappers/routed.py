@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,11 +13,18 @@ import numpy as np
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
-from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup, Telemetry
-from satrap.exchange.resharding.bucket_moves import Moves
+from satrap.exchange.protocol import (
+    Durability,
+    Exchange,
+    Snapshot,
+    SnapshotCut,
+    StepVerdict,
+    Telemetry,
+)
 from satrap.exchange.servers import ServersExchange
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
+from satrap.exchange.wrappers.replay import LooksUp, with_replays
 from satrap.store import RowChunk
 from satrap.store.arrays import check_rows, not_finite
 
@@ -45,7 +52,7 @@ class RoutedLookup(Lookup[Array]):
         return self.recall()
 
 
-class RoutedExchange:
+class RoutedExchange(Exchange):
     """Tables at shard servers, combined with tables that every worker holds completely.
 
     ```python
@@ -93,15 +100,12 @@ class RoutedExchange:
         replicas.durability.writer = "replica"
         self._first = len(servers.groups)
         moved = (replace(group, index=self._first + group.index) for group in replicas.groups)
-        self.groups: Sequence[TableGroup] = [*servers.groups, *moved]
+        self.groups = [*servers.groups, *moved]
+        self.moves = servers.moves
+        self._sources: list[LooksUp] = [servers, replicas]
         self._lock = threading.Lock()
-        self.telemetry: Telemetry = RoutedTelemetry(servers.telemetry, replicas.telemetry)
-        self.durability: Durability = RoutedDurability(servers.durability, replicas, names, self.flush)
-
-    @property
-    def moves(self) -> Moves:
-        """See `Movable`; moves of the tables at shard servers."""
-        return self.servers.moves
+        self.telemetry = RoutedTelemetry(servers.telemetry, replicas.telemetry)
+        self.durability = RoutedDurability(servers.durability, replicas, names, self.flush)
 
     def _replicated(self, request: LookupRequest) -> bool:
         return request.group >= self._first
@@ -119,21 +123,16 @@ class RoutedExchange:
         moved = [replace(r, group=r.group - self._first) if r.group in valid else r for r in ours]
         return self._part(requests, requests, False), moved
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Array] | None = None
-    ) -> RoutedLookup:
-        """See `Exchange.lookup`; `known` is ignored for replicas that are never stale."""
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> RoutedLookup:
+        """See `Exchange.lookup`."""
         first, second = self._parts(requests)
         # An empty request tells other ranks that this one has a batch.
         if first and not second and not create:
             group = self.replicas.groups[0]
             second = [LookupRequest(0, np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))]
-        rows: list[Sequence[Array] | None] = [
-            None if known is None else self._part(requests, known, replicated) for replicated in (False, True)
-        ]
         # First the replicas: the other ranks wait for this call.
-        ours = self.replicas.lookup(second, create=create, known=rows[1])
-        theirs = self.servers.lookup(first, create=create, known=rows[0])
+        ours = self._sources[1].lookup(second, create=create)
+        theirs = self._sources[0].lookup(first, create=create)
 
         def recall() -> list[Array]:
             waits = create and self._fresh
@@ -144,6 +143,13 @@ class RoutedExchange:
         for part in lookup.parts:
             part.rows.add_done_callback(lambda _: self._answered(lookup))
         return lookup
+
+    def replay(self, lookups: Iterable[Sequence[Array]]) -> None:
+        """See `CanReplay.replay`. Replicas that are never stale are looked up nevertheless."""
+        rows, first = list(lookups), len(self.servers.groups)
+        self._sources[0] = with_replays(self.servers, [arrays[:first] for arrays in rows])
+        if not self._fresh:
+            self._sources[1] = with_replays(self.replicas, [arrays[first:] for arrays in rows])
 
     def _answered(self, lookup: RoutedLookup) -> None:
         """Complete a lookup once both parts have their rows, or one has failed."""
@@ -167,20 +173,21 @@ class RoutedExchange:
         """See `Exchange.prefetch`."""
         self.servers.prefetch(self._parts(requests)[0])
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Array],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`. If a gradient is rejected here, neither part gets any."""
-        lookup = Lookup.for_update(lookup, self)
+        """See `Exchange.apply`. If a gradient is rejected here, neither part gets any."""
+        gradients = StepVerdict.applied(verdict, gradients)
+        lookup = lookup.for_update(self, gradients)
         parts = [Lookup[Array](part) for part in self._parts(lookup.requests)]
         if isinstance(lookup, RoutedLookup):
             parts = list(lookup.parts)
-        if not finite:
+        if verdict is None:
             try:
                 self._check(lookup.requests, gradients)
             except StoreError as error:
@@ -188,8 +195,8 @@ class RoutedExchange:
                 return
         first, second = (self._part(lookup.requests, gradients, replicated) for replicated in (False, True))
         # First the replicas: the other ranks wait for this call.
-        self.replicas.update(parts[1], second, lr_scale=lr_scale)
-        self.servers.update(parts[0], first, lr_scale=lr_scale)
+        self.replicas.apply(parts[1], second, lr_scale=lr_scale)
+        self.servers.apply(parts[0], first, lr_scale=lr_scale)
 
     def _check(self, requests: Sequence[LookupRequest], gradients: Sequence[Array]) -> None:
         for request, rows in zip(requests, gradients, strict=True):

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from satrap.dense.comm.workers import WorkerGroup
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, ExchangeStatistics, Lookup, LookupRequest, TableGroup
-from satrap.exchange.protocol import AtomicStep, Durability, Snapshot, SnapshotCut, Telemetry
-from satrap.exchange.routed import RoutedExchange
+from satrap.exchange.lookup import Lookup, LookupRequest
+from satrap.exchange.protocol import (
+    Durability,
+    Exchange,
+    Snapshot,
+    SnapshotCut,
+    StepVerdict,
+    TableGroup,
+    Telemetry,
+)
+from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import RequestTotals, Traffic
+from satrap.exchange.wrappers.replay import LooksUp, with_replays
+from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.schema import Table
 from satrap.store import RowChunk
 
 
-class PeerExchange:
+class Peers(Protocol):
+    """Processes that make the same calls in the same order, see `satrap.dense.comm.workers.WorkerGroup`.
+
+    Attributes:
+        rank, size: number of this process, and number of processes.
+    """
+
+    rank: int
+    size: int
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the values of each tensor from rank 0 to all ranks."""
+
+    def share(self, data: bytes) -> bytes:
+        """Return the bytes given by rank 0."""
+
+
+class PeerExchange(Exchange):
     """Lets the first of a group of peers use an exchange, and broadcasts rows to the others.
 
     Peers train the same batches, so they make the same calls in the same order. Only the first one pushes
@@ -31,7 +57,7 @@ class PeerExchange:
 
     Args:
         inner: the exchange, in the first process; None elsewhere.
-        tensor: the peers.
+        peers: the peers.
 
     Attributes:
         collective: `collective` of `inner`.
@@ -43,13 +69,14 @@ class PeerExchange:
         ConfigError: `inner` is a `RoutedExchange`, which is then closed.
     """
 
-    def __init__(self, inner: Exchange | None, tensor: WorkerGroup) -> None:
-        self._inner, self._tensor = inner, tensor
+    def __init__(self, inner: Exchange | None, peers: Peers) -> None:
+        self._inner, self._peers = inner, peers
+        self._rows: LooksUp | None = inner
         header: list[Any] = []
         if inner is not None:
             groups = [asdict(group) for group in inner.groups]
             header = [inner.collective, groups, isinstance(inner, RoutedExchange)]
-        self.collective, groups, joined = json.loads(tensor.share(json.dumps(header).encode()))
+        self.collective, groups, joined = json.loads(peers.share(json.dumps(header).encode()))
         if joined:
             self.close()
             raise ConfigError(
@@ -57,7 +84,7 @@ class PeerExchange:
                 why="a snapshot would wait forever for the rows of lookups in flight",
                 fix="let shard servers hold all tables, or use a mesh without tensor and pipeline",
             )
-        self.groups: Sequence[TableGroup] = [
+        self.groups = [
             TableGroup(group["index"], tuple(group["tables"]), group["dim"], group["frozen"])
             for group in groups
         ]
@@ -65,40 +92,35 @@ class PeerExchange:
         self.durability: Durability = nothing if inner is None else inner.durability
         self.telemetry: Telemetry = nothing if inner is None else inner.telemetry
 
-    def lookup(
-        self, requests: Sequence[LookupRequest], *, create: bool, known: Sequence[Any] | None = None
-    ) -> Lookup[Any]:
+    def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Any]:
         """See `Exchange.lookup`."""
-        lookup = None if self._inner is None else self._inner.lookup(requests, create=create, known=known)
+        lookup = None if self._rows is None else self._rows.lookup(requests, create=create)
         shapes = [(request.rows, self.groups[request.group].dim) for request in requests]
-        return _Shared(requests, _BroadcastRows(lookup, shapes, self._tensor), exchange=self, inner=lookup)
+        return _Shared(requests, _BroadcastRows(lookup, shapes, self._peers), exchange=self, inner=lookup)
+
+    def replay(self, lookups: Iterable[Sequence[Any]]) -> None:
+        """See `CanReplay.replay`."""
+        if self._inner is not None:
+            self._rows = with_replays(self._inner, lookups)
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         if self._inner is not None:
             self._inner.prefetch(requests)
 
-    def update(
+    def apply(
         self,
-        lookup: Lookup[Any] | None,
+        lookup: Lookup[Any],
         gradients: Sequence[Any],
         *,
         lr_scale: float,
-        finite: bool = False,
+        verdict: StepVerdict | None = None,
     ) -> None:
-        """See `Exchange.update`."""
-        if lookup is not None:
-            lookup.check(self)
+        """See `Exchange.apply`."""
+        lookup.check(self)
         if self._inner is not None:
-            inner = lookup.inner if isinstance(lookup, _Shared) else None
-            self._inner.update(inner, gradients, lr_scale=lr_scale, finite=finite)
-
-    def refuse(self) -> None:
-        """See `AtomicStep.refuse`."""
-        if isinstance(self._inner, AtomicStep):
-            self._inner.refuse()
-        else:
-            self.update(None, [], lr_scale=1.0)
+            inner = lookup.inner if isinstance(lookup, _Shared) and lookup.inner is not None else lookup
+            self._inner.apply(inner, gradients, lr_scale=lr_scale, verdict=verdict)
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
@@ -112,7 +134,7 @@ class PeerExchange:
 
 
 def for_group(
-    peers: WorkerGroup, exchange: Callable[[Sequence[Table]], Exchange]
+    peers: Peers, exchange: Callable[[Sequence[Table]], Exchange]
 ) -> Callable[[Sequence[Table]], Exchange]:
     """Return a factory of each peer's exchange, given the factory of the first peer's exchange."""
     if peers.size == 1:
@@ -128,11 +150,9 @@ class _Shared(Lookup[Any]):
 class _BroadcastRows(Future[list[Any]]):
     """The rows of a lookup, broadcast when they are first waited for."""
 
-    def __init__(
-        self, found: Lookup[Any] | None, shapes: Sequence[tuple[int, int]], tensor: WorkerGroup
-    ) -> None:
+    def __init__(self, lookup: Lookup[Any] | None, shapes: Sequence[tuple[int, int]], peers: Peers) -> None:
         super().__init__()
-        self._found, self._shapes, self._group = found, shapes, tensor
+        self._lookup, self._shapes, self._peers = lookup, shapes, peers
 
     def result(self, timeout: float | None = None) -> list[Any]:
         """Return the rows; all processes of the group call it."""
@@ -141,14 +161,14 @@ class _BroadcastRows(Future[list[Any]]):
         return super().result()
 
     def _fetch(self, timeout: float | None) -> list[Tensor]:
-        if self._found is None:
+        if self._lookup is None:
             rows = [torch.empty(shape) for shape in self._shapes]
         else:
             rows = [
                 torch.as_tensor(rows_of_request).contiguous()
-                for rows_of_request in self._found.result(timeout)
+                for rows_of_request in self._lookup.result(timeout)
             ]
-        self._group.broadcast(rows)
+        self._peers.broadcast(rows)
         return rows
 
 

@@ -17,10 +17,11 @@ from satrap.checkpoint.manifest import read_manifest
 from satrap.errors import ConfigError
 from satrap.exchange import ExchangeStatistics, Lookup, LookupRequest
 from satrap.exchange.collective import Placement
-from satrap.exchange.routed import RoutedExchange, RoutedTelemetry
 from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
 from satrap.exchange.states import COUNTS
 from satrap.exchange.traffic import RequestTotals, Traffic
+from satrap.exchange.wrappers.replay import with_replays
+from satrap.exchange.wrappers.routed import RoutedExchange, RoutedTelemetry
 from satrap.optim import Adagrad
 from satrap.schema import Table
 from satrap.store import Eviction, RowChunk, StoreConfig
@@ -69,7 +70,7 @@ def run(exchange: RoutedExchange, work: Sequence[Any], ahead: int) -> list[list[
             lookups.append(exchange.lookup(work[step][0], create=True))
         if step >= ahead:
             seen.append(lookups[step - ahead].result())
-            exchange.update(lookups[step - ahead], work[step - ahead][1], lr_scale=1.0)
+            exchange.apply(lookups[step - ahead], work[step - ahead][1], lr_scale=1.0)
     exchange.flush()
     return seen
 
@@ -91,7 +92,7 @@ def in_turn(works: Sequence[Any]) -> list[list[list[np.ndarray]]]:
             for work in works
         ]
         for u in merge(shares):
-            reference.update(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+            reference.apply(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
     reference.close()
     return rows
 
@@ -129,20 +130,21 @@ def test_of_lookups_in_flight_rows_of_replicas_are_given_as_they_are_and_looked_
             other.lookup([], create=True)
         early = [rows.copy() for rows in lookups[1].unpooled_rows()]  # does not wait for its turn
         assert not lookups[1].rows.done()
-        one.update(lookups[0], [np.ones((2, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
-        other.update(None, [], lr_scale=1.0)
+        one.apply(lookups[0], [np.ones((2, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
+        other.apply(Lookup(()), [], lr_scale=1.0)
         _, after = lookups[1].result(10)
         assert (after != early[1]).all()
         np.testing.assert_array_equal(lookups[1].unpooled_rows()[1], after)
-        again = one.lookup(wanted, create=True, known=[np.full_like(rows, 7) for rows in early])
+        replayed = with_replays(one, [[np.full_like(rows, 7) for rows in early]])
+        again = replayed.lookup(wanted, create=True)
         other.lookup([], create=True)
         for exchange in (one, other):
-            exchange.update(None, [], lr_scale=1.0)
+            exchange.apply(Lookup(()), [], lr_scale=1.0)
         known, fresh = again.result(10)
         assert (known == 7).all()
         np.testing.assert_array_equal(fresh, after)
         for exchange in (one, other):
-            exchange.update(None, [], lr_scale=1.0)
+            exchange.apply(Lookup(()), [], lr_scale=1.0)
 
 
 def test_ranks_hear_of_batches_without_ids_of_replicas() -> None:
@@ -159,7 +161,7 @@ def test_rows_of_replicas_are_not_sent() -> None:
 
         def look(exchange: RoutedExchange) -> int:
             exchange.lookup(wanted, create=True).result()
-            exchange.update(None, [], lr_scale=1.0)
+            exchange.apply(Lookup(()), [], lr_scale=1.0)
             exchange.flush()
             traffic = exchange.telemetry.traffic()
             return traffic.sent + traffic.received
@@ -230,7 +232,7 @@ def use(exchange: Together, seed: int) -> None:
         asked = [request(group.index, sorted(set(ids.tolist())))]
         lookup = exchange.lookup(asked, create=True)
         lookup.result()
-        exchange.update(lookup, [np.ones((len(asked[0].ids), group.dim), np.float32)], lr_scale=1.0)
+        exchange.apply(lookup, [np.ones((len(asked[0].ids), group.dim), np.float32)], lr_scale=1.0)
     exchange.flush()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from satrap import optim
 from satrap.dense import Workers
-from satrap.dense.parallel.broadcast_exchange import PeerExchange, for_group
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import LocalExchange, Lookup, LookupRequest
-from satrap.exchange.protocol import Exchange
+from satrap.exchange.protocol import Exchange, StepVerdict
 from satrap.exchange.traffic import RequestTotals, Traffic
+from satrap.exchange.wrappers.broadcast import PeerExchange, for_group
 from satrap.schema import Table
 from satrap.store import Shard
 from tests.contract.parties import threads
@@ -39,8 +39,8 @@ def work(exchange: Exchange) -> Any:
     again = [np.asarray(rows) for rows in second.unpooled_rows()]
     for rows, same in zip(seen[2:], again, strict=True):
         assert np.array_equal(rows, same)
-    exchange.update(first, [np.ones((2, 4), np.float32), np.ones((2, 2), np.float32)], lr_scale=0.5)
-    exchange.update(None, [], lr_scale=1.0)
+    exchange.apply(first, [np.ones((2, 4), np.float32), np.ones((2, 2), np.float32)], lr_scale=0.5)
+    exchange.apply(Lookup(()), [], lr_scale=1.0)
     exchange.flush()
     last = exchange.lookup(ask(exchange, 1, 2, 3), create=False)
     return [*(rows.tolist() for rows in seen), *(np.asarray(rows).tolist() for rows in last.result())]
@@ -80,29 +80,32 @@ class Told(LocalExchange):
     def flush(self) -> None:
         self.told.append("flush")
 
-    def update(self, lookup: Any, gradients: Sequence[Any], *, lr_scale: float, finite: bool = False) -> None:
-        self.told.append((lookup, list(gradients), lr_scale, finite))
+    def apply(
+        self,
+        lookup: Any,
+        gradients: Sequence[Any],
+        *,
+        lr_scale: float,
+        verdict: StepVerdict | None = None,
+    ) -> None:
+        self.told.append((lookup, list(gradients), lr_scale, verdict))
 
     def close(self) -> None:
         self.told.append("close")
         super().close()
 
 
-class Refusing(Told):
-    def refuse(self) -> None:
-        self.told.append("refuse")
+VERDICT = StepVerdict(True, lambda: True)
 
 
-@pytest.mark.parametrize("kind", [Told, Refusing])
-def test_the_first_peer_alone_tells_the_exchange_everything(kind: type[Told]) -> None:
+def test_the_first_peer_alone_tells_the_exchange_everything() -> None:
     def peer(workers: Workers) -> list[Any]:
-        inner = None if workers.rank else kind()
+        inner = None if workers.rank else Told()
         exchange = PeerExchange(inner, workers)
         lookup = exchange.lookup(ask(exchange, 1), create=True)
         lookup.result()
         exchange.prefetch(ask(exchange, 1))
-        exchange.update(lookup, [7], lr_scale=0.5, finite=True)
-        exchange.refuse()
+        exchange.apply(lookup, [7], lr_scale=0.5, verdict=VERDICT)
         exchange.flush()
         groups = list(exchange.groups)
         exchange.close()
@@ -111,11 +114,10 @@ def test_the_first_peer_alone_tells_the_exchange_everything(kind: type[Told]) ->
     (groups, inner), (others, nothing) = together(2, peer)
     assert groups == others == list(inner.groups)
     assert [group.frozen for group in groups].count(True) == 1
-    asked, (lookup, *update), refused, *rest = inner.told
+    asked, (lookup, *update), *rest = inner.told
     assert asked == [group.index for group in groups]
     assert isinstance(lookup, Lookup)
-    assert update == [[7], 0.5, True]
-    assert refused == ("refuse" if kind is Refusing else (None, [], 1.0, False))
+    assert update == [[7], 0.5, VERDICT]
     assert rest == ["flush", "close"]
     assert nothing is None
 
@@ -153,9 +155,9 @@ def test_a_lookup_of_another_exchange_is_refused() -> None:
         yours = PeerExchange(inner, workers)
         lookup = mine.lookup(ask(mine, 1), create=True)
         with pytest.raises(StoreError) as caught:
-            yours.update(lookup, [], lr_scale=1.0)
+            yours.apply(lookup, [], lr_scale=1.0)
         lookup.result()
-        mine.refuse()
+        mine.apply(lookup, [], lr_scale=1.0)
         mine.close()
         return str(caught.value.what)
 

@@ -1,0 +1,85 @@
+"""Loss and gradients of a step on one worker, microbatch by microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from satrap.batch import Batch, EmbeddedBatch
+from satrap.embedding import NO_BATCH, BatchLookup
+from satrap.train.state.training_state import TrainingState
+from satrap.train.step.agree import StepInput
+from satrap.train.step.dummy_batch import blank_batch, buffers_kept
+from satrap.train.step.loss import LabelLoss, as_matrix, as_mean, known_weight
+from satrap.train.step.microbatches import MicroBatches
+from satrap.train.step.split_batch import parts_of
+
+Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
+
+
+class ForwardBackward:
+    """Runs the forward and backward passes of a step.
+
+    Args:
+        state: has the network, its backend, and the embeddings.
+        loss: (logits, batch) -> scalar, a mean over the samples.
+        microbatches: number of microbatches per batch.
+
+    Attributes:
+        weight: returns the denominator of the mean loss of a batch.
+    """
+
+    def __init__(self, state: TrainingState, loss: Loss, microbatches: int) -> None:
+        self._state, self._loss, self._microbatches = state, loss, microbatches
+        self._predictor, self._dense = state.predictor, state.dense
+        self.weight = known_weight if isinstance(loss, LabelLoss) else _size
+
+    def run(self, step: StepInput, leaves: Sequence[Tensor]) -> Tensor | None:
+        """Compute all gradients of a step.
+
+        Args:
+            step: this worker's part of the step.
+            leaves: its rows, as `Embeddings.rows` returns them.
+
+        Returns:
+            The logits, float32[size, outputs]; None without a batch.
+        """
+        phases, logits = self._state.run.stages, list[Tensor]()
+        parts = parts_of(step.ticket, self._microbatches, self.weight)
+        if not self._dense.collective:  # no other worker waits for a pass of this one
+            parts = [(part, share) for part, share in parts if part is not NO_BATCH]
+        for number, (part, of_batch) in enumerate(parts, 1):
+            share = step.share * of_batch
+            with phases.timed("forward"), self._state.workers.watched("forward pass"):
+                loss, part_logits = self._forward(part, leaves, share)
+                logits += [] if part is NO_BATCH else [part_logits]
+            with phases.timed("dense"):
+                self._dense.backward(loss, share, last=number == len(parts))
+        return torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
+
+    def _forward(self, part: BatchLookup, leaves: Sequence[Tensor], share: float) -> tuple[Tensor, Tensor]:
+        """Return the mean loss and the logits of a microbatch."""
+        embeddings = self._predictor.embeddings
+        if part is NO_BATCH:  # other workers wait for this worker's part of their collectives
+            with buffers_kept(self._state.model):
+                return self._scored(blank_batch(self._predictor.plan, embeddings), share)
+        return self._scored(embeddings.embed(part, leaves), share)
+
+    def _scored(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
+        pipeline = self._dense.pipeline
+        if pipeline is None:
+            logits = self._predictor.logits(batch)
+            loss = self._mean_loss(logits, batch)
+        else:  # also computes gradients
+            parts = MicroBatches(batch, pipeline.count)
+            logits, loss = pipeline.run(parts, self._mean_loss, parts.weights(self.weight), share)
+        return loss, as_matrix(logits.detach(), batch.size, self._predictor.schema.outputs)
+
+    def _mean_loss(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
+        return as_mean(self._loss(logits, batch))
+
+
+def _size(batch: Batch) -> float:
+    return float(batch.size)
