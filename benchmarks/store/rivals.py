@@ -29,7 +29,7 @@ from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
 from satrap.exchange.protocol import StepVerdict
 from satrap.runtime.finite_gradients import all_finite
-from satrap.store import Shard, distinct, sum_features
+from satrap.store import Shard, distinct, gather_features, sum_features
 
 N = FEATURES * SAMPLES
 SATRAP = "satrap rowwise_adagrad"
@@ -88,7 +88,8 @@ def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
-        _, slots = shard.lookup_slots(0, unique, splits, inverse=inverse, features=FEATURES)
+        rows, slots = shard.lookup_slots(0, unique, splits)
+        gather_features(rows, inverse, FEATURES)
         sums, finite = sum_features(gradient, inverse, len(unique))
         shard.update_group(0, unique, splits, sums, slots=slots, checked=finite)
 

@@ -159,8 +159,8 @@ class Calls(RuleBasedStateMachine):
                         rows[name, key] = number, slot, weights[i], state[i]
         return rows
 
-    @rule(t=TABLE, seed=SEED, count=COUNT, most=MOST, refused=st.integers(2, 9), features=st.booleans())
-    def lookup(self, t, seed, count, most, refused, features):
+    @rule(t=TABLE, seed=SEED, count=COUNT, most=MOST, refused=st.integers(2, 9))
+    def lookup(self, t, seed, count, most, refused):
         ids, splits = self.request(t, seed, count, most)
         before = set(self.model.tables[TABLES[t]].rows)
         places = self.backend.find(ids, splits, use=True)
@@ -181,16 +181,10 @@ class Calls(RuleBasedStateMachine):
         assert there[places.slots >= 0].all()
         expected, found = self.expected(t, ids)
         np.testing.assert_array_equal(there, found)
-        if features:
-            inverse = np.random.default_rng(seed).permutation(np.arange(2 * len(ids)) % max(1, len(ids)))
-            out = np.full((len(ids), 2, DIM), np.nan, np.float32)
-            self.backend.gather(ids, splits, places, out, (inverse.astype(np.int32), 2))
-            np.testing.assert_array_equal(out, expected[inverse.reshape(2, -1).T])
-        else:
-            wide = np.full((len(ids), 2 * DIM), np.nan, np.float32)
-            self.backend.gather(ids, splits, places, wide[:, :DIM])
-            np.testing.assert_array_equal(wide[:, :DIM], expected)
-            assert np.isnan(wide[:, DIM:]).all()
+        wide = np.full((len(ids), 2 * DIM), np.nan, np.float32)
+        self.backend.gather(ids, splits, places, wide[:, :DIM])
+        np.testing.assert_array_equal(wide[:, :DIM], expected)
+        assert np.isnan(wide[:, DIM:]).all()
         if len(set(ids.tolist())) == len(ids):
             directory, complete = self.backend.directory, not len(places.missing)
             self.known = ids, splits, Slots(0, places.slots.copy(), 0, directory.reassigned, complete)

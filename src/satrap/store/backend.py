@@ -23,8 +23,6 @@ from satrap.store.statistics import TierStatistics
 
 Block = Any
 """float32[n, dim] in the backend's form: a host array, or a tensor on its device."""
-Features = tuple[Inverse, int] | None
-"""(int32[features * batch], feature after feature: the position of each id in a request; features)."""
 FAST = 0
 """Index of the fast part of a backend, where rows are created and trained while there is room."""
 
@@ -182,13 +180,8 @@ class RowBackend(RowEvents, ABC):
         """
 
     @abstractmethod
-    def gather(
-        self, ids: Ids, splits: Offsets, places: Places, out: Block, features: Features = None
-    ) -> None:
-        """Write the weights of rows to float32[n, dim]; an id without a row gets its initial weights.
-
-        With `features`, write them to float32[batch, features, dim], one id per sample and feature.
-        """
+    def gather(self, ids: Ids, splits: Offsets, places: Places, out: Block) -> None:
+        """Write the weights of rows to float32[n, dim]; an id without a row gets its initial weights."""
 
     def announce(self, ids: Ids, splits: Offsets, places: Places) -> None:
         """Notify the observers that `step` is about to change the rows."""

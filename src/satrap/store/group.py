@@ -13,7 +13,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.retention import Admission
 from satrap.store.admission import AdmissionGate, ClosedAdmissionGate
 from satrap.store.arrays import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
-from satrap.store.backend import FAST, Features, Places, RowBackend
+from satrap.store.backend import FAST, Places, RowBackend
 from satrap.store.grouping import GroupSpec
 from satrap.store.memory.buffers import floats
 from satrap.store.memory.directory import Directory, budget
@@ -79,9 +79,7 @@ class GroupStore:
         """The slot of each id in the backend's fast part."""
         return self.backend.directory
 
-    def lookup(
-        self, ids: Ids, splits: Offsets, out: Floats, features: Features = None, *, use: bool = True
-    ) -> Slots:
+    def lookup(self, ids: Ids, splits: Offsets, out: Floats, *, use: bool = True) -> Slots:
         """Write the rows of the ids, creating new ones; see `Shard.lookup_slots`."""
         if self.gate is not None:
             self.gate.requests += 1
@@ -92,7 +90,7 @@ class GroupStore:
             self._count("misses", absent)
             hits -= absent
         self._count("hits", hits)
-        self.backend.gather(ids, splits, places, out, features)
+        self.backend.gather(ids, splits, places, out)
         complete = not len(places.missing)
         return Slots(self.index, places.slots, self._epoch, self.directory.reassigned, complete)
 

@@ -13,7 +13,6 @@ from satrap.store.arrays import (
     Floats,
     Found,
     Ids,
-    Inverse,
     Offsets,
     Slots,
     check_out,
@@ -22,7 +21,6 @@ from satrap.store.arrays import (
     not_finite,
     plain,
 )
-from satrap.store.batch_pooling import block_of
 from satrap.store.group import GroupStore
 from satrap.store.kernels.rows import all_finite
 
@@ -62,33 +60,22 @@ class GroupRequests:
         splits: Offsets,
         out: Floats | None = None,
         *,
-        inverse: Inverse | None = None,
-        features: int = 1,
         use: bool = True,
     ) -> tuple[Floats, Slots]:
         """Do what `lookup_group` does; also return slots, so that `update_group` need not find the ids again.
 
         Args:
-            group, ids, splits: as in `lookup_group`.
-            out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
-            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. The
-                result is then `gather_features` of the unique rows, which are not written themselves.
-            features: number of features with one id per sample, >= 1.
+            group, ids, splits, out: as in `lookup_group`.
             use: False: a prefetch, which is not counted. Not supported if rows are evicted.
 
         Raises:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
         """
         g, ids, splits = self._request(group, ids, splits)
-        block = None
-        if inverse is None:
-            out = check_out(out, len(ids), g.dim)
-        else:
-            inverse, out = block_of(inverse, len(ids), features, g.dim, out)
-            block = inverse, features
+        out = check_out(out, len(ids), g.dim)
         with self._lock:
             g.wait_for_readers(0, len(ids), self._lock)
-            return out, g.lookup(ids, splits, out, block, use=use)
+            return out, g.lookup(ids, splits, out, use=use)
 
     def fetch_group(self, group: int, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
         """Do what `lookup_group` does; return (weights float32[n, dim], optimizer state float32[n, width]).

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets
-from satrap.store.kernels.formats import Format, load_weights, read_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.rows import SlabRows, ahead, copy_floats, fetch, fetch_write
+from satrap.store.kernels.rows import copy_floats, fetch, fetch_write
 from satrap.store.kernels.simd import (
     broadcast,
     finite,
@@ -196,63 +195,6 @@ def _past_caches(count: int, dim: np.uint64, out: np.uint64, out_stride: np.uint
     many = 4 * int(dim) * count > ASIDE
     aligned = int(dim) % 16 == 0 and int(out) % 64 == 0 and int(out_stride) % 64 == 0
     return True if many and aligned else None
-
-
-@by_width
-def _gather_slots(width: int) -> Any:
-    @kernel
-    def gather_rows(
-        fmt: Format,
-        rows: SlabRows,
-        slots: Inverse,
-        inverse: Inverse,
-        features: int,
-        out: np.uint64,
-        out_stride: np.uint64,
-        aside: bool | None,
-    ) -> None:
-        d = np.uint64(width) if width else rows.dim
-        base, stride = rows.base, rows.stride
-        item = weight_bytes(fmt)
-        n, size = np.uint64(inverse.shape[0]), d * item
-        distance = np.uint64(ahead(size))
-        batch = n // np.uint64(features)
-        like = broadcast(np.float32(0))
-        for f in range(np.uint64(features)):
-            target = out + f * d * _FOUR
-            for i in range(f * batch, f * batch + batch):
-                if i + distance < n:
-                    fetch(base + np.uint64(slots[np.uint64(inverse[i + distance])]) * stride, size)
-                row = base + np.uint64(slots[np.uint64(inverse[i])]) * stride
-                if aside is None:
-                    read_weights(fmt, row, target, d)
-                else:
-                    for k in range(_ZERO, d, _LANES):
-                        store_aside(target + k * _FOUR, load_weights(fmt, like, row + k * item))
-                target += out_stride
-        if aside is not None:
-            settle()
-
-    return gather_rows
-
-
-def gather_slots(
-    fmt: Format,
-    rows: SlabRows,
-    slots: Inverse,
-    inverse: Inverse,
-    features: int,
-    out: np.uint64,
-    out_stride: np.uint64,
-    count: int,
-) -> None:
-    """Do what `gather_features` does, reading rows in place: row i is in slot `slots[i]`, >= 0.
-
-    The whole block has `count` rows; this call may write a part of them. A single kernel for both functions
-    would take 2 microseconds more per call of `gather_features`.
-    """
-    past = _past_caches(count, rows.dim, out, out_stride)
-    _gather_slots(int(rows.dim))(fmt, rows, slots, inverse, features, out, out_stride, past)
 
 
 @by_width

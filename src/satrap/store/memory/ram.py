@@ -10,9 +10,7 @@ import numpy.typing as npt
 
 from satrap.retention import Eviction
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots
-from satrap.store.backend import FAST, Features, MemoryPart, PartRows, Places, RowBackend
-from satrap.store.batch_pooling import gather_features
-from satrap.store.memory.buffers import floats
+from satrap.store.backend import FAST, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.memory.directory import Budget, Directory
 from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
@@ -100,18 +98,10 @@ class Ram(RowBackend):
             splits = np.searchsorted(tables[order], np.arange(len(self.kind.tables) + 1))
             self.gone(PartRows(FAST, ids[order], splits, slots[order]))
 
-    def gather(
-        self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
-    ) -> None:
+    def gather(self, ids: Ids, splits: Offsets, places: Places, out: Floats) -> None:
         """Write the weights of rows, or their initial weights."""
-        if features is not None and not len(places.missing):
-            self.slab.gather_features(places.slots, *features, out)
-            return
-        rows = out if features is None else floats(len(ids), self.kind.dim)
-        self.slab.gather(places.slots, rows)
-        self.kind.initial_rows(ids, splits, places.missing, rows)
-        if features is not None:
-            gather_features(rows, *features, out)
+        self.slab.gather(places.slots, out)
+        self.kind.initial_rows(ids, splits, places.missing, out)
 
     def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
         """Take one optimizer step per id that has a row."""

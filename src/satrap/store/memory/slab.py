@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from satrap.store.arrays import Bytes, Floats, Ids, Inverse, Offsets, address
 from satrap.store.batch_pooling import strided
-from satrap.store.kernels import batch, export, files
+from satrap.store.kernels import export, files
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.rows import SlabRows
 from satrap.store.memory.reserve import Reserved
@@ -61,22 +59,6 @@ class Slab:
             row_kernels.gather(self.kind.dim)(self._exact, self.rows, slots[first:end], target, step)
 
         self._workers.run(self._workers.ranges(len(slots)), work)
-
-    def gather_features(self, slots: Inverse, inverse: Inverse, features: int, out: Floats) -> None:
-        """Write the weights of `slots[inverse]`, all >= 0, to float32[batch, features, dim].
-
-        `inverse` is int32[features * batch], feature after feature; threads share the features.
-        """
-        (start, step), n = strided(out), len(inverse)
-        width, each = np.uint64(4 * out.shape[2]), n // features
-
-        def work(first: int, end: int) -> None:
-            part, target = inverse[first * each : end * each], start + np.uint64(first) * width
-            batch.gather_slots(self._exact, self.rows, slots, part, end - first, target, step, n)
-
-        parts = min(features, len(self._workers.ranges(n)))
-        cuts = [features * part // parts for part in range(parts + 1)]
-        self._workers.run(list(pairwise(cuts)), work)
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1."""

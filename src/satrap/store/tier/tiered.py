@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, per_table
-from satrap.store.backend import FAST, Away, Features, MemoryPart, PartRows, Places, RowBackend
-from satrap.store.batch_pooling import gather_features
+from satrap.store.backend import FAST, Away, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.kernels.marks import marked, unmark
-from satrap.store.memory.buffers import floats
 from satrap.store.memory.ram import Ram
 from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
@@ -115,20 +113,14 @@ class Tiered(RowBackend):
         served = np.setdiff1d(refused, new[self.cold.find(ids, splits, new) < 0], assume_unique=True)
         self.cold.shift("refused", -per_table(served, splits))
 
-    def gather(
-        self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
-    ) -> None:
+    def gather(self, ids: Ids, splits: Offsets, places: Places, out: Floats) -> None:
         """Write the weights of rows, or their initial weights."""
+        self.memory.gather(ids, splits, places, out)
         if (away := places.away) is None:
-            self.memory.gather(ids, splits, places, out, features)
             return
-        rows = out if features is None else floats(len(ids), self.memory.kind.dim)
-        self.memory.gather(ids, splits, places, rows)
         stay = places.slots[away.positions] < 0
         loose = self.cold.spread(away.records[stay])
-        rows[away.positions[stay]] = loose.read(loose.slots)[0]
-        if features is not None:
-            gather_features(rows, *features, out)
+        out[away.positions[stay]] = loose.read(loose.slots)[0]
 
     def changing(self, rows: PartRows) -> None:
         """Record that the file no longer holds the current state of these rows of memory."""
