@@ -138,6 +138,11 @@ class EpochRows:
 
     def take(self, count: int) -> Batch | None:
         """Return the next `count` rows, fewer at the end of the epoch, or None after the last row."""
+        parts = self.take_parts(count)
+        return concat_rows(parts) if parts else None
+
+    def take_parts(self, count: int) -> list[Batch]:
+        """Return the next rows in parts, which are views; none after the last row."""
         self.fill(count)
         parts: list[Batch] = []
         while self._held and count:
@@ -150,4 +155,4 @@ class EpochRows:
                 self._held.pop(0)
             else:
                 self._held[0] = (batch, cursor, stop)
-        return concat_rows(parts) if parts else None
+        return parts

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from satrap.batch import Batch
 from satrap.data.balance import balanced
-from satrap.data.batch_rows import EpochRows, Mark, slice_rows, take_rows
+from satrap.data.batch_rows import EpochRows, Mark, slice_rows
 from satrap.data.encode.encoder import MISSING, ColumnChunk, Encoder, Missing, needed_columns
 from satrap.data.encode.times import TimeRange
 from satrap.data.fingerprint import Fingerprint, digest_of, of_files, stretches
@@ -25,6 +25,7 @@ from satrap.data.formats.csv import CsvOptions, CsvSource
 from satrap.data.formats.files import FORMATS, File, find_files, guess_format
 from satrap.data.formats.join import Join, SideTable, check_joins
 from satrap.data.formats.parquet import ArrowSource, ParquetSource
+from satrap.data.shuffle_buffer import ShuffleBuffer
 from satrap.data.source import (
     Cursor,
     FileSource,
@@ -314,11 +315,12 @@ class Dataset:
     def _shuffled(self, rows: EpochRows, epoch: int, start: Mark) -> Iterator[Batch]:
         """Yield the batches of one buffer while the next buffer fills at the same pace."""
         number, first, size = start.buffer, start.batch, self.batch_size
-        here, current, facts = start, rows.take(self.buffer_rows), self._facts(epoch)
-        while current is not None:
+        here, facts = start, self._facts(epoch)
+        while parts := rows.take_parts(self.buffer_rows):
+            current = ShuffleBuffer(parts, self.schema)
             order = permutation(current.size, self.settings.seed, epoch, number)
             if self.settings.balance is not None:
-                order = balanced(order, _lengths(current, self.schema, self.settings.balance), size)
+                order = balanced(order, _lengths(current.others, self.schema, self.settings.balance), size)
             following, count = rows.mark, -(-current.size // size)
             for i in range(first, count):
                 rows.fill(min((i + 1 - first) * size, self.buffer_rows))
@@ -326,11 +328,10 @@ class Dataset:
                 mark = replace(here, buffer=number, batch=i + 1)
                 if i + 1 == count:
                     mark = replace(following, buffer=number + 1, batch=0)
-                batch = take_rows(current, order[i * size : (i + 1) * size])
+                batch = current.take(order[i * size : (i + 1) * size])
                 batch.position = {**facts, **asdict(mark)}
                 yield batch
             number, first, here = number + 1, 0, following
-            current = rows.take(self.buffer_rows)
 
     def _facts(self, epoch: int) -> dict[str, Any]:
         """Return the part of a position that is constant during an epoch.

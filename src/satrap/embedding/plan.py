@@ -168,10 +168,24 @@ class EmbeddingPlan:
                 cached = self._known[number] = counts, _places(number, features, counts)
             spans, splits = cached[1]
             result.spans.update(spans)
-            unique_ids, id_splits, inverse = distinct(np.concatenate(arrays), splits)
+            unique_ids, id_splits, inverse = distinct(_joined(arrays), splits)
             result.requests.append(LookupRequest(group.index, unique_ids, id_splits))
             result.inverses.append(inverse)
         return result
+
+
+def _joined(arrays: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return arrays one after the other; arrays that are next to each other in memory are not copied."""
+    base = arrays[0].base if arrays else None
+    if not isinstance(base, np.ndarray) or base.dtype != np.uint64 or not base.flags.c_contiguous:
+        return np.concatenate(arrays)
+    start = address = arrays[0].ctypes.data
+    for array in arrays:
+        if array.base is not base or array.ctypes.data != address or not array.flags.c_contiguous:
+            return np.concatenate(arrays)
+        address += array.nbytes
+    first = (start - base.ctypes.data) // 8
+    return base.reshape(-1)[first : first + (address - start) // 8]
 
 
 def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:
