@@ -14,10 +14,10 @@ import numpy as np
 import satrap
 from benchmarks.record import write
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.servers.shard.service import Service
-from satrap.exchange.servers.wire_format import CODES
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute

@@ -39,7 +39,7 @@ PLACES = (
     ("split and send lookup", f"{SERVERS}.client.exchange:ServersExchange", "_send_lookup"),
     ("split, to 16 bits and send push", f"{SERVERS}.client.exchange:ServersExchange", "_send_update"),
     ("receive", "satrap.rpc.client.loop:ClientLoop", "_receive"),
-    ("rows to 32 bits (in receive)", f"{SERVERS}.client.replies:ShardReplies", "answer"),
+    ("rows to 32 bits (in receive)", "satrap.exchange.wire.rows:RowReplies", "put"),
     ("wait for rows", "satrap.train.progress.fit_stats:FitStats", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
     ("backward", "satrap.dense.backends.data_parallel:DataParallelBackend", "backward"),

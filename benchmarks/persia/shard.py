@@ -19,7 +19,7 @@ PLACES = (
     ("receive and check", "satrap.rpc.server.server:Server", "_receive"),
     ("journal", "satrap.rpc.server.journal:Journal", "append"),
     ("lookup", "satrap.store:Shard", "lookup_slots"),
-    ("rows to 16 bits", f"{SERVERS}.shard.row_requests", "to_wire"),
+    ("rows to 16 bits", f"{SERVERS}.shard.row_requests", "row_section"),
     ("gradients to 32 bits", f"{SERVERS}.shard.row_requests", "from_wire"),
     ("update", "satrap.store:Shard", "update_group"),
     ("checksum of answers", "satrap.rpc.server.session:Answer", "of"),

@@ -183,5 +183,5 @@ def test_a_closed_exchange_says_so() -> None:
         exchange = connect([servers[0].address])
         exchange.close()
         exchange.close()
-        with pytest.raises(ExchangeError, match="the exchange is closed"):
+        with pytest.raises(ExchangeError, match="the connection is closed"):
             exchange.lookup([request(0, [1], [])], create=True)

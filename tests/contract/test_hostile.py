@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import (
     FAILURE,

@@ -15,7 +15,7 @@ from satrap.dense import WorkerGroup, Workers
 from satrap.dense.comm.compressed_gradients import KINDS
 from satrap.dense.comm.quantized_allreduce import Bytes, ShortSum
 from satrap.dense.comm.workers import Compression
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ WANTED = LookupRequest(1, IDS, np.array([0, 100, 300]))
 
 def test_one_shard_gets_the_whole_request() -> None:
     [part] = Splitter(GROUPS, ShardMap(1)).split(WANTED)
-    assert part.positions is None
+    assert part.gradients is None
     assert (part.ids.tolist(), part.splits.tolist()) == (IDS.tolist(), [0, 100, 300])
 
 
@@ -28,11 +28,11 @@ def test_each_shard_gets_the_ids_of_its_buckets_by_table() -> None:
     even = ShardMap(3).owners[bucket_of("b", IDS[:100])]
     parts = splitter.split(WANTED)
     for shard, part in enumerate(parts):
-        assert part.positions is not None
+        assert part.gradients is not None
         of_b, of_c = np.flatnonzero(even == shard), np.arange(100, 300) if shard == 2 else np.arange(0)
-        assert part.positions.tolist() == [*of_b, *of_c]
+        assert part.gradients.tolist() == [*of_b, *of_c]
         assert part.splits.tolist() == [0, len(of_b), len(of_b) + len(of_c)]
-        assert part.ids.tolist() == IDS[part.positions].tolist()
+        assert part.ids.tolist() == IDS[part.gradients].tolist()
     assert splitter.shards_of("b", IDS[:100]).tolist() == even.tolist()
     assert splitter.shards_of("c", IDS).tolist() == [2] * 300
 
@@ -42,8 +42,8 @@ def test_ids_that_are_everywhere_come_once_for_each_shard() -> None:
     even = ShardMap(3).owners[bucket_of("c", IDS[100:])]
     for shard, part in enumerate(splitter.split(WANTED)):
         of_c = 100 + np.flatnonzero(even == shard)
-        assert part.positions is not None
-        assert part.positions.tolist() == [*range(100), *of_c]
+        assert part.gradients is not None
+        assert part.gradients.tolist() == [*range(100), *of_c]
         assert part.splits.tolist() == [0, 100, 100 + len(of_c)]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from satrap.exchange import Lookup, LookupRequest, kernels
 from satrap.exchange.kernels import FLOAT32, FORMATS, INT8
-from satrap.exchange.servers.wire_format import gather_gradients
 from satrap.exchange.traffic import Meter, RequestTotals, Rounding, Traffic
+from satrap.exchange.wire.formats import gather_gradients
 from satrap.store.arrays import address
 
 

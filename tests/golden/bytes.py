@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from satrap.batch import Batch, Jagged
-from satrap.exchange.servers.wire_format import CODES, gather_gradients, scale_of, to_wire
+from satrap.exchange.wire.formats import CODES, gather_gradients, scale_of, to_wire
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Header, MessageKind, digest, encode

@@ -11,10 +11,10 @@ import pytest
 
 from satrap.exchange.resharding.bucket_moves import Carried, Moves
 from satrap.exchange.servers.client.exchange import ServersExchange
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.servers.shard.recovery import STATE, Recovery
 from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.servers.shard.worker_registry import WorkerRegistry
+from satrap.rpc.client.client import Client
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.turns import execute
 from satrap.rpc.wire.frames import MessageKind
@@ -68,11 +68,11 @@ def an_update_is_of_the_lookup_with_its_ids_in_its_tables(patch: Patch) -> None:
 
 
 def answers_are_awaited_before_a_move(patch: Patch) -> None:
-    def flush(self: Shards) -> None:
+    def flush(self: Client) -> None:
         self.ask_all(MessageKind.FLUSH)
         self.raise_error()
 
-    patch.setattr(Shards, "flush", flush)
+    patch.setattr(Client, "flush", flush)
 
 
 def all_workers_take_the_map(patch: Patch) -> None:

@@ -23,8 +23,8 @@ from tests.exchange.servers.requests import opening
 
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to_dicts
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc import Key, read_key
 from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text

@@ -1,4 +1,4 @@
-"""Splits requests among the shards."""
+"""Splits requests among the shards, and unites requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.exchange import kernels
-from satrap.exchange.lookup import LookupRequest
+from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.shard_map import ShardMap
-from satrap.store import bucket_of
+from satrap.store import bucket_of, distinct
 from satrap.store.arrays import check_splits, plain
 from satrap.store.hashes import index_salt
 
@@ -28,17 +28,22 @@ EVERYWHERE = int(kernels.EVERYWHERE)
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One shard's part of a request.
+    """The part of a request for one holder of rows: a shard, or a rank.
 
     Args:
         ids: uint64[k], by table, in the order of the request.
         splits: int64[tables + 1].
-        positions: int32[k], place of each id in the request; None: the part is the whole request.
+        rows: int32, positions of the holder's rows in the response: first the rows of ids, then pooled
+            vectors; None: the holder sends the whole response.
+        gradients: int32, positions of the gradients that the holder gets; None: all.
+        bags: features of tables that this holder alone has, which it pools.
     """
 
     ids: Ids
     splits: Offsets
-    positions: Positions | None
+    rows: Positions | None
+    gradients: Positions | None
+    bags: Sequence[Bags] = ()
 
 
 class Splitter:
@@ -77,7 +82,7 @@ class Splitter:
         request = self.checked(request)
         ids, splits, salts = request.ids, request.splits, self._salts[request.group]
         if self._shards == 1:
-            return [ShardPart(ids, splits, None)]
+            return [ShardPart(ids, splits, None, None)]
         n, copied = len(ids), self._everywhere[request.group]
         k = n + (self._shards - 1) * int(np.diff(splits)[copied].sum())
         bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
@@ -85,8 +90,29 @@ class Splitter:
         owners, owner = self._owners[request.group], np.empty(n, np.uint16)
         kernels.split(ids, splits, salts, owners, owner, bounds, grouped, positions)
         slices = [slice(b[0], b[-1]) for b in bounds]
-        return [ShardPart(grouped[s], b - b[0], positions[s]) for s, b in zip(slices, bounds, strict=True)]
+        pairs = [(positions[s], grouped[s]) for s in slices]
+        return [ShardPart(of, b - b[0], at, at) for (at, of), b in zip(pairs, bounds, strict=True)]
 
     def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
         """Return the shard of each id of a table, uint16[n]."""
         return self._owners_of(table)[bucket_of(table, ids)]
+
+
+def union(parts: Sequence[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets, list[Positions]]:
+    """Unite the ids of several requests in one table group.
+
+    Args:
+        parts: ids and splits of each request.
+
+    Returns:
+        The unique ids, table after table in the order of the requests; their splits; for each request, the
+        positions of its ids among them.
+    """
+    if len(parts) == 1:
+        return *parts[0], [np.arange(len(parts[0][0]), dtype=np.int32)]
+    tables = range(len(parts[0][1]) - 1)
+    cuts = [ids[splits[t] : splits[t + 1]] for t in tables for ids, splits in parts]
+    total = np.sum([splits for _, splits in parts], axis=0).astype(np.int64)
+    unique, unique_splits, inverse = distinct(np.concatenate(cuts), total)
+    pieces = np.split(inverse, np.cumsum([len(cut) for cut in cuts])[:-1])
+    return unique, unique_splits, [np.concatenate(pieces[i :: len(parts)]) for i in range(len(parts))]

@@ -19,7 +19,7 @@ from satrap.exchange.resharding.reshard_shard import rehearse
 from satrap.exchange.servers import ShardMap
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.shard.service import Service
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 from satrap.launch.training import train
 from satrap.runtime.numba_cache import processor
 from satrap.schema import Table

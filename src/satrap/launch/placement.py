@@ -19,7 +19,7 @@ from satrap.config.checks.tables import memory_of
 from satrap.errors import ConfigError
 from satrap.exchange.collective import Placement
 from satrap.exchange.collective.placement import PLACEMENTS
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.folder.run_folder import RunFolder, write_whole

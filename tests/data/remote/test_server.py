@@ -64,18 +64,18 @@ def requests() -> list[tuple[MessageKind, list[Any]]]:
 
 
 def test_absurd_requests_are_refused_and_disturb_nobody(rows: data.Dataset) -> None:
-    with loader({"train": rows}) as (server, _), closing(Client("loader", server.address)) as client:
-        client.ask(MessageKind.OPEN, [pack_text(ASKED)]).result(20)
+    with loader({"train": rows}) as (server, _), closing(Client("loader", {0: server.address})) as client:
+        client.ask(0, MessageKind.OPEN, [pack_text(ASKED)]).result(20)
         for kind, parts in requests():
             with pytest.raises(SatrapError):
-                client.ask(kind, parts).result(20)
+                client.ask(0, kind, parts).result(20)
         assert "size" in unpack_text(taken(client))  # its own pass goes on
         assert len(list(remote(server).batches())) == len(list(rows.batches()))
 
 
 def taken(client: Client) -> Any:
     """Return the text of the next batch."""
-    while "wait" in unpack_text(first := client.ask(MessageKind.NEXT).result(20)[0]):
+    while "wait" in unpack_text(first := client.ask(0, MessageKind.NEXT).result(20)[0]):
         pass
     return first
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from satrap.dense import Workers
 from satrap.dense.comm.quantized_allreduce import BLOCK, ShortSum
 from satrap.exchange.kernels import BFLOAT16, FLOAT16, INT8
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 from tests.dense.threads import together
 from tests.support.examples import examples
 

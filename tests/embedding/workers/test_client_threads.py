@@ -78,7 +78,7 @@ def test_the_threads_of_those_who_are_gone_end() -> None:
         first = tier.trainer(shards, [middle])
         second = tier.trainer(shards, [middle])  # of the same rank: it takes the other's place
         with pytest.raises(ConfigError):
-            Client("embedding worker 0", middle.address, hello={"schema": 3})
+            Client("embedding worker 0", {0: middle.address}, {0: {"schema": 3}})
         assert eventually(lambda: running() == before + 2, 5)
         assert all(
             t.daemon for t in threading.enumerate() if t.name == "satrap-embedding"

@@ -62,7 +62,7 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
         for kind, parts in nonsense:
             client = one.exchange._client  # type: ignore[attr-defined]
             with pytest.raises(SatrapError):
-                client.ask(kind, parts).result(20)
+                client.ask(0, kind, parts).result(20)
             again = tier.trainer(shards, [middle])  # the newest of a rank
             assert np.isfinite(again.exchange.lookup(ticket.requests, create=True).result()[0]).all()
             one.close()
@@ -102,7 +102,7 @@ def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
             **{"admission": None, "eviction": None, "tier": None},
         }
         with pytest.raises(ConfigError):
-            Client("embedding worker", middle.address, hello=plain | changes)
+            Client("embedding worker", {0: middle.address}, {0: plain | changes})
         [batch] = tier.batches(1)
         one.exchange.lookup(one.predictor.plan.ticket(batch).requests, create=True).result()
         one.close()

@@ -23,8 +23,8 @@ def test_each_rank_gets_what_the_others_sent_to_it() -> None:
     ends = channels(3)
 
     def one(rank: int) -> list[list[int]]:
-        parts = [np.full(rank + to, 10 * rank + to, np.uint8) for to in range(3)]
-        return [part.tolist() for part in ends[rank].talk(Operation.ROWS, parts)]
+        messages = [[np.full(rank + to, 10 * rank + to, np.uint8)] for to in range(3)]
+        return [part.tolist() for [part] in ends[rank].talk(Operation.ROWS, messages)]
 
     found = together([lambda r=r: one(r) for r in range(3)])  # type: ignore[misc]
     assert found == [[[10 * rank + to] * (rank + to) for rank in range(3)] for to in range(3)]
@@ -42,10 +42,15 @@ def test_messages_of_any_length_arrive_whole_in_one_or_two_rounds(
 
     def one(rank: int) -> None:
         for turn, (operation, sizes) in enumerate(turns):
-            parts = [np.full(sizes[rank, to], (rank + 5 * to + turn) % 256, np.uint8) for to in range(size)]
-            for other, part in enumerate(ends[rank].talk(operation, parts)):
-                assert len(part) == sizes[other, rank]
-                assert (part == (other + 5 * rank + turn) % 256).all()
+            whole = [np.full(sizes[rank, to], (rank + 5 * to + turn) % 256, np.uint8) for to in range(size)]
+            messages = [np.array_split(bytes_, turn % 4 + 1) for bytes_ in whole]
+            for other, parts in enumerate(ends[rank].talk(operation, messages)):
+                assert len(parts) == turn % 4 + 1
+                assert [len(part) for part in parts] == [
+                    len(part) for part in np.array_split(np.empty(sizes[other, rank]), turn % 4 + 1)
+                ]
+                assert all((part == (other + 5 * rank + turn) % 256).all() for part in parts)
+                assert other == rank or all(part.ctypes.data % 8 == 0 for part in parts)
 
     together([lambda r=r: one(r) for r in range(size)])  # type: ignore[misc]
 
@@ -64,7 +69,7 @@ def test_a_message_like_the_one_before_takes_one_round() -> None:
         after = []
         for size in (1000, 1010, 1500, 100, 1000):
             for operation in (Operation.LOOKUP, Operation.ROWS):
-                ends[rank].talk(operation, [np.zeros(size, np.uint8)] * 2)
+                ends[rank].talk(operation, [[np.zeros(size, np.uint8)]] * 2)
             after.append(rounds[0])
         return after
 
@@ -108,4 +113,4 @@ def test_a_process_alone_hears_itself() -> None:
     assert channel.tell(Operation.FLUSH, {"x": 1}) == [{"x": 1}]
     with pytest.raises(StoreError, match="no"):
         channel.talk(Operation.UPDATE, StoreError("no"))
-    assert channel.talk(Operation.ROWS, [np.arange(3, dtype=np.uint8)])[0].tolist() == [0, 1, 2]
+    assert channel.talk(Operation.ROWS, [[np.arange(3, dtype=np.uint8)]])[0][0].tolist() == [0, 1, 2]

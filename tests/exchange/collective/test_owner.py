@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from satrap.errors import StoreError
 from satrap.exchange import LookupRequest
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement
-from satrap.exchange.collective.owner import KEPT, Owner, merge
+from satrap.exchange.collective.owner import KEPT, Owner, RankUpdate, merge
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.collective.row_requests import RowRequest
+from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.lookup import Bags
+from satrap.exchange.wire.rows import row_section
+from satrap.exchange.wire.sections import Section
+from satrap.rpc.wire.frames import as_bytes
 from satrap.store import StoreConfig
 from tests.contract.parties import TABLES, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, members, together
@@ -24,24 +27,42 @@ from tests.exchange.collective.work import GROUPS, asked
 T = TypeVar("T")
 
 
+def _ids(part: Section) -> np.ndarray:
+    assert part.ids is not None
+    return part.ids
+
+
+@pytest.mark.parametrize("number", [None, 1, 77])
+@pytest.mark.parametrize("groups", [[], [1, 0]])
+def test_an_update_arrives_as_it_was_sent(number: int | None, groups: list[int]) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    update = RankUpdate(number, {group: row_section(group, rows, FLOAT32) for group in groups})
+    again = RankUpdate.unpack([as_bytes(part) for part in update.pack()])
+    assert (again.number, list(again.sections), again.rejected) == (number, groups, False)
+    assert again.named == (number is None and bool(groups))
+    for section in again.sections.values():
+        np.testing.assert_array_equal(as_bytes(section.rows).view(np.float32), rows.reshape(-1))
+    assert RankUpdate.unpack([as_bytes(part) for part in RankUpdate(rejected=True).pack()]).rejected
+
+
 @settings(deadline=None)
 @given(st.lists(asked(), min_size=1, max_size=4))
 def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(
-    ranks: list[list[RowRequest | None]],
+    ranks: list[dict[int, Section]],
 ) -> None:
     wanted = merge(GROUPS, ranks)
-    assert [m.group for m in wanted] == [
-        g.index for g in GROUPS if any(r[g.index] is not None for r in ranks)
-    ]
+    assert [m.group for m in wanted] == [g.index for g in GROUPS if any(g.index in r for r in ranks)]
     for m in wanted:
         for t in range(len(GROUPS[m.group].tables)):
             own = m.ids[m.splits[t] : m.splits[t + 1]].tolist()
-            parts = [r[m.group] for r in ranks]
-            every = [i for p in parts if p is not None for i in p.ids[p.splits[t] : p.splits[t + 1]].tolist()]
+            parts = [r.get(m.group) for r in ranks]
+            every = [
+                i for p in parts if p is not None for i in _ids(p)[p.splits[t] : p.splits[t + 1]].tolist()
+            ]
             assert own == list(dict.fromkeys(every))
         for places, rank in zip(m.places, ranks, strict=True):
-            part = rank[m.group]
-            np.testing.assert_array_equal(m.ids[places], [] if part is None else part.ids)
+            part = rank.get(m.group)
+            np.testing.assert_array_equal(m.ids[places], [] if part is None else _ids(part))
             assert (np.searchsorted(places, m.splits) == (0 if part is None else part.splits)).all()
 
 
@@ -49,7 +70,7 @@ def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> No
     owners = [
         Owner(StoreConfig().open(TABLES), GROUPS, Holders(GROUPS, Placement(), Alone())) for _ in range(2)
     ]
-    [wanted] = merge(GROUPS, [[None, RowRequest(np.arange(5, dtype=np.uint64), np.array([0, 5]))]])
+    [wanted] = merge(GROUPS, [{1: Section(1, np.array([0, 5]), np.arange(5, dtype=np.uint64))}])
     for number in range(3 * KEPT):
         owners[0].look_up(number, [wanted], create=True)
         if number == KEPT:

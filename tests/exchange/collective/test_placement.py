@@ -113,7 +113,7 @@ def test_every_bucket_of_a_table_is_saved_once_and_asked_of_who_holds_it(
     for group in GROUPS:
         asked = request(group.index, *([ids] * len(group.tables)))
         for rank, everywhere in itertools.product(range(size), (False, True)):
-            parts = ranks[rank].asks(asked, everywhere=everywhere)
+            parts = ranks[rank].parts(asked, everywhere=everywhere)
             for t, table in enumerate(group.tables):
                 buckets = bucket_of(table, asked.ids[asked.splits[t] : asked.splits[t + 1]])
                 for other, part in enumerate(parts):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from satrap.checkpoint import Checkpoint, Series
 from satrap.exchange import Lookup, LookupRequest, SnapshotCut
 from satrap.exchange.collective import CollectiveExchange
-from satrap.exchange.collective.row_requests import RowRequest
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.wire.sections import Section
 from satrap.store import StoreConfig
 from tests.contract.parties import SEED, gradients_for, random_requests, request
 from tests.exchange.collective.parties import Together
@@ -20,17 +20,16 @@ IDS = st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1), unique=Tr
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> list[RowRequest | None]:
+def asked(draw: st.DrawFn) -> dict[int, Section]:
     """What one rank asks one owner for: distinct ids in each table of some groups."""
-    asks: list[RowRequest | None] = []
+    parts = {}
     for group in GROUPS:
         if draw(st.booleans()):
             tables = [draw(IDS) for _ in group.tables]
             ids = np.array([i for table in tables for i in table], np.uint64)
-            asks.append(RowRequest(ids, np.cumsum([0, *map(len, tables)]).astype(np.int64)))
-        else:
-            asks.append(None)
-    return asks
+            splits = np.cumsum([0, *map(len, tables)]).astype(np.int64)
+            parts[group.index] = Section(group.index, splits, ids)
+    return parts
 
 
 STEPS = 8

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.servers.shard.gradient_barrier import member_of
 from satrap.exchange.servers.shard.recovery import Recovery, remember
 from satrap.exchange.servers.shard.service import Service
-from satrap.exchange.servers.wire_format import CODES
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.sections import Section, pack
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer

@@ -24,13 +24,13 @@ def test_a_caller_cannot_cancel_what_is_under_way() -> None:
 
 @pytest.mark.parametrize("bad", [None, 0, 2])
 def test_a_call_of_several_answers_ends_with_the_last_or_the_first_error(bad: int | None) -> None:
-    call: Call[None] = Call()
-    call.expect(3)
+    call: Call[str] = Call()
+    call.expect(3, "all")
     for number in range(3):
         assert call.future.done() == (bad is not None and number > bad)
         call.count([], StoreError("refused") if number == bad else None)
     if bad is None:
-        assert call.future.result() is None
+        assert call.future.result() == "all"
     else:
         with pytest.raises(StoreError, match="refused"):
             call.future.result()

@@ -17,15 +17,15 @@ from tests.rpc.server.adder import Adder
 
 
 def add(client: Client, number: int) -> Any:
-    [answer] = client.ask(MessageKind.UPDATE, [pack_text({"number": number})]).result(20)
+    [answer] = client.ask(0, MessageKind.UPDATE, [pack_text({"number": number})]).result(20)
     return unpack_text(answer)["total"]
 
 
 def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
     with (
         Server("127.0.0.1:0", adder := Adder()) as server,
-        closing(Client("adder", server.address)) as one,
-        closing(Client("adder", server.address)) as other,
+        closing(Client("adder", {0: server.address})) as one,
+        closing(Client("adder", {0: server.address})) as other,
     ):
         assert [add(client, number) for number in (1, 2, 3) for client in (one, other)] == [1, 2, 4, 6, 9, 12]
         assert eventually(lambda: server.statistics().requests["update"] == 6)  # counted after the answer
@@ -37,12 +37,12 @@ def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
 
 
 def test_whatever_a_handler_raises_is_an_answer_that_names_its_role() -> None:
-    with Server("127.0.0.1:0", Adder()) as server, closing(Client("adder 0", server.address)) as client:
+    with Server("127.0.0.1:0", Adder()) as server, closing(Client("adder 0", {0: server.address})) as client:
         with pytest.raises(StoreError, match="ZeroDivisionError") as caught:
-            client.ask(MessageKind.EXPORT).result(20)
+            client.ask(0, MessageKind.EXPORT).result(20)
         assert caught.value.where.endswith("adder: export")
         with pytest.raises(ConfigError, match="this only adds"):
-            client.ask(MessageKind.LOOKUP).result(20)
+            client.ask(0, MessageKind.LOOKUP).result(20)
         assert add(client, 5) == 5
         assert server.statistics().refused == 2
 

@@ -17,9 +17,9 @@ def test_a_server_counts_from_its_start() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
         before = server.statistics()
         assert before == ServerStatistics(seconds=before.seconds, requests=dict.fromkeys(before.requests, 0))
-        with closing(Client("adder", server.address)) as client:
+        with closing(Client("adder", {0: server.address})) as client:
             greeted = server.statistics()
-            client.ask(MessageKind.UPDATE, [asked]).result(20)
+            client.ask(0, MessageKind.UPDATE, [asked]).result(20)
             assert eventually(lambda: server.statistics().sent_bytes > greeted.sent_bytes, 20)
             assert eventually(lambda: server.statistics().requests["update"] == 1, 20)
             found = server.statistics()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.servers.shard.service import Service
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session
 from satrap.rpc.server.turns import Turns

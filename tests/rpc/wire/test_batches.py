@@ -72,29 +72,37 @@ def test_arrays_are_views_of_the_message() -> None:
     assert again.labels[0, 0] == 1.0
 
 
+BATCH = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
+ARRAYS = unpack_text(pack_batch(BATCH, {})[0])["arrays"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"size": 11},
         {"size": "ten"},
-        {"ids": [["a", 10, False, False]]},
-        {"ids": [["a", 1000, False, False], ["b", 3, True, False]]},
-        {"ids": 7},
-        {"dense": {"labels": [1, 3]}},
-        {"dense": {"labels": [1, 2], "numeric": [1, 3]}},
-        {"dense": {"nonsense": [1]}},
-        {"dense": None},
+        {"features": [["a", 10, False, False]]},
+        {"features": [["a", 1000, False, False], ["b", 3, True, False]]},
+        {"features": 7},
+        {"events": [["a", 3, True, False]]},
+        {"arrays": ARRAYS | {"labels": ["<f4", [10, 3]]}},
+        {"arrays": ARRAYS | {"labels": ["<f4", [5, 4]]}},
+        {"arrays": ARRAYS | {"labels": ["<f4", [20]]}},
+        {"arrays": ARRAYS | {"labels": ["<u4", [10, 2]]}},
+        {"arrays": ARRAYS | {"ids": ["<i8", ARRAYS["ids"][1]]}},
+        {"arrays": ARRAYS | {"ids": ["<u8", [1, *ARRAYS["ids"][1]]]}},
+        {"arrays": ARRAYS | {"numeric": ["<f4", [10, 3]]}},
+        {"arrays": {k: v for k, v in ARRAYS.items() if k != "labels"} | {"nonsense": ["<f4", [10, 2]]}},
+        {"arrays": None},
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
-    batch = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
-    first, *parts = pack_batch(batch, {})
+    first, *parts = pack_batch(BATCH, {})
     with pytest.raises((FrameError, DataError)):
         unpack_batch({**unpack_text(first), **change}, parts)
 
 
 def test_a_missing_part_is_refused() -> None:
-    batch = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
-    first, *parts = pack_batch(batch, {})
-    with pytest.raises(FrameError, match="does not fit its description"):
+    first, *parts = pack_batch(BATCH, {})
+    with pytest.raises(FrameError, match="arrays without names"):
         unpack_batch(unpack_text(first), parts[:-1])

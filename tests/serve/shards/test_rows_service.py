@@ -9,8 +9,8 @@ import pytest
 
 from satrap import Table
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers.row_message import Section, pack, unpack
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.sections import Section, pack, unpack
 from satrap.optim import SGD
 from satrap.rpc.client.call import told
 from satrap.rpc.client.client import Client
@@ -37,7 +37,7 @@ def service() -> Iterator[tuple[RowsService, str]]:
 
 
 def client(address: str, shard: int = 1, map: ShardMap = MAP) -> Client:
-    return Client("shard", address, hello={"shard": shard, "map": map.to_dict()})
+    return Client("shard", {0: address}, {0: {"shard": shard, "map": map.to_dict()}})
 
 
 def lookup(ids: np.ndarray[tuple[int], np.dtype[np.uint64]] = IDS) -> list[Buffer]:
@@ -46,13 +46,13 @@ def lookup(ids: np.ndarray[tuple[int], np.dtype[np.uint64]] = IDS) -> list[Buffe
 
 def test_rows_of_a_version_and_how_many_ids_have_none(service: tuple[RowsService, str]) -> None:
     asker = client(service[1])
-    parts = asker.ask(MessageKind.PEEK, [b"five", *lookup()]).result()
+    parts = asker.ask(0, MessageKind.PEEK, [b"five", *lookup()]).result()
     assert as_bytes(parts[0]).view(np.int64).tolist() == [1, 1]  # id 1 of a, id 3 of b
     [section] = unpack(parts[1:])
     rows = as_bytes(section.rows).view(np.float32).reshape(3, 2)
     assert rows[1].tolist() == [1, 1]
     assert 0 < abs(rows[0]).max() < 0.01  # as it would start
-    status = told(asker.ask(MessageKind.STATISTICS, [pack_text({"holds": "five"})]).result())
+    status = told(asker.ask(0, MessageKind.STATISTICS, [pack_text({"holds": "five"})]).result())
     assert status["versions"] == [[5, "five", 1.0]]
     assert status["groups"] == [[["a", "b"], 2]]
     assert status["rows"] == {"a": 0, "b": 2}
@@ -72,9 +72,9 @@ def test_what_cannot_be_answered_is_refused_and_the_next_request_answered(
         [b"five", *lookup(np.arange(50, dtype=np.uint64))],  # the answer would be too large
     ):
         with pytest.raises(StoreError):
-            asker.ask(MessageKind.PEEK, parts).result()
+            asker.ask(0, MessageKind.PEEK, parts).result()
     with pytest.raises(StoreError, match="holds"):
-        asker.ask(MessageKind.STATISTICS, [pack_text({})]).result()
+        asker.ask(0, MessageKind.STATISTICS, [pack_text({})]).result()
     for kind in (
         MessageKind.LOOKUP,
         MessageKind.UPDATE,
@@ -83,8 +83,8 @@ def test_what_cannot_be_answered_is_refused_and_the_next_request_answered(
         MessageKind.EXPORT,
     ):
         with pytest.raises(StoreError, match="unknown kind"):
-            asker.ask(kind, [b"five", *lookup()]).result()
-    assert asker.ask(MessageKind.PEEK, [b"five", *lookup()]).result()
+            asker.ask(0, kind, [b"five", *lookup()]).result()
+    assert asker.ask(0, MessageKind.PEEK, [b"five", *lookup()]).result()
     asker.close()
 
 

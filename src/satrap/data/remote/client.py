@@ -52,7 +52,7 @@ class RemoteData:
         options: ClientOptions = ClientOptions(),
     ) -> None:
         self.batch_size = batch_size
-        self._connect, self._deadline = partial(Client, name, address, options=options), options.deadline
+        self._connect, self._deadline = partial(Client, name, {0: address}, options=options), options.deadline
         share = {"worker": worker, "workers": workers, "batch_size": batch_size}
         self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
@@ -85,7 +85,7 @@ class RemoteData:
     def _fingerprints(self, client: Client) -> Iterator[dict[str, Any]]:
         text: dict[str, Any] = {}
         while "end" not in text:
-            text = _answered(client.ask(MessageKind.NEXT).result()[0])
+            text = _answered(client.ask(0, MessageKind.NEXT).result()[0])
             yield from text.get("fingerprint", ())
 
     def _about(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class RemoteData:
             client.close(min(GOODBYE_SECONDS, self._deadline / 2))
 
     def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
-        [part] = client.ask(MessageKind.OPEN, [pack_text({**self._asked, **changes})]).result()
+        [part] = client.ask(0, MessageKind.OPEN, [pack_text({**self._asked, **changes})]).result()
         return _answered(part)
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
@@ -127,9 +127,9 @@ class RemoteData:
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
         with self._connected() as client:
             self._open(client, epoch=epoch, position=position)
-            pending = deque(client.ask(MessageKind.NEXT) for _ in range(AHEAD))
+            pending = deque(client.ask(0, MessageKind.NEXT) for _ in range(AHEAD))
             while (batch := self._take(pending.popleft())) is not True:
-                pending.append(client.ask(MessageKind.NEXT))
+                pending.append(client.ask(0, MessageKind.NEXT))
                 if isinstance(batch, Batch):
                     yield batch
 

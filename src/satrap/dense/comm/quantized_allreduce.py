@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
-from satrap.exchange.servers.wire_format import gather_gradients, scale_of
 from satrap.exchange.traffic import Rounding
+from satrap.exchange.wire.formats import gather_gradients, scale_of
 from satrap.store.arrays import address
 
 Bytes = npt.NDArray[np.uint8]

@@ -23,7 +23,7 @@ from satrap.dense.parallel.mesh import Mesh
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 from satrap.runtime.environment import variables
 
 BEAT_SECONDS = 0.25

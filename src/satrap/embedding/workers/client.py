@@ -6,13 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
-from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import Durability, Exchange, LookupRequest, Snapshot, SnapshotCut, Telemetry
 from satrap.exchange.lookup import Array, Lookup, answered
@@ -21,15 +21,13 @@ from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, Worker
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
+from satrap.exchange.wire.rows import pack_gradients, pack_tensors, unpack_tensors
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema, Table
 from satrap.store import RowChunk, StoreConfig
-
-IN_FLIGHT = 64
-"""Most lookups and updates in flight; a further request waits for a reply."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +91,7 @@ class PooledExchange(Exchange):
         worker: WorkerId = WorkerId(),
         options: ClientOptions = ClientOptions(),
     ) -> None:
-        self._wire, self._deadline = wire, options.deadline
+        self._wire, self._number, self._closed = wire, 0, False
         hello = {
             "schema": schema.to_dict(),
             "tables": tables_to_dicts(tables),
@@ -108,12 +106,9 @@ class PooledExchange(Exchange):
         self.groups = self.shards.groups
         names = frozenset(table.name for table in tables)
         self.pooling = Pooling("embedding worker", names, wire.row_bytes)
-        self._error: SatrapError | None = None
-        self._room = threading.BoundedSemaphore(IN_FLIGHT)
-        self._number, self._closed = 0, False
         self._replays: deque[Sequence[Array]] = deque()
         try:
-            self._client = Client(name, address, hello=hello, options=options)
+            self._client = Client(name, {0: address}, {0: hello}, options=options)
         except SatrapError:
             self.shards.close()
             raise
@@ -153,7 +148,7 @@ class PooledExchange(Exchange):
             parts += pack_tensors(rows, "float32")
         result: Future[list[Array]] = Future()
         result.add_done_callback(self.telemetry.meter.issue("lookup"))
-        answer = self._ask(MessageKind.LOOKUP if create else MessageKind.PEEK, parts)
+        answer = self._client.ask(0, MessageKind.LOOKUP if create else MessageKind.PEEK, parts, limited=True)
         answer.add_done_callback(partial(self._looked_up, pooled, result))
         return result
 
@@ -173,8 +168,8 @@ class PooledExchange(Exchange):
 
     def _recall(self, number: int) -> list[Array]:
         """Return the rows of an open lookup, one per unique id."""
-        _, *parts = self._ask(MessageKind.RECALL, [pack_text({"number": number})]).result()
-        return unpack_rows(parts)
+        _, *parts = self._client.ask(0, MessageKind.RECALL, [pack_text({"number": number})]).result()
+        return unpack_tensors(parts)
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """Do nothing: shards prefetch while a lookup waits."""
@@ -188,8 +183,7 @@ class PooledExchange(Exchange):
         verdict: StepVerdict | None = None,
     ) -> None:
         """See `Exchange.apply`; updates come in the order of their lookups."""
-        if self._error is not None:
-            raise self._error
+        self._client.raise_error()
         gradients = StepVerdict.applied(verdict, gradients)
         number, parts, pooled = None, list[Buffer](), 0
         others: Lookup[Any] | None = lookup if gradients else None
@@ -200,52 +194,30 @@ class PooledExchange(Exchange):
             try:
                 parts = pack_gradients(gradients[:pooled], self._wire.backward)
             except StoreError as error:  # the next call raises it, as if the shards had rejected the update
-                self._error = error
+                self._client.error = error
                 return
         text = pack_text({"number": number, "lr_scale": lr_scale})
         done = self.telemetry.meter.issue("push")
-        answer = self._ask(MessageKind.UPDATE, [text, *parts])
-        answer.add_done_callback(self._note)
+        answer = self._client.ask(0, MessageKind.UPDATE, [text, *parts], limited=True)
+        answer.add_done_callback(self._client.note)
         answer.add_done_callback(done)
         if others is not None and others.requests:
             self.shards.apply(others, gradients[pooled:], lr_scale=lr_scale)
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
-        [text] = self._ask(MessageKind.FLUSH).result()
+        [[text]] = self._client.flush()
         self.telemetry.note(unpack_text(text))
         self.shards.flush()
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         """See `Exchange.close`. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
-        try:
+        with suppress(SatrapError):  # lost, or it serves a newer worker of this rank
             self._client.close()
-        finally:
-            self.shards.close()
-
-    def _ask(self, kind: MessageKind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
-        if not self._room.acquire(timeout=2 * self._deadline):
-            raise ExchangeError(
-                f"the embedding worker has not replied for {2 * self._deadline:g} s",
-                why=f"{IN_FLIGHT} requests are in flight, and further requests must wait",
-            )
-        try:
-            answer = self._client.ask(kind, parts)
-        except SatrapError:
-            self._room.release()
-            raise
-        answer.add_done_callback(lambda _: self._room.release())
-        return answer
-
-    def _note(self, answer: Future[Sequence[Buffer]]) -> None:
-        error = answer.exception()
-        if isinstance(error, SatrapError) and self._error is None:
-            self._error = error
+        self.shards.close()
 
 
 class PooledTelemetry:
@@ -278,7 +250,7 @@ class PooledTelemetry:
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""
         shards = self._shards.traffic()
-        transfer = {name: count + getattr(shards, name) for name, count in self._client.traffic().items()}
+        transfer = {name: count + getattr(shards, name) for name, count in self._client.transfer().items()}
         return replace(self.meter.report(**transfer), own=self._own, others=self._others)
 
 

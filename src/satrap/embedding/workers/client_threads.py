@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from satrap.embedding.workers.pooler import Begun
-from satrap.embedding.workers.service import EmbeddingService, WorkerSession
+from satrap.embedding.workers.service import EmbeddingService
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.server.handler import Dispatcher, Job
 from satrap.rpc.server.session import Answer, error_code, failure
@@ -49,6 +49,8 @@ class ClientThreads(Dispatcher):
         has_room: returns whether one more reply to a client may be stored.
 
     Attributes:
+        service: of the arguments.
+        notify: called with a job and a reply that is not its last.
         busy: seconds that all threads spent on ids, pooling and gradients, without waiting.
     """
 
@@ -62,7 +64,7 @@ class ClientThreads(Dispatcher):
     ) -> None:
         self._finish, self._has_room = finish, has_room
         self.refused, self.executed, self.busy = 0, Counter[int](), 0.0
-        self._sessions_of, self._tell = service.session, partial(finish, last=False)
+        self.service, self.notify = service, partial(finish, last=False)
         self._lanes: dict[int, _Lane] = {}
         self._lock = threading.Lock()
         service.stop = self.stop
@@ -77,7 +79,7 @@ class ClientThreads(Dispatcher):
                 return
             try:
                 with _answerable(job):  # the system may have no more threads
-                    lane = self._lanes[client] = _Lane(self._sessions_of(client), self)
+                    lane = self._lanes[client] = _Lane(client, self)
             except SatrapError as error:
                 self._refuse(job, error_code(error), error)
                 return
@@ -91,7 +93,7 @@ class ClientThreads(Dispatcher):
     def expire(self, now: float) -> None:
         """End the threads of workers that were rejected or replaced; waiting requests have deadlines."""
         for client, lane in list(self._lanes.items()):
-            if lane.session.closed:
+            if lane.closed:
                 self._lanes.pop(client).end()
 
     def stop(self) -> None:
@@ -115,10 +117,6 @@ class ClientThreads(Dispatcher):
             job.session.parked_bytes -= job.size
         self._finish(job, answer)
 
-    def tell(self, job: Job, answer: Answer) -> None:
-        """Send a reply that is not the last reply to a job."""
-        self._tell(job, answer)
-
     def may_begin(self, job: Job) -> bool:
         """Return whether the reply to a job can be stored, or needs no room."""
         return (
@@ -137,8 +135,8 @@ class ClientThreads(Dispatcher):
 class _Lane:
     """The threads of one worker."""
 
-    def __init__(self, session: WorkerSession, lanes: ClientThreads) -> None:
-        self.session, self._lanes = session, lanes
+    def __init__(self, client: int, lanes: ClientThreads) -> None:
+        self._client, self._lanes, self._greeted = client, lanes, False
         self._begin: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
         self._answer: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
         self._told, self._stopped = 0, False
@@ -148,6 +146,11 @@ class _Lane:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the worker was rejected or replaced, or has left."""
+        return self._greeted and not self._lanes.service.serves(self._client)
 
     def take(self, job: Job) -> None:
         begun: Future[Begun] = Future()
@@ -171,16 +174,17 @@ class _Lane:
     def _begin_all(self) -> None:
         while (item := self._begin.get()) is not None and not self._stopped:
             job, begun = item
-            while not (self._stopped or self.session.closed or self._lanes.may_begin(job)):
+            while not (self._stopped or self.closed or self._lanes.may_begin(job)):
                 time.sleep(_LOOK)
             started = time.perf_counter()
             try:
                 with _answerable(job):
-                    begun.set_result(self.session.begin(job.header, job.parts))
+                    begun.set_result(self._lanes.service.begin(self._client, job.header, job.parts))
             except SatrapError as error:
                 begun.set_exception(error)
+            self._greeted = True  # the first job was the hello
             self._lanes.spent(job, started)
-        self.session.close()
+        self._lanes.service.leave(self._client)
 
     def _answer_all(self) -> None:
         while (item := self._answer.get()) is not None and not self._stopped:
@@ -213,7 +217,7 @@ class _Lane:
                 raise ExchangeError("the embedding worker has been stopped")
             self._told += 1
             waiting = failure(job.header, Code.RECOVERING, ExchangeError("the request waits for the shards"))
-            self._lanes.tell(job, Answer.of(replace(waiting.header, step=self._told), waiting.parts))
+            self._lanes.notify(job, Answer.of(replace(waiting.header, step=self._told), waiting.parts))
 
 
 def _answerable(job: Job) -> AbstractContextManager[None]:

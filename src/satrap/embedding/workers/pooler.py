@@ -14,11 +14,11 @@ from torch import Tensor
 from satrap.batch import JaggedRows
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
-from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.lookup import Array, Lookup, answered
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
+from satrap.exchange.wire.rows import pack_tensors, unpack_tensors
 from satrap.optim import LARGEST
 from satrap.rpc import Key
 from satrap.rpc.wire.batches import unpack_batch

@@ -1,4 +1,4 @@
-"""The service of an embedding worker: sessions of workers, and counters."""
+"""The service of an embedding worker: requests of workers, and counters."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class EmbeddingWorkerStatistics:
 
 
 class EmbeddingService(Handler):
-    """Creates a `WorkerSession` for each worker; its server needs `ClientThreads` as dispatcher.
+    """Creates a `Pooler` for each worker; its server needs `ClientThreads` as dispatcher.
 
     Args:
         shards: HOST:PORT of each shard.
         key: key of the cluster.
 
     Attributes:
-        stop: ends the threads of the sessions.
+        stop: ends the threads of the workers.
     """
 
     role = "embedding-worker"
@@ -51,110 +51,34 @@ class EmbeddingService(Handler):
     def __init__(self, shards: Sequence[str], key: Key | None = None) -> None:
         self.shards, self.key = tuple(shards), key
         self.stop: Callable[[], None] = lambda: None
-        self._sessions: dict[int, WorkerSession] = {}
+        self._poolers: dict[int, Pooler] = {}  # by client
         self._lock = threading.Lock()
-        self._samples = 0
+        self._samples = 0  # of workers that have left
 
-    def session(self, client: int) -> WorkerSession:
-        """Return a new session."""
-        with self._lock:
-            session = self._sessions[client] = WorkerSession(self, client)
-        return session
+    def serves(self, client: int) -> bool:
+        """Return whether a client's hello was accepted, and no newer worker has taken its rank."""
+        return client in self._poolers
 
-    def replace(self, session: WorkerSession) -> None:
-        """End older sessions of the same rank: only the newest worker of a rank is served."""
-        with self._lock:
-            others = [s for s in self._sessions.values() if s is not session and s.rank == session.rank]
-        for other in others:
-            threading.Thread(target=other.close, name="satrap-embedding-end", daemon=True).start()
-
-    def leave(self, session: WorkerSession) -> None:
-        """Remove a session."""
-        with self._lock:
-            if self._sessions.pop(session.client, None) is not None:
-                self._samples += session.samples
-
-    def close(self) -> None:
-        """End all sessions."""
-        self.stop()
-
-    def statistics(self) -> EmbeddingWorkerStatistics:
-        """Return the counters; thread-safe."""
-        with self._lock:
-            sessions = list(self._sessions.values())
-            samples = self._samples + sum(session.samples for session in sessions)
-        return EmbeddingWorkerStatistics(
-            workers=sum(session.rank is not None for session in sessions),
-            open=sum(session.open for session in sessions),
-            samples=samples,
-            server=self.observe(),
-        )
-
-
-class WorkerSession:
-    """The requests of one worker.
-
-    Args:
-        service: service of the session.
-        client: number of the client.
-
-    Attributes:
-        closed: whether the session has ended.
-    """
-
-    def __init__(self, service: EmbeddingService, client: int) -> None:
-        self._service, self.client = service, client
-        self._pooler: Pooler | None = None
-        self._closing = threading.Lock()
-        self.closed = False
-
-    @property
-    def rank(self) -> int | None:
-        """Rank of the worker, None before its hello."""
-        return None if self._pooler is None else self._pooler.rank
-
-    @property
-    def open(self) -> int:
-        """Lookups that wait for their update."""
-        return 0 if self._pooler is None else self._pooler.open
-
-    @property
-    def samples(self) -> int:
-        """Samples looked up."""
-        return 0 if self._pooler is None else self._pooler.samples
-
-    def begin(self, header: Header, parts: Sequence[Buffer]) -> Begun:
-        """Start a request.
+    def begin(self, client: int, header: Header, parts: Sequence[Buffer]) -> Begun:
+        """Start a request of a worker; one thread calls this for each client.
 
         Raises:
             SatrapError: the request is rejected.
         """
         if header.kind == MessageKind.BYE:
-            self.close()
+            self.leave(client)
             return done(), lambda _: []
         if not parts and header.kind != MessageKind.FLUSH:
             raise StoreError("the embedding worker received a request without parts")
         if header.kind == MessageKind.HELLO:
-            return self._greet(parts[0])
-        if self._pooler is None:
-            raise StoreError("the embedding worker received a request before it accepted a hello")
-        return self._execute(self._pooler, header.kind, parts)
-
-    def _greet(self, hello: Buffer) -> Begun:
-        try:
-            if self._pooler is not None:
-                raise StoreError("the embedding worker received a second hello of the same client")
-            self._pooler = Pooler(unpack_text(hello), self._service.shards, self._service.key)
-        except BaseException:
-            self.close()
-            raise
-        self._service.replace(self)
-        return done(), lambda _: [pack_text({"role": self._service.role})]
-
-    def _execute(self, pooler: Pooler, kind: int, parts: Sequence[Buffer]) -> Begun:
-        match kind:
+            return self._greet(client, parts[0])
+        pooler = self._poolers.get(client)
+        if pooler is None:
+            raise StoreError("the embedding worker received a request of a worker that it does not serve")
+        match header.kind:
             case MessageKind.LOOKUP | MessageKind.PEEK:
-                return pooler.look_up(unpack_text(parts[0]), parts[1:], create=kind == MessageKind.LOOKUP)
+                create = header.kind == MessageKind.LOOKUP
+                return pooler.look_up(unpack_text(parts[0]), parts[1:], create=create)
             case MessageKind.UPDATE:
                 return pooler.update(unpack_text(parts[0]), parts[1:])
             case MessageKind.RECALL:
@@ -166,13 +90,38 @@ class WorkerSession:
             fix="give the address of a shard",
         )
 
-    def close(self) -> None:
-        """Close the exchange with the shards. Closing twice is fine."""
-        with self._closing:
-            if self.closed:
-                return
-            self.closed = True
-        self._service.leave(self)
-        if self._pooler is not None:
+    def _greet(self, client: int, hello: Buffer) -> Begun:
+        """Create a worker's pooler; only the newest worker of a rank is served."""
+        if client in self._poolers:
+            self.leave(client)
+            raise StoreError("the embedding worker received a second hello of the same client")
+        pooler = Pooler(unpack_text(hello), self.shards, self.key)
+        with self._lock:
+            others = [other for other, its in self._poolers.items() if its.rank == pooler.rank]
+            self._poolers[client] = pooler
+        for other in others:
+            threading.Thread(
+                target=self.leave, args=(other,), name="satrap-embedding-end", daemon=True
+            ).start()
+        return done(), lambda _: [pack_text({"role": self.role})]
+
+    def leave(self, client: int) -> None:
+        """Serve a client no longer, and close its exchange with the shards; twice is fine."""
+        with self._lock:
+            pooler = self._poolers.pop(client, None)
+            self._samples += 0 if pooler is None else pooler.samples
+        if pooler is not None:
             with suppress(SatrapError):  # requests that wait for a lost shard get the error
-                self._pooler.exchange.close()
+                pooler.exchange.close()
+
+    def close(self) -> None:
+        """End the threads of all workers."""
+        self.stop()
+
+    def statistics(self) -> EmbeddingWorkerStatistics:
+        """Return the counters; thread-safe."""
+        with self._lock:
+            poolers = list(self._poolers.values())
+            samples = self._samples + sum(pooler.samples for pooler in poolers)
+        waiting = sum(pooler.open for pooler in poolers)
+        return EmbeddingWorkerStatistics(len(poolers), waiting, samples, self.observe())

@@ -10,21 +10,22 @@ from typing import Any
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective.durability import CollectiveDurability
-from satrap.exchange.collective.gradient_messages import GradientMessage, GradientMessages
 from satrap.exchange.collective.lookahead import Early, EarlyLookups, Found
-from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Owner, merge
+from satrap.exchange.collective.messages import Channel, Message, Operation
+from satrap.exchange.collective.owner import Owner, RankUpdate, merge
 from satrap.exchange.collective.placement import Holders, Placement
-from satrap.exchange.collective.ranks import Bytes, Ranks, joined
-from satrap.exchange.collective.row_replies import RowReplies
-from satrap.exchange.collective.row_requests import RowRequest, by_rank, unpack
+from satrap.exchange.collective.ranks import Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import Exchange, Pooling, StepVerdict, TableGroup
 from satrap.exchange.serial import Serial
-from satrap.exchange.servers.wire_format import CODES, Wire
+from satrap.exchange.split import ShardPart
+from satrap.exchange.wire.formats import CODES, Wire
+from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
+from satrap.exchange.wire.sections import pack, unpack
 from satrap.schema import Table
 from satrap.store import StoreConfig
+from satrap.store.arrays import Bytes
 
 _SHARED = 20
 """Updates between two exchanges of counters among the ranks."""
@@ -91,18 +92,17 @@ class CollectiveExchange(Exchange):
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         if self.pooled:
             self.pooling = Pooling("owner", self.pooled, wire.row_bytes)
-        self._owner = Owner(self.shard, self.groups, self._holders)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
         self._early: EarlyLookups | None = None
         self.telemetry = CollectiveTelemetry(self.shard, self._channel, self._holders)
-        rounding = self.telemetry.meter.backward
-        self._pushes = GradientMessages(self.groups, CODES[wire.backward], ranks.size, rounding)
+        meter = self.telemetry.meter
+        self._owner = Owner(self.shard, self.groups, self._holders, CODES[wire.forward], meter.forward)
+        self._gradients = GradientEncoder(self.groups, CODES[wire.backward], ranks.size, meter.backward)
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
-        self._answers = RowReplies(self.groups, CODES[wire.forward], self.telemetry.meter.forward)
         self._greet(tables, store, wire, placement, pools)
 
     def _greet(
@@ -121,7 +121,7 @@ class CollectiveExchange(Exchange):
         assert not self.pooled
         ahead = Channel(self._ranks.another())
         self.telemetry.channels.append(ahead)
-        self._early = EarlyLookups(self._owner, ahead, self._channel, self._answers, self._seen)
+        self._early = EarlyLookups(self._owner, ahead, self._channel, self._replies, self._seen)
 
     def _run(self, work: Callable[[], Any]) -> Any:
         if self._early is not None:
@@ -142,11 +142,17 @@ class CollectiveExchange(Exchange):
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            asks, messages = self._found(lookup, self._channel, self._answer, create=create)
+            parts, messages = self._found(lookup, self._channel, self._answer, create=create)
             self._seen(lookup)
-            return self._answers.place(messages, lookup.requests, asks)
+            replies = self._replies(lookup.requests, parts)
+            for rank, message in enumerate(messages):
+                replies.put(rank, unpack(message))
+            return replies.rows
         finally:
             done()
+
+    def _replies(self, requests: Sequence[LookupRequest], parts: Sequence[Sequence[ShardPart]]) -> RowReplies:
+        return RowReplies(requests, parts, [self.groups[r.group].dim for r in requests], "rank")
 
     def _seen(self, lookup: Lookup[Array]) -> None:
         self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
@@ -155,10 +161,10 @@ class CollectiveExchange(Exchange):
         self,
         lookup: Lookup[Array],
         channel: Channel,
-        answer: Callable[[Callable[[], Found]], list[Bytes]],
+        answer: Callable[[Callable[[], Found]], list[Message]],
         *,
         create: bool,
-    ) -> tuple[list[list[RowRequest]], Sequence[Bytes]]:
+    ) -> tuple[list[list[ShardPart]], list[list[Bytes]]]:
         """Return the part of each request that each rank serves, and the message from each rank.
 
         Args:
@@ -167,38 +173,30 @@ class CollectiveExchange(Exchange):
             answer: given a function that finds this rank's rows, makes the message to each rank.
             create: see `lookup`.
         """
-        asks: list[list[RowRequest]] = []
+        parts: list[list[ShardPart]] = []
         try:
-            asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
-            messages: Sequence[Bytes] | StoreError = by_rank(
-                self.groups, self._ranks.size, lookup.requests, asks
-            )
+            parts = [self._holders.parts(request, everywhere=create) for request in lookup.requests]
+            messages: Sequence[Message] | StoreError = [
+                pack(sections_of(lookup.requests, parts, rank)) for rank in range(self.size)
+            ]
         except StoreError as error:  # sent to the other ranks, which wait for this one
             messages = error
         received = channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
-        requests = [unpack(self.groups, message)[0] for message in received]
-        lookup.active = sum(any(ask is not None for ask in of_rank) for of_rank in requests)
+        requests = [{section.group: section for section in unpack(message)} for message in received]
+        lookup.active = sum(map(bool, requests))
         self._looked += create
-        lookup.places = (self._looked, asks) if create else ()
+        lookup.places = (self._looked, parts) if create else ()
         try:
             merged = merge(self.groups, requests)
             messages = answer(lambda: self._owner.look_up(self._looked, merged, create=create))
         except StoreError as error:
             messages = error
-        return asks, channel.talk(Operation.ROWS, messages)
+        return parts, channel.talk(Operation.ROWS, messages)
 
-    def _answer(self, find: Callable[[], Found]) -> list[Bytes]:
+    def _answer(self, find: Callable[[], Found]) -> list[Message]:
         """Return the rows that each rank has requested from this one."""
         groups = find()
-        return [
-            joined(
-                self._answers.pack(self._owner.pooled(rank, m, rows), None)
-                if m.bags[rank]
-                else self._answers.pack(rows, self._owner.sent(rank, m))
-                for m, rows in groups
-            )
-            for rank in range(self._ranks.size)
-        ]
+        return [pack([self._owner.reply(rank, m, rows) for m, rows in groups]) for rank in range(self.size)]
 
     def here(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the present rows of tables that this rank holds whole; not a collective call."""
@@ -209,8 +207,8 @@ class CollectiveExchange(Exchange):
         if self.shard.ahead.useful:
             with suppress(StoreError):  # the lookup itself will report the error
                 for request in requests:
-                    ask = self._holders.asks(request, everywhere=False)[self._ranks.rank]
-                    self.shard.ahead.prefetch(request.group, ask.ids, ask.splits)
+                    part = self._holders.parts(request, everywhere=False)[self.rank]
+                    self.shard.ahead.prefetch(request.group, part.ids, part.splits)
 
     def apply(
         self,
@@ -225,25 +223,25 @@ class CollectiveExchange(Exchange):
         If the gradients of one rank are rejected, the update is rejected on all.
         """
         if verdict is not None and not verdict.own:
-            self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
+            self._issue(Lookup[Any](()), lambda: [RankUpdate(rejected=True)] * self.size, 1.0)
         else:
-            pushed = lookup.for_update(self, gradients)
-            self._issue(pushed, lambda: self._pushed(pushed, gradients), lr_scale)
+            applied = lookup.for_update(self, gradients)
+            self._issue(applied, lambda: self._updates(applied, gradients), lr_scale)
 
     def fail(self, error: StoreError) -> None:
         """Issue an update that is rejected on all ranks, with this error."""
 
-        def packed() -> list[Bytes]:
+        def updates() -> list[RankUpdate]:
             raise error
 
-        self._issue(Lookup[Any](()), packed, 1.0)
+        self._issue(Lookup[Any](()), updates, 1.0)
 
-    def _issue(self, lookup: Lookup[Any], packed: Callable[[], list[Bytes]], lr_scale: float) -> None:
+    def _issue(self, lookup: Lookup[Any], updates: Callable[[], list[RankUpdate]], lr_scale: float) -> None:
         self._raise_failed()
         done = self.telemetry.meter.issue("push", lookup)
         early = (None, None) if self._early is None else self._early.take()
         self._last_update = self._thread.submit(
-            self._update, lookup, packed, lr_scale, self._last_update, early, done
+            self._update, lookup, updates, lr_scale, self._last_update, early, done
         )
         if self._early is not None:
             self._last_update.add_done_callback(self._early.refuse)
@@ -251,7 +249,7 @@ class CollectiveExchange(Exchange):
     def _update(
         self,
         lookup: Lookup[Any],
-        packed: Callable[[], list[Bytes]],
+        updates: Callable[[], list[RankUpdate]],
         lr_scale: float,
         before: Future[None] | None,
         early: tuple[Early | None, Early | None],
@@ -265,12 +263,13 @@ class CollectiveExchange(Exchange):
                 if waits is not None:
                     wait([waits.here])
             try:
-                messages: Sequence[Bytes] | StoreError = packed()
+                messages: Sequence[Message] | StoreError = [update.pack() for update in updates()]
             except StoreError as error:
                 self.telemetry.refused += 1
                 messages = error
-            pushed = self._channel.talk(Operation.UPDATE, messages)
-            received = [self._pushes.unpack(message) for message in pushed]
+            received = [
+                RankUpdate.unpack(message) for message in self._channel.talk(Operation.UPDATE, messages)
+            ]
             with nullcontext() if self._early is None else self._early.lock:
                 self._apply(received, lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
@@ -282,13 +281,13 @@ class CollectiveExchange(Exchange):
         finally:
             done()
 
-    def _apply(self, pushed: Sequence[GradientMessage], lr_scale: float) -> None:
-        if any(push.refused for push in pushed):
+    def _apply(self, updates: Sequence[RankUpdate], lr_scale: float) -> None:
+        if any(update.rejected for update in updates):
             return
         if self.pooled:  # an owner's sums of pooled gradients may overflow on that owner only
-            self._owner.update(pushed, lr_scale, self._agreed)
+            self._owner.update(updates, lr_scale, self._agreed)
         else:
-            self._owner.update(pushed, lr_scale)
+            self._owner.update(updates, lr_scale)
 
     def _agreed(self, check: Callable[[], None]) -> None:
         """Check something on all ranks; raise the error of any rank."""
@@ -299,12 +298,14 @@ class CollectiveExchange(Exchange):
 
         self._channel.ask(Operation.UPDATE, work)
 
-    def _pushed(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[Bytes]:
-        """Return the message to each rank for an update."""
-        number, asks = lookup.places or (None, [])
+    def _updates(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[RankUpdate]:
+        """Return the update for each rank; without requests, it has no gradients."""
+        requests = lookup.requests
+        number, parts = lookup.places if requests and lookup.places else (None, [])
         if number is None or not self._owner.knows(number):
-            number, asks = None, [self._holders.asks(request, everywhere=True) for request in lookup.requests]
-        return self._pushes.pack(number, lookup.requests, asks, gradients)
+            number, parts = None, [self._holders.parts(request, everywhere=True) for request in requests]
+        messages = self._gradients.sections(requests, parts, gradients, self.size, ids=number is None)
+        return [RankUpdate(number, {s.group: s for s in sections}) for sections in messages]
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():

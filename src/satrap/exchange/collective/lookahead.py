@@ -11,20 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.collective.messages import Channel, Message, Operation
 from satrap.exchange.collective.owner import Merged, Owner
-from satrap.exchange.collective.ranks import Bytes, joined
-from satrap.exchange.collective.row_replies import RowReplies, owed
-from satrap.exchange.collective.row_requests import Positions, RowRequest
-from satrap.exchange.lookup import Array, Lookup
+from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.pending_rows import Mask, PendingRows
 from satrap.exchange.serial import Serial
+from satrap.exchange.split import Positions, ShardPart
+from satrap.exchange.wire.rows import RowReplies
+from satrap.exchange.wire.sections import Section, pack, unpack
+from satrap.store.arrays import Bytes
 
 Found = Sequence[tuple[Merged, Array]]
 """The rows that all ranks have requested from this one, with their present values."""
-Answer = Callable[[Callable[[], Found]], list[Bytes]]
+Answer = Callable[[Callable[[], Found]], list[Message]]
 """Given a function that finds the rows, makes the message to each rank."""
-LookUp = Callable[[Channel, Answer], tuple[list[list[RowRequest]], Sequence[Bytes]]]
+LookUp = Callable[[Channel, Answer], tuple[list[list[ShardPart]], list[list[Bytes]]]]
 """Looks up; returns, for each request, the part requested from each rank, and each rank's message."""
 
 
@@ -37,17 +38,17 @@ class Early:
         first: no other lookup waited when it was issued: its turn is at once.
         wanted: the rows that all ranks have requested from this one.
         later: masks of the rows that are sent in its turn.
-        rows: rows of the lookup, without the missing ones.
-        missing: for each request, the positions of the rows that each rank sends in its turn.
-        here: done once `rows` have arrived.
+        replies: the rows of the lookup, without the missing ones.
+        missing: for each rank, the positions of the rows that it sends in its turn, by request.
+        here: done once `replies` has its rows.
     """
 
     lookup: Lookup[Array]
     first: bool
     wanted: Sequence[Merged] = ()
     later: Sequence[Mask] = ()
-    rows: list[Array] = field(default_factory=list)
-    missing: Sequence[Sequence[Positions]] = ()
+    replies: RowReplies | None = None
+    missing: list[list[Positions]] = field(default_factory=list)
     here: Future[None] = field(default_factory=Future)
 
 
@@ -66,7 +67,7 @@ class EarlyLookups:
         owner: owner of the rows of this rank.
         ahead: channel to the other ranks, for the thread that looks up.
         channel: the same, for the thread that updates.
-        answers: packs and places rows.
+        replies: returns the `RowReplies` of a lookup, given its requests and their parts.
         seen: called with each lookup whose turn has come.
 
     Attributes:
@@ -78,10 +79,10 @@ class EarlyLookups:
         owner: Owner,
         ahead: Channel,
         channel: Channel,
-        answers: RowReplies,
+        replies: Callable[[Sequence[LookupRequest], Sequence[Sequence[ShardPart]]], RowReplies],
         seen: Callable[[Lookup[Array]], None],
     ) -> None:
-        self._owner, self._ahead, self._channel, self._answers = owner, ahead, channel, answers
+        self._owner, self._ahead, self._channel, self._replies = owner, ahead, channel, replies
         self._seen, self._awaited, self.lock = seen, PendingRows(owner.shard), threading.Lock()
         self._waiting = deque[Early]()
         self._thread = Serial("satrap-lookahead")
@@ -104,8 +105,10 @@ class EarlyLookups:
     def _look_up(self, early: Early, look_up: LookUp, last_update: Future[None] | None) -> None:
         if early.first and last_update is not None:
             last_update.result()  # without a waiting lookup, its turn begins after the latest update
-        asks, messages = look_up(self._ahead, lambda find: self._answer(early, find))
-        early.rows, early.missing = self._answers.place_early(messages, early.lookup.requests, asks)
+        parts, messages = look_up(self._ahead, lambda find: self._answer(early, find))
+        early.replies = self._replies(early.lookup.requests, parts)
+        for rank, message in enumerate(messages):
+            early.missing.append(_place(early.lookup.requests, early.replies, rank, message))
         with self.lock:
             for m in early.wanted:
                 if m.slots is not None:
@@ -113,7 +116,7 @@ class EarlyLookups:
         if early.first:
             self._hand_out(early)
 
-    def _answer(self, early: Early, find: Callable[[], Found]) -> list[Bytes]:
+    def _answer(self, early: Early, find: Callable[[], Found]) -> list[Message]:
         """Return the message that each rank gets now for a lookup."""
         with self.lock:
             groups = find()
@@ -121,17 +124,19 @@ class EarlyLookups:
         early.wanted, early.later = [m for m, _ in groups], later
         return [self._now(rank, groups, later) for rank in range(self._channel.ranks.size)]
 
-    def _now(self, rank: int, found: Found, later: Sequence[Mask]) -> Bytes:
-        parts = []
+    def _now(self, rank: int, found: Found, later: Sequence[Mask]) -> Message:
+        """Return bits that mark the rows that are sent later, and the other rows."""
+        masks, sections = [np.empty(0, np.bool_)], []
         for (m, rows), mask in zip(found, later, strict=True):
             sent = self._owner.sent(rank, m)
-            bits = mask[sent]
-            parts += [owed(bits), self._answers.pack(rows, sent[~bits])]
-        return joined(parts)
+            masks.append(mask[sent])
+            sections.append(self._owner.reply(rank, m, rows, sent[~masks[-1]]))
+        return [np.packbits(np.concatenate(masks)), *pack(sections)]
 
     def _hand_out(self, early: Early) -> None:
+        assert early.replies is not None
         self._seen(early.lookup)
-        early.lookup.rows.set_result(early.rows)
+        early.lookup.rows.set_result(early.replies.rows)
 
     def refuse(self, update: Future[None]) -> None:
         """If an update has failed, pass its error to all waiting lookups."""
@@ -157,24 +162,42 @@ class EarlyLookups:
                     if m.slots is not None:
                         self._awaited.remove(m.slots)
         if following is not None and not following.here.exception():
+            assert following.replies is not None
             messages = self._channel.talk(Operation.PATCH, self._rest(following))
-            self._answers.place_owed(messages, following.lookup.requests, following.missing, following.rows)
+            for rank, message in enumerate(messages):
+                following.replies.put(rank, unpack(message), following.missing[rank])
             self._hand_out(following)
 
-    def _rest(self, early: Early) -> list[Bytes]:
+    def _rest(self, early: Early) -> list[Message]:
         """Return, for each rank, the rows of a lookup that it is still owed."""
-        parts: list[list[Bytes]] = [[] for _ in range(self._channel.ranks.size)]
+        messages: list[list[Section]] = [[] for _ in range(self._channel.ranks.size)]
         for m, later in zip(early.wanted, early.later, strict=True):
             at = np.flatnonzero(later).astype(np.int32)
             with self.lock:
                 rows = self._owner.read(m, at)
             number = (np.cumsum(later) - 1).astype(np.int32)
-            for rank, messages in enumerate(parts):
+            for rank, sections in enumerate(messages):
                 sent = self._owner.sent(rank, m)
-                messages.append(self._answers.pack(rows, number[sent[later[sent]]]))
-        return [joined(rows_of_rank) for rows_of_rank in parts]
+                sections.append(self._owner.reply(rank, m, rows, number[sent[later[sent]]]))
+        return [pack(sections) for sections in messages]
 
     def close(self) -> None:
         """Run the issued lookups, then disconnect from the other ranks."""
         self._thread.shutdown(wait=True)
         self._ahead.ranks.close()
+
+
+def _place(
+    requests: Sequence[LookupRequest], replies: RowReplies, rank: int, message: Sequence[Bytes]
+) -> list[Positions]:
+    """Place the rows that a rank has sent early; return the positions of its other rows, by request."""
+    places = [
+        np.arange(len(rows), dtype=np.int32) if at is None else at
+        for rows, at in zip(replies.rows, replies.places(rank), strict=True)
+    ]
+    order = sorted(range(len(requests)), key=lambda i: requests[i].group)  # of the bits
+    ends = np.cumsum([len(places[i]) for i in order])
+    owed = np.unpackbits(message[0], count=int(sum(map(len, places)))).view(np.bool_)
+    later = dict(zip(order, np.split(owed, ends[:-1]), strict=False))
+    replies.put(rank, unpack(message[1:]), [at[~later[i]] for i, at in enumerate(places)])
+    return [at[later[i]] for i, at in enumerate(places)]

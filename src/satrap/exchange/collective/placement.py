@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError
 from satrap.exchange.collective.ranks import Ranks
-from satrap.exchange.collective.row_requests import Positions, RowRequest
 from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.config import without_tables
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.split import EVERYWHERE, ShardPart, Splitter
+from satrap.exchange.split import EVERYWHERE, Positions, ShardPart, Splitter
 from satrap.schema import Table
 from satrap.store import BUCKETS, StoreConfig
 
@@ -120,7 +119,7 @@ class Holders:
                 return np.full(BUCKETS, self._owner[table], np.uint16)
         return np.full(BUCKETS, replica, np.uint16)
 
-    def asks(self, request: LookupRequest, *, everywhere: bool) -> list[RowRequest]:
+    def parts(self, request: LookupRequest, *, everywhere: bool) -> list[ShardPart]:
         """Return the part of a request for each rank.
 
         Args:
@@ -132,7 +131,7 @@ class Holders:
         """
         parts = (self._all if everywhere else self._one).split(request)
         if not request.bags:
-            return [self._ask(rank, request.group, part) for rank, part in enumerate(parts)]
+            return [self._part(rank, request.group, part) for rank, part in enumerate(parts)]
         counts = np.diff(request.splits) * request.pooled
         shift = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int32)
         tables, base = self._groups[request.group].tables, len(request.ids) - int(counts.sum())
@@ -142,25 +141,24 @@ class Holders:
             owner = self._owner[tables[bag.table]]
             bags[owner].append(bag)
             vectors[owner].append(np.arange(base, base := base + bag.size, dtype=np.int32))
-        asks = []
+        pooled = []
         for rank, part in enumerate(parts):
-            assert part.positions is not None  # a single rank does not pool
-            positions = part.positions - np.repeat(shift, np.diff(part.splits))
-            ask = self._ask(rank, request.group, replace(part, positions=positions), request.pooled)
-            rows, gradients = (
-                np.concatenate([single, *vectors[rank]]) for single in (ask.rows, ask.gradients)
-            )
-            asks.append(replace(ask, bags=bags[rank], rows=rows, gradients=gradients))
-        return asks
+            assert part.gradients is not None  # a single rank does not pool
+            positions = part.gradients - np.repeat(shift, np.diff(part.splits))
+            part = self._part(rank, request.group, replace(part, gradients=positions), request.pooled)
+            rows, gradients = (np.concatenate([at, *vectors[rank]]) for at in (part.rows, part.gradients))
+            pooled.append(replace(part, rows=rows, gradients=gradients, bags=bags[rank]))
+        return pooled
 
-    def _ask(self, rank: int, group: int, part: ShardPart, pooled: Mask | None = None) -> RowRequest:
-        if part.positions is None:
-            return RowRequest(part.ids, part.splits)
+    def _part(self, rank: int, group: int, part: ShardPart, pooled: Mask | None = None) -> ShardPart:
+        """Return a part without the rows that have a replica here, and without the rows of pooled tables."""
+        if part.gradients is None:
+            return part
         single = slice(None) if pooled is None else np.repeat(~pooled, np.diff(part.splits))
-        gradients = part.positions[single]
+        gradients = part.gradients[single]
         copied = self.copied(rank, group, part.splits)
         rows = gradients if copied is None else gradients[~copied[single]]
-        return RowRequest(part.ids, part.splits, (), rows, gradients)
+        return replace(part, rows=rows, gradients=gradients)
 
     def copied(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | None:
         """Return a mask of the ids with replicas, whose rows are not sent; None: no id has any.

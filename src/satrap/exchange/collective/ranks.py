@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -59,9 +59,3 @@ class Alone:
 
     def close(self) -> None:
         """Do nothing: there are no other ranks."""
-
-
-def joined(parts: Iterable[Bytes]) -> Bytes:
-    """Return bytes one after the other; a single part is not copied."""
-    filled = [part for part in parts if len(part)]
-    return filled[0] if len(filled) == 1 else np.concatenate([np.empty(0, np.uint8), *filled])

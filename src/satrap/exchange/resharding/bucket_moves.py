@@ -15,11 +15,11 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers.client.background_jobs import JOB_SECONDS
 from satrap.exchange.servers.client.durability import ServersDurability
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.servers.shard.access_counts import Counts as Uses
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
 from satrap.rpc.client.call import told
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.runtime.fault_points import hit
@@ -77,7 +77,7 @@ class Moves:
 
     def __init__(
         self,
-        shards: Shards,
+        shards: Client,
         durability: ServersDurability,
         *,
         tiered: bool,
@@ -147,7 +147,7 @@ class Moves:
             self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text]))
         if addresses:
             hellos = {shard: self._rehearsal(shard, map) for shard in addresses}
-            self._shards.rehearse(addresses, hellos, epoch=map.epoch)
+            self._shards.another(addresses, hellos, epoch=map.epoch).close()
         for shard, text in serving.items():
             while not told(self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text])))[
                 "done"

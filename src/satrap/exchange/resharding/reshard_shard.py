@@ -13,13 +13,13 @@ import numpy as np
 
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.kernels import row_bytes
-from satrap.exchange.servers.chunk_message import pack_chunk
 from satrap.exchange.servers.config import ShardConfig, Worker
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.servers.shard.gradient_barrier import GradientBarrier
-from satrap.exchange.servers.wire_format import CODES
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import counts_of, take_counts
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.rows import pack_chunk
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Job, SerialHandler
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute

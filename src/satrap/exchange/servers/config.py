@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError
-from satrap.exchange.servers.row_message import MAX_SECTIONS
-from satrap.exchange.servers.wire_format import CODES
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.sections import MAX_SECTIONS
 from satrap.optim import from_dict
 from satrap.retention import own_to_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole

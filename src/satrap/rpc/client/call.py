@@ -20,10 +20,11 @@ class Call(Generic[T]):
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()
         self._left = 1
+        self._result: T | None = None
 
-    def expect(self, answers: int) -> None:
-        """Let `count` complete the future with None after this many responses."""
-        self._left = answers
+    def expect(self, answers: int, result: T) -> None:
+        """Let `count` complete the future with a result after this many responses."""
+        self._left, self._result = answers, result
 
     def succeed(self, result: T) -> None:
         """Complete the future."""
@@ -43,12 +44,12 @@ class Call(Generic[T]):
             self.fail(error)
 
     def count(self, _: Sequence[Buffer], error: SatrapError | None) -> None:
-        """Count one of several empty responses."""
+        """Count one of several responses."""
         if error is not None:
             self.fail(error)
         self._left -= 1
         if self._left == 0:
-            self.succeed(None)  # type: ignore[arg-type]
+            self.succeed(self._result)  # type: ignore[arg-type]
 
 
 def told(parts: Sequence[Buffer]) -> dict[str, Any]:

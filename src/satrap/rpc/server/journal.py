@@ -31,7 +31,7 @@ from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, decode, size_of
 from satrap.runtime import fault_points
 
-MAGIC, VERSION = b"STRPJRNL", 2
+MAGIC, VERSION = b"STRPJRNL", 3
 RECORD = b"SREC"
 _SEGMENT = struct.Struct("<8sIIQQQ")
 _RECORD = struct.Struct("<4sIQQ")

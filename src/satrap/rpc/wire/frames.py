@@ -39,7 +39,7 @@ from satrap.errors import ExchangeError
 from satrap.rpc.transport.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
-VERSION = 3
+VERSION = 4
 """Version of the protocol; both sides must use the same."""
 
 _LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")

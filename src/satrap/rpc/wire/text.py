@@ -1,13 +1,17 @@
-"""Control messages: small JSON texts, and checks of the values in them."""
+"""Control messages: JSON texts, named arrays behind them, and checks of the values in them."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from satrap.errors import ConfigError
-from satrap.rpc.wire.frames import Buffer, FrameError
+from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 
 MAX_TEXT = 4 << 20
 """Longest control text that a server reads, 4 MiB: thousands of tables."""
@@ -17,6 +21,7 @@ LARGEST = 1 << 50
 """Largest count or size in bytes in a request: a pebibyte."""
 MAX_WORLD = 65536
 """Most workers in a request."""
+_DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 _SHOWN = 40
 """Characters of a value in an error."""
 
@@ -57,6 +62,42 @@ def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FrameError("a control text is not a JSON object")
     return content
+
+
+def pack_arrays(
+    arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any] | None = None
+) -> list[Buffer]:
+    """Return a control text that also names arrays, then the arrays; contiguous ones are not copied.
+
+    `about`: content of the text, with other keys than "arrays".
+    """
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    layouts = {name: [array.dtype.str, list(array.shape)] for name, array in plain.items()}
+    raw = (array.reshape(-1).view(np.uint8) for array in plain.values())
+    return [pack_text({**(about or {}), "arrays": layouts}), *raw]
+
+
+def unpack_arrays(text: Mapping[str, Any], parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that a control text names, as views of the parts behind it that are aligned.
+
+    Raises:
+        FrameError: the parts do not fit the text.
+    """
+    layouts = text.get("arrays")
+    if not isinstance(layouts, dict) or len(layouts) != len(parts):
+        raise FrameError("a message has arrays without names")
+    pairs = zip(layouts.items(), parts, strict=True)
+    return {name: _array(name, layout, part) for (name, layout), part in pairs}
+
+
+def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
+    match layout:
+        case [str(dtype), list(shape)] if dtype in _DTYPES and all(type(n) is int and n >= 0 for n in shape):
+            data, size = as_bytes(part), np.dtype(dtype).itemsize
+            if len(data) == math.prod(shape) * size:
+                aligned = data if data.ctypes.data % size == 0 else data.copy()
+                return aligned.view(dtype).reshape(shape)
+    raise FrameError(f"array {name!r} does not have the number of bytes of its dtype and shape")
 
 
 def shortened(value: object) -> str:

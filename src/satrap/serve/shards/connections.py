@@ -59,11 +59,11 @@ class ShardConnection:
         """Request the shard's status, and name the version to keep; connect first if necessary."""
         try:
             if self._client is None:
-                hello = {"shard": self._number, "map": self._map.to_dict()}
+                number, hello = self._number, {"shard": self._number, "map": self._map.to_dict()}
                 self._client = Client(
-                    f"shard {self._number}", self._address, hello=hello, options=self._options
+                    "shard {}", {number: self._address}, {number: hello}, options=self._options
                 )
-            answer = self._client.ask(MessageKind.STATISTICS, [pack_text({"holds": holds})])
+            answer = self._client.ask(self._number, MessageKind.STATISTICS, [pack_text({"holds": holds})])
             self._has(told(answer.result()))
         except SatrapError as error:
             self.refusal = error if isinstance(error, ConfigError) else None
@@ -102,7 +102,7 @@ class ShardConnection:
         client = self._client
         if (trouble := self.trouble(version)) or client is None:
             raise unavailable(trouble or f"{self.name} is not connected yet")
-        return client.ask(MessageKind.PEEK, [version.encode(), *parts])
+        return client.ask(self._number, MessageKind.PEEK, [version.encode(), *parts])
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,11 +11,11 @@ import numpy as np
 from satrap.errors import ConfigError
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.lookup import LookupRequest
-from satrap.exchange.servers.row_message import Section, pack, unpack
-from satrap.exchange.servers.shard.row_requests import check_sections
-from satrap.exchange.servers.wire_format import to_wire
+from satrap.exchange.servers.shard.row_requests import read_sections
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.statistics import ShardStatistics
+from satrap.exchange.wire.rows import row_section
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Board, SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, MessageKind
@@ -103,9 +103,7 @@ class RowsService(SerialHandler):
     def _peek(self, parts: Sequence[Buffer]) -> Work:
         if not parts or memoryview(parts[0]).nbytes > ID_BYTES:
             raise FrameError(f"a PEEK request has no version id of at most {ID_BYTES} bytes")
-        groups = self._rows.store.groups
-        sections = unpack(parts[1:], most=len(groups))
-        check_sections(sections, groups, FLOAT32, self._max_bytes)
+        sections = read_sections(parts[1:], self._rows.store.groups, FLOAT32, self._max_bytes)
         return Work(partial(self._look_up, bytes(memoryview(parts[0])).decode("ascii", "replace"), sections))
 
     def _look_up(self, id: str, sections: Sequence[Section]) -> list[Buffer]:
@@ -113,8 +111,7 @@ class RowsService(SerialHandler):
         unseen, answer = [np.empty(0, np.int64)], []
         for s, (rows, found) in zip(sections, self._rows.peek(id, requests), strict=True):
             unseen.append(per_table(np.flatnonzero(~found), s.splits))
-            count = np.array([0, s.count], np.int64)
-            answer.append(Section(s.group, count, None, FLOAT32, rows.shape[1], 1.0, to_wire(rows, FLOAT32)))
+            answer.append(row_section(s.group, rows, FLOAT32))
         return [np.concatenate(unseen).view(np.uint8), *pack(answer)]
 
     def _leave(self, session: Session) -> list[Buffer]:

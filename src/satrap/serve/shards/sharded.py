@@ -14,11 +14,9 @@ from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import LocalExchange, Lookup, LookupRequest
 from satrap.exchange.local import LocalTelemetry
 from satrap.exchange.lookup import Array
-from satrap.exchange.servers.client.exchange import sections_of
-from satrap.exchange.servers.client.replies import ShardReplies
-from satrap.exchange.servers.row_message import pack
 from satrap.exchange.split import Splitter
-from satrap.rpc.client.call import Call
+from satrap.exchange.wire.rows import RowReplies, sections_of
+from satrap.exchange.wire.sections import pack, unpack
 from satrap.rpc.wire.frames import Buffer, as_bytes
 from satrap.serve.http.errors import RequestError
 from satrap.serve.operator import PATH
@@ -67,7 +65,6 @@ class ShardedRows(LocalExchange):
         Raises:
             RequestError: a shard is unreachable, or does not have the version.
         """
-        call: Call[list[Array]] = Call()
         lookup = Lookup[Array](list(requests))
         lookup.places = [self._splitter.split(request) for request in requests]
         targets = [
@@ -78,7 +75,7 @@ class ShardedRows(LocalExchange):
         widths = [self.groups[request.group].dim for request in requests]
         if not targets:
             return [np.empty((0, width), np.float32) for width in widths]
-        answers = ShardReplies(call, lookup, widths, len(targets))
+        replies = RowReplies(lookup.requests, lookup.places, widths, "shard")
         version = self.version
         pending = [
             (number, link, link.ask(pack(sections_of(requests, lookup.places, number)), version))
@@ -87,13 +84,13 @@ class ShardedRows(LocalExchange):
         for number, link, answer in pending:
             try:
                 parts = answer.result()
-                answers.answer(number, self._counted(link, parts, lookup, number), None)
+                replies.put(number, unpack(self._counted(link, parts, lookup, number)))
             except StoreError as error:  # the shard has dropped the version, or rejects the request
                 raise unavailable(f"{link.name}: {error.what}") from error
             except SatrapError as error:
                 link.lost(error)
                 raise unavailable(link.trouble(version)) from error
-        return call.future.result()
+        return replies.rows
 
     def _counted(
         self, link: ShardConnection, parts: Sequence[Buffer], lookup: Lookup[Array], number: int

@@ -16,7 +16,7 @@ from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import LocalExchange
 from satrap.exchange.kernels import row_bytes
-from satrap.exchange.servers.wire_format import CODES
+from satrap.exchange.wire.formats import CODES
 from satrap.launch.build import (
     dense_optimizer,
     make_model,

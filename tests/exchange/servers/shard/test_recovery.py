@@ -17,11 +17,11 @@ from satrap.checkpoint.manifest import Manifest
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
-from satrap.exchange.servers.chunk_message import pack_chunk
 from satrap.exchange.servers.client.background_jobs import BackgroundJobs
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.shard.recovery import Recovery
 from satrap.exchange.servers.shard.service import Service
+from satrap.exchange.wire.rows import pack_chunk
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.sessions import Limits, Sessions

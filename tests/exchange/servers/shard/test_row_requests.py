@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from satrap.exchange.servers.row_message import pack
+from satrap.exchange.lookup import Bags
+from satrap.exchange.wire.sections import pack
 from satrap.rpc.wire.frames import FAILURE, Header, MessageKind
 from tests.exchange.servers.journaled import bench, gradients, hello, refused, text_of
 
@@ -33,3 +37,12 @@ def test_a_step_whose_sum_overflows_is_refused_whole() -> None:
         assert (first.header.kind, last.header.kind) == (MessageKind.UPDATE | 0x80, FAILURE)
         assert "NaN or infinite" in text_of(last)["what"]
         assert shard.rows() == before
+
+
+@pytest.mark.parametrize("kind", [MessageKind.LOOKUP, MessageKind.PEEK, MessageKind.UPDATE])
+def test_a_shard_pools_nothing(kind: MessageKind) -> None:
+    bag = Bags(0, np.zeros(2, np.int32), np.array([0, 2], np.int64), None, "sum")
+    with bench() as shard:
+        shard.send(*hello(1))
+        section = replace(gradients([0.0] * 4), bags=[bag])
+        refused(shard, kind, pack([replace(section, rows=np.zeros(16, np.uint8))]))

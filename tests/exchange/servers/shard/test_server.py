@@ -17,8 +17,8 @@ from satrap.errors import ExchangeError
 from satrap.exchange import Lookup
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
-from satrap.exchange.servers.row_message import Section, pack
 from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.wire.frames import Header, MessageKind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -76,11 +76,11 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
     free, running = threading.Event(), ExitStack()
     [server] = running.enter_context(threads(1, journal=tmp_path))
     clients = [
-        Client("shard 0", server.address, hello=hello(), options=ClientOptions(deadline=3.0))
+        Client("shard 0", {0: server.address}, {0: hello()}, options=ClientOptions(deadline=3.0))
         for _ in range(30)
     ]
     with faults.armed("journal.write", lambda _: free.wait(20)):
-        answers = [client.ask(MessageKind.FLUSH) for _ in range(100) for client in clients]
+        answers = [client.ask(0, MessageKind.FLUSH) for _ in range(100) for client in clients]
         assert eventually(lambda: server.statistics().queued > 2500, 20)
         stopping = threading.Thread(target=running.close, daemon=True)
         stopping.start()

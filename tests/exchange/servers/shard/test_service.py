@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.servers.row_message import Section, pack
+from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.wire.frames import FAILURE, Code, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.exchange.servers.journaled import (

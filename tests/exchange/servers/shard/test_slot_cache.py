@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from satrap.exchange.servers.row_message import pack
 from satrap.exchange.servers.shard import slot_cache
 from satrap.exchange.servers.shard.slot_cache import SlotCache
+from satrap.exchange.wire.sections import pack
 from satrap.rpc.wire.frames import Header, MessageKind
 from satrap.store import Slots
 from tests.exchange.servers.journaled import bench, gradients, hello

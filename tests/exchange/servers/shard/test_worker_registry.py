@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange.servers.row_message import pack
+from satrap.exchange.wire.sections import pack
 from satrap.rpc.server.session import Answer
 from satrap.rpc.wire.frames import FAILURE, Code, Header, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text

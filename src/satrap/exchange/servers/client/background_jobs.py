@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.servers.shard.snapshots import error_of, unpack_result
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 
@@ -22,7 +22,7 @@ class BackgroundJobs:
         shards: the shards.
     """
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Client) -> None:
         self._shards = shards
 
     def result(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup
-from satrap.exchange.servers.chunk_message import pack_chunk, unpack_chunk
 from satrap.exchange.servers.client.background_jobs import BackgroundJobs
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.servers.shard.row_requests import EXPORT_ROWS
 from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
+from satrap.exchange.wire.rows import pack_chunk, unpack_chunk
 from satrap.rpc.client.call import told
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.store import RowChunk
@@ -44,7 +44,7 @@ class ServersDurability(Durability):
     """
 
     def __init__(
-        self, shards: Shards, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
+        self, shards: Client, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
     ) -> None:
         self._shards, self._jobs, self._splitter = shards, BackgroundJobs(shards), splitter
         self._tables = [table for group in groups for table in group.tables]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -11,26 +11,23 @@ from typing import Any
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.kernels import FLOAT32, row_bytes
-from satrap.exchange.lookup import Array, Lookup, LookupRequest, Seen, answered
+from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
 from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
 from satrap.exchange.resharding.bucket_moves import Moves
 from satrap.exchange.servers.client.durability import ServersDurability
-from satrap.exchange.servers.client.replies import ShardReplies
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.servers.client.telemetry import ServersTelemetry
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
-from satrap.exchange.servers.row_message import Section, pack
-from satrap.exchange.servers.wire_format import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.split import ShardPart, Splitter
+from satrap.exchange.split import Splitter
+from satrap.exchange.wire.formats import CODES, Wire
+from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
+from satrap.exchange.wire.sections import Section, pack, unpack
 from satrap.rpc import Key, is_loopback, split_address
 from satrap.rpc.client.call import Call, told
-from satrap.rpc.client.client import ClientOptions
-from satrap.rpc.client.peer import OnAnswer
+from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.wire.frames import SPLIT, Buffer, MessageKind
 from satrap.schema import Table
 from satrap.store import StoreConfig
-from satrap.store.arrays import check_rows, not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,8 @@ class ServersExchange(Exchange):
         self._plain = tables_to_dicts([table.part(shares) for table in tables]), store.part(shares)
         formats = {"forward": wire.forward, "backward": wire.backward}
         self._about = {**formats, "mode": mode, "ordered": ordered, **asdict(worker)}
-        self._shards = Shards(
+        self._shards = Client(
+            "shard {}",
             dict(zip(self.map.members, addresses, strict=True)),
             {shard: self._hello(shard, self.map) for shard in self.map.members},
             epoch=self.map.epoch,
@@ -136,6 +134,8 @@ class ServersExchange(Exchange):
         ]
         self.splitter = Splitter(self.groups, self.map)
         self.telemetry = ServersTelemetry(self._shards)
+        rounding = self.telemetry.meter.backward
+        self._gradients = GradientEncoder(self.groups, CODES[wire.backward], self.world, rounding)
         self.durability = ServersDurability(self._shards, self.groups, lambda: self.splitter)
         self.moves = self._mover(evicts="eviction" in store.bounds(tables).values())
 
@@ -162,7 +162,8 @@ class ServersExchange(Exchange):
         call: Call[list[Array]] = self._shards.call(limited=True)
         call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
         lookup = Lookup(list(requests), call.future, self)
-        self._shards.post(partial(self._send_lookup, lookup, create, call, self._shards.step))
+        kind = MessageKind.LOOKUP if create else MessageKind.PEEK
+        self._shards.post(partial(self._send_lookup, kind, lookup, call, self._shards.step))
         return lookup
 
     def fetch(self, requests: Sequence[LookupRequest], widths: Sequence[int]) -> Fetch:
@@ -174,8 +175,9 @@ class ServersExchange(Exchange):
         """
         call: Call[list[Array]] = self._shards.call(limited=True)
         call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
-        fetch = Fetch(call.future)
-        self._shards.post(partial(self._send_fetch, Lookup(list(requests)), widths, call, fetch.updates))
+        fetch, lookup = Fetch(call.future), Lookup[Array](list(requests))
+        about = MessageKind.FETCH, lookup, call, self._shards.step, (widths, fetch.updates)
+        self._shards.post(partial(self._send_lookup, *about))
         return fetch
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
@@ -224,38 +226,47 @@ class ServersExchange(Exchange):
                 if any(section.count for section in sections):
                     self._shards.peers[shard].hint(MessageKind.PREFETCH, pack(sections))
 
-    def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
-        kind = MessageKind.LOOKUP if create else MessageKind.PEEK
-        code = CODES[self.wire.forward]
-        sizes = (row_bytes(code, self.groups[request.group].dim) for request in lookup.requests)
-        if not self._split(kind, lookup, call, sizes):
-            return
-        widths = [self.groups[request.group].dim for request in lookup.requests]
-        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
-        for shard in self._shards.peers:
-            on_answer: OnAnswer = partial(answers.answer, shard)
-            if create:
-                on_answer = self._measured(self.telemetry.meter.looked_up, lookup, shard, on_answer)
-            parts = pack(sections_of(lookup.requests, lookup.places, shard))
-            self._shards.send(shard, kind, parts, on_answer, step=step)
-
-    def _send_fetch(
-        self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
+    def _send_lookup(
+        self,
+        kind: MessageKind,
+        lookup: Lookup[Array],
+        call: Call[list[Array]],
+        step: int,
+        fetched: tuple[Sequence[int], list[list[int]]] | None = None,
     ) -> None:
-        if not self._split(MessageKind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
+        """Send each shard its part of a lookup; if it is invalid, or too large for a response, `call` fails.
+
+        `fetched`: of a FETCH, the widths of its rows, and the list that receives the updates of each shard.
+        """
+        peers, code = self._shards.peers, FLOAT32 if fetched else CODES[self.wire.forward]
+        try:
+            lookup.places = [self.splitter.split(request) for request in lookup.requests]
+            lookup.shard_map = self.map
+            widths = fetched[0] if fetched else [self.groups[r.group].dim for r in lookup.requests]
+            pairs = list(zip(lookup.places, widths, strict=True))
+            for shard, peer in peers.items():
+                sizes = (len(parts[shard].ids) * row_bytes(code, width) for parts, width in pairs)
+                if refusal := peer.refusal(kind, sum(sizes), answer=True):
+                    raise refusal
+        except StoreError as error:
+            call.fail(error)
             return
-        answers = ShardReplies(call, lookup, widths, len(self._shards.peers))
+        replies = RowReplies(lookup.requests, lookup.places, widths, "shard")
+        call.expect(len(peers), replies.rows)
 
         def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
-                updates.append(told(parts)["updates"])
-            answers.answer(shard, parts[1:], error)
+                if fetched:
+                    fetched[1].append(told(parts)["updates"])
+                    parts = parts[1:]
+                elif kind == MessageKind.LOOKUP:
+                    self.telemetry.meter.looked_up(lookup, shard, self._shards.peers[shard].seen)
+                replies.put(shard, unpack(parts, most=len(widths)))
+            call.count(parts, error)
 
-        for shard in self._shards.peers:
+        for shard in peers:
             parts = pack(sections_of(lookup.requests, lookup.places, shard))
-            self._shards.send(
-                shard, MessageKind.FETCH, parts, partial(answered, shard), step=self._shards.step
-            )
+            self._shards.send(shard, kind, parts, partial(answered, shard), step=step)
 
     def _send_update(
         self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, call: Call[None], step: int
@@ -274,78 +285,23 @@ class ServersExchange(Exchange):
             self.telemetry.refused += 1
             call.fail(error)
             return
-        call.expect(len(messages))
-        for shard, parts in messages.items():
-            on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
-            self._shards.send(shard, MessageKind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
+        call.expect(len(messages), None)
 
-    def _split(
-        self, kind: MessageKind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]
-    ) -> bool:
-        """Split a lookup among the shards; if it is invalid, or too large for a response, `call` fails.
-
-        `row_sizes` are the bytes of a row in the response to each request; read after the requests are
-        checked.
-        """
-        try:
-            lookup.places = [self.splitter.split(r) for r in lookup.requests]
-            lookup.shard_map = self.map
-            answers = list(zip(lookup.places, row_sizes, strict=True))
-            for shard, peer in self._shards.peers.items():
-                sizes = (len(parts[shard].ids) * size for parts, size in answers)
-                if refusal := peer.refusal(kind, sum(sizes), answer=True):
-                    raise refusal
-        except StoreError as error:
-            call.fail(error)
-            return False
-        return True
-
-    def _measured(
-        self,
-        note: Callable[[Lookup[Any], int, Seen], None],
-        lookup: Lookup[Any],
-        shard: int,
-        then: OnAnswer,
-    ) -> OnAnswer:
-        """Record how many updates the shard had applied before the request, then pass its response on."""
-
-        def answered(parts: Sequence[Buffer], error: SatrapError | None) -> None:
+        def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
-                note(lookup, shard, self._shards.peers[shard].seen)
-            then(parts, error)
+                self.telemetry.meter.applied(lookup, shard, self._shards.peers[shard].seen)
+            call.count(parts, error)
 
-        return answered
+        for shard, parts in messages.items():
+            on_answer = partial(answered, shard)
+            self._shards.send(shard, MessageKind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
     def _encode_update(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[list[Section]]:
         """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
-        code = CODES[self.wire.backward]
-        messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
-        splits = lookup.places
-        if not splits or lookup.shard_map is not self.map:  # rows may have moved since the lookup
-            splits = [self.splitter.split(request) for request in lookup.requests]
-        for request, parts, values in zip(lookup.requests, splits, gradients, strict=True):
-            group = self.groups[request.group]
-            if group.frozen:
-                continue
-            checked = check_rows(values, len(request.ids), group.dim, "gradients")
-            scale = scale_of(checked, code)
-            for message, part in zip(messages, parts, strict=True):
-                rows, finite = gather_gradients(checked, part.positions, code, scale / self.world)
-                if not finite:
-                    raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
-                self.telemetry.meter.backward.note(checked, rows, code, part.positions, scale / self.world)
-                message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
-        return messages
-
-
-def sections_of(
-    requests: Sequence[LookupRequest], splits: Sequence[Sequence[ShardPart]], shard: int
-) -> list[Section]:
-    """Return a shard's part of some requests."""
-    return [
-        Section(r.group, parts[shard].splits, parts[shard].ids)
-        for r, parts in zip(requests, splits, strict=True)
-    ]
+        parts = lookup.places
+        if not parts or lookup.shard_map is not self.map:  # rows may have moved since the lookup
+            parts = [self.splitter.split(request) for request in lookup.requests]
+        return self._gradients.sections(lookup.requests, parts, gradients, self.map.shards)
 
 
 def _check(

@@ -17,9 +17,10 @@ from satrap.exchange.protocol import Exchange, StepVerdict
 from satrap.exchange.serial import Serial
 from satrap.exchange.servers.client.exchange import Fetch, ServersExchange
 from satrap.exchange.servers.client.row_mirror import RowMirror
-from satrap.exchange.servers.row_message import Section
-from satrap.exchange.servers.wire_format import CODES, from_wire, gather_gradients, scale_of, to_wire
-from satrap.store.arrays import address, check_rows, not_finite
+from satrap.exchange.split import ShardPart
+from satrap.exchange.traffic import Rounding
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.rows import GradientEncoder, from_wire, row_section
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class ServersLookahead(Exchange):
         self._thread = Serial("satrap-lookahead")
         self._early: deque[_PrefetchedLookup] = deque()
         self._error: BaseException | None = None
-        self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
+        self._forward = CODES[shards.wire.forward]
+        self._gradients = GradientEncoder(self.groups, CODES[shards.wire.backward], 1, Rounding())
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
         """See `Exchange.lookup`."""
@@ -113,8 +115,7 @@ class ServersLookahead(Exchange):
     def _as_sent(self, rows: Array) -> Array:
         """Return rows as they would arrive from a shard."""
         if self._forward != kernels.FLOAT32:
-            raw = to_wire(rows, self._forward)
-            kernels.widen(self._forward, address(raw), address(rows), *map(np.uint64, rows.shape))
+            from_wire(row_section(0, rows, self._forward), rows)
         return rows
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
@@ -137,25 +138,17 @@ class ServersLookahead(Exchange):
         self._do(None, partial(self._update, lookup, list(gradients), lr_scale))
 
     def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
-        arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
-        for request, rows in zip(lookup.requests, arrived, strict=True):
-            self._shadow.update(request, rows, lr_scale)
+        parts = [[ShardPart(request.ids, request.splits, None, None)] for request in lookup.requests]
+        [sections] = self._gradients.sections(lookup.requests, parts, gradients, 1)
+        for s in sections:  # as they arrive at a shard
+            assert s.ids is not None
+            rows = from_wire(s, np.empty((s.count, s.dim), np.float32))
+            self._shadow.update(LookupRequest(s.group, s.ids, s.splits), rows, lr_scale)
         self._early.popleft()
         self._hand_out()  # before the update is sent: the next step waits only for its rows
         sent = Lookup[Array](lookup.requests)
         sent.missed = (0, 0)  # the lookup saw all updates
         self._shards.apply(sent, gradients, lr_scale=lr_scale)
-
-    def _received(self, request: LookupRequest, gradients: Array) -> Array:
-        """Return gradients as they arrive at a shard; raise the error that would prevent sending them."""
-        group = self.groups[request.group]
-        rows = check_rows(gradients, len(request.ids), group.dim, "gradients")
-        scale = scale_of(rows, self._backward)
-        raw, finite = gather_gradients(rows, None, self._backward, scale)
-        if not finite:
-            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
-        section = Section(request.group, request.splits, None, self._backward, group.dim, scale, raw)
-        return from_wire(section, np.empty_like(rows))
 
     def flush(self) -> None:
         """See `Exchange.flush`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from satrap.exchange.servers.client.shards import Shards
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.call import told
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import MessageKind
 from satrap.store.statistics import merged
 
@@ -23,7 +23,7 @@ class ServersTelemetry:
         refused: updates that this client rejected before it sent them.
     """
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Client) -> None:
         self._shards, self.meter, self.refused = shards, Meter(), 0
 
     def statistics(self) -> ExchangeStatistics:

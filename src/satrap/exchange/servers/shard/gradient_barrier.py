@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ExchangeError, StoreError
+from satrap.exchange.split import union
 from satrap.rpc.server.handler import Board
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Header, MessageKind, name_of
-from satrap.store import distinct, segment_sum
+from satrap.store import segment_sum
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -166,10 +167,7 @@ def merge(shares: Sequence[WorkerGradients]) -> list[GroupUpdate]:
 def _merge(parts: Sequence[GroupUpdate]) -> GroupUpdate:
     if len(parts) == 1:
         return parts[0]
-    tables = len(parts[0].splits) - 1
-    slices = [(p, slice(int(p.splits[t]), int(p.splits[t + 1]))) for t in range(tables) for p in parts]
-    ids = np.concatenate([p.ids[s] for p, s in slices])
-    gradients = np.concatenate([p.gradients[s] for p, s in slices])
-    splits = np.sum([p.splits for p in parts], axis=0).astype(np.int64)
-    unique, unique_splits, inverse = distinct(ids, splits)
-    return GroupUpdate(parts[0].group, unique, unique_splits, segment_sum(gradients, inverse, len(unique)))
+    ids, splits, places = union([(part.ids, part.splits) for part in parts])
+    gradients = np.concatenate([part.gradients for part in parts])
+    summed = segment_sum(gradients, np.concatenate(places), len(ids))  # each row in the order of the parts
+    return GroupUpdate(parts[0].group, ids, splits, summed)

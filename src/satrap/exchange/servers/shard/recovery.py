@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from satrap.errors import CheckpointError, SatrapError
-from satrap.exchange.servers.chunk_message import pack_arrays, unpack_arrays
 from satrap.exchange.servers.shard.gradient_barrier import (
     GroupUpdate,
     WorkerGradients,
@@ -29,7 +29,7 @@ from satrap.rpc.server.sessions import Sessions
 from satrap.rpc.server.turns import execute
 from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import Buffer, Header, MessageKind, digest, encode
-from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
+from satrap.rpc.wire.text import MAX_ANSWER, pack_arrays, unpack_arrays, unpack_text
 from satrap.runtime.fault_points import hit
 
 Load = Callable[[Service], None]
@@ -210,19 +210,19 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
         sessions_data.append(plain | asdict(member_of(session)))
     steps = {"world": board.world, "completed": board.completed, "shares": shares}
     steps["looked"] = sorted(board.looked)
-    text = pack_text({"service": service.remember(), "board": steps, "sessions": sessions_data})
-    raw = [memoryview(part).cast("B") for part in pack_arrays(arrays)]
-    sizes = pack_text({"sizes": [len(part) for part in raw]})
-    parts: list[Buffer] = [text, sizes, b"".join(raw)]  # joined, since a message has few parts
+    about = {"service": service.remember(), "board": steps, "sessions": sessions_data}
+    text, *raw = pack_arrays(arrays, about)
+    parts: list[Buffer] = [text, b"".join(raw)]  # joined, since a message has few parts
     return encode(Header(STATE), digest(parts)), parts
 
 
 def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load: Load | None) -> None:
     """Restore the state that `remember` returned, and load the rows."""
-    text, about = (unpack_text(part, most=MAX_ANSWER) for part in parts[:2])
-    sizes = about["sizes"]
-    raw, ends = memoryview(parts[2]), accumulate(sizes, initial=0)
-    arrays = unpack_arrays([raw[a:b] for a, b in pairwise(ends)])
+    text = unpack_text(parts[0], most=MAX_ANSWER)  # it may name hundreds of thousands of arrays
+    sizes = (math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in text["arrays"].values())
+    raw, ends = memoryview(parts[1]), accumulate(sizes, initial=0)
+    views = unpack_arrays(text, [raw[a:b] for a, b in pairwise(ends)])
+    arrays = {name: array.copy() for name, array in views.items()}
     state = {k.removeprefix("store."): v for k, v in arrays.items() if k.startswith("store.")}
     service.resume(text["service"], state, load)
     board, steps = service.board, text["board"]

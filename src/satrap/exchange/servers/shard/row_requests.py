@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from satrap.errors import SatrapError, StoreError
 from satrap.exchange.kernels import row_bytes
-from satrap.exchange.servers.chunk_message import pack_chunk, unpack_chunk
-from satrap.exchange.servers.row_message import NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.shard.access_counts import AccessCounts
 from satrap.exchange.servers.shard.gradient_barrier import (
     GradientBarrier,
@@ -23,7 +21,9 @@ from satrap.exchange.servers.shard.gradient_barrier import (
     merge,
 )
 from satrap.exchange.servers.shard.slot_cache import SlotCache
-from satrap.exchange.servers.wire_format import CODES, from_wire, to_wire
+from satrap.exchange.wire.formats import CODES
+from satrap.exchange.wire.rows import from_wire, pack_chunk, row_section, unpack_chunk
+from satrap.exchange.wire.sections import NO_ROWS, Section, pack, unpack
 from satrap.rpc.server.handler import Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Buffer, Header, MessageKind
@@ -65,14 +65,13 @@ class RowRequests:
         """Prefetch rows from a disk for a lookup that waits or is announced."""
         if self.store.ahead.useful:
             with contextlib.suppress(SatrapError):  # the lookup itself will report the error
-                for s in self._sections(parts):
+                for s in unpack(parts, most=len(self.store.groups)):
                     if s.ids is not None:
                         self.store.ahead.prefetch(s.group, s.ids, s.splits)
 
     def lookup(self, session: Session, header: Header, parts: Sequence[Buffer], code: int) -> Work:
         """Check a LOOKUP or PEEK; `code`: number format of its response."""
-        sections = self._sections(parts)
-        self._check(sections, code)
+        sections = self._sections(parts, code)
         if header.kind == MessageKind.LOOKUP:
             check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._look_up, session, header, sections, code))
@@ -99,16 +98,14 @@ class RowRequests:
                     slots_of_groups.append((s.ids, s.splits, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
-            count = np.array([0, s.count], np.int64)
-            sections_out.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
+            sections_out.append(row_section(s.group, rows, code))
         if create and not session.gated:  # the update of several ranks has other ids than its lookups
             self._found.keep(session.client, slots_of_groups)
         return pack(sections_out)
 
     def fetch(self, parts: Sequence[Buffer]) -> Work:
         """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to continue elsewhere."""
-        sections = self._sections(parts)
-        self._check(sections, CODES["float32"], state=True)
+        sections = self._sections(parts, CODES["float32"], state=True)
         check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._fetch, sections))
 
@@ -119,15 +116,13 @@ class RowRequests:
             rows = np.hstack(self.store.fetch_group(s.group, s.ids, s.splits))
             if self.store.groups[s.group].frozen:
                 self.uses.count(s.group, s.ids, s.splits)
-            code, count = CODES["float32"], np.array([0, s.count], np.int64)
-            answer.append(Section(s.group, count, None, code, rows.shape[1], 1.0, to_wire(rows, code)))
+            answer.append(row_section(s.group, rows, CODES["float32"]))
         updates = [self.store.groups[s.group].updates for s in sections]
         return [pack_text({"updates": updates}), *pack(answer)]
 
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """Check an UPDATE: it is applied as a whole or not at all."""
-        sections = self._sections(parts)
-        self._check(sections, None)
+        sections = self._sections(parts, None)
         rates = [self.store.groups[s.group].optimizer.lr for s in sections]
         if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
             raise StoreError(
@@ -176,19 +171,9 @@ class RowRequests:
                 u.group, u.ids, u.splits, u.gradients, lr_scale=scale, slots=slots, checked=True
             )
 
-    def _sections(self, parts: Sequence[Buffer]) -> list[Section]:
-        """Return the sections of a message, at most one per table group."""
-        return unpack(parts, most=len(self.store.groups))
-
-    def _check(self, sections: Sequence[Section], code: int | None, *, state: bool = False) -> None:
-        """Reject sections that do not fit the tables.
-
-        Args:
-            sections: sections of the request.
-            code: number format of the response, None for an update.
-            state: the response includes the optimizer state.
-        """
-        check_sections(sections, self.store.groups, code, self._max_bytes, state=state)
+    def _sections(self, parts: Sequence[Buffer], code: int | None, *, state: bool = False) -> list[Section]:
+        """Return the sections of a message; see `read_sections`."""
+        return read_sections(parts, self.store.groups, code, self._max_bytes, state=state)
 
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:
@@ -249,22 +234,33 @@ class RowRequests:
             del self._exports[client]
 
 
-def check_sections(
-    sections: Sequence[Section],
+def read_sections(
+    parts: Sequence[Buffer],
     groups: Sequence[GroupStore],
     code: int | None,
     most: int,
     *,
     state: bool = False,
-) -> None:
-    """Raise `StoreError` for sections that do not fit table groups, or a response above `most` bytes.
+) -> list[Section]:
+    """Return the sections of a request, at most one per table group.
 
-    For `code` and `state` see `RowRequests`.
+    Args:
+        parts: payload of the request.
+        groups: table groups of the store.
+        code: number format of the response, None for an update.
+        most: largest response in bytes.
+        state: the response includes the optimizer state.
+
+    Raises:
+        FrameError: the payload is malformed.
+        StoreError: sections do not fit the table groups, or the response would be too large.
     """
-    size = 0
+    size, sections = 0, unpack(parts, most=len(groups))
     for s in sections:
-        if s.group >= len(groups) or s.ids is None:
-            raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
+        if s.group >= len(groups) or s.ids is None or s.bags:
+            raise StoreError(
+                f"there is no group {s.group} with ids and without bags: there are {len(groups)}"
+            )
         group = groups[s.group]
         if code is not None:
             size += s.count * row_bytes(code, group.dim + state * group.plan.width)
@@ -277,6 +273,7 @@ def check_sections(
             f"the response would take {size} bytes, but the limit is {most}",
             fix="look up fewer ids at once",
         )
+    return sections
 
 
 def _gradients(s: Section, out: Rows) -> GroupUpdate:

@@ -13,8 +13,8 @@ from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.states import CHUNK_ROWS, State, counts_of, held_by, load_rows, restore, state_of
-from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
-from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
+from satrap.rpc.wire.frames import Buffer, FrameError
+from satrap.rpc.wire.text import MAX_ANSWER, pack_arrays, pack_text, unpack_arrays, unpack_text
 from satrap.runtime.fault_points import hit
 from satrap.store import Delta, RowChunk, Shard
 from satrap.store.snapshot.changes import Changes
@@ -349,20 +349,19 @@ def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
         return [pack_text(result)]
     plain = {name: {**entry, "crc32": len(entry["crc32"])} for name, entry in files.items()}
     sums = np.array([value for entry in files.values() for value in entry["crc32"]], "<u4")
-    return [pack_text({**result, "files": plain}), sums]
+    return pack_arrays({"crc32": sums}, {**result, "files": plain})
 
 
 def unpack_result(parts: Sequence[Buffer]) -> Result:
     """Return the result that `pack_result` packed; raise a `FrameError` if the parts do not fit."""
-    if not 1 <= len(parts) <= 2:
-        raise FrameError(f"a result has one or two parts, got {len(parts)}")
-    result = unpack_text(parts[0], most=MAX_ANSWER)
-    files, at = result.get("files") or {}, 0
-    data = as_bytes(parts[-1]) if files else as_bytes(b"")
-    if len(data) != 4 * sum(entry["crc32"] for entry in files.values()):
+    result = unpack_text(parts[0], most=MAX_ANSWER) if parts else {}
+    arrays = unpack_arrays({"arrays": result.pop("arrays", {})}, parts[1:])
+    sums = arrays.get("crc32", np.empty(0, "<u4"))
+    files = (result.get("files") or {}).values()
+    if len(sums) != sum(entry["crc32"] for entry in files):
         raise FrameError("a result does not have the checksums that it announces")
-    sums = np.frombuffer(data.tobytes(), "<u4")
-    for entry in files.values():
+    at = 0
+    for entry in files:
         count = entry["crc32"]
         entry["crc32"], at = sums[at : at + count].tolist(), at + count
     return result

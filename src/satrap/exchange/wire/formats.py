@@ -1,4 +1,4 @@
-"""The encoding of rows on the wire."""
+"""Number formats of rows and gradients in messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import numpy.typing as npt
 from satrap.errors import ConfigError
 from satrap.exchange import kernels
 from satrap.exchange.kernels import INFINITE, row_bytes
-from satrap.exchange.servers.row_message import Section
-from satrap.rpc.wire.frames import as_bytes
-from satrap.store.arrays import address
+from satrap.store.arrays import Bytes, Floats, address
 
 Forward = Literal["int8", "float16", "float32"]
 Backward = Literal["int8", "bfloat16", "float16", "float32"]
 Dense = Literal["int8", "bfloat16", "float16", "float32", "powersgd", "sign"]
-Rows = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int32]
 
 CODES = dict(zip(("float32", "float16", "bfloat16", "int8"), kernels.FORMATS, strict=True))
@@ -72,29 +69,7 @@ class Wire:
         return row_bytes(CODES[self.forward], dim) + row_bytes(CODES[self.backward], dim)
 
 
-def to_wire(rows: Rows, code: int) -> npt.NDArray[np.uint8]:
-    """Return float32[n, dim] rows as raw bytes in a format; float32 is not copied."""
-    if code == kernels.FLOAT32:
-        return rows.reshape(-1).view(np.uint8)
-    return gather_gradients(rows, None, code, 1.0)[0]
-
-
-def from_wire(section: Section, out: Rows) -> Rows:
-    """Write a section's rows to `out`, float32[n, dim], without its scale; return `out`."""
-    raw = as_bytes(section.rows)
-    kernels.widen(section.format, address(raw), address(out), *map(np.uint64, out.shape))
-    if section.scale != 1.0:
-        out *= np.float32(1.0 / section.scale)
-    return out
-
-
-def place(section: Section, positions: Positions, out: Rows) -> None:
-    """Write row i of a section to `out[positions[i]]`."""
-    raw = as_bytes(section.rows)
-    kernels.widen_rows(section.format, address(raw), np.uint64(section.dim), positions, address(out))
-
-
-def scale_of(gradients: Rows, code: int) -> float:
+def scale_of(gradients: Floats, code: int) -> float:
     """Return the power of two that makes best use of a format's range: 1 unless it is float16."""
     if code != kernels.FLOAT16:
         return 1.0
@@ -105,9 +80,16 @@ def scale_of(gradients: Rows, code: int) -> float:
     return float(2.0 ** (_TOP_EXPONENT - exponent))
 
 
+def to_wire(rows: Floats, code: int, positions: Positions | None = None) -> Bytes:
+    """Return rows `positions` (None: all) of float32[n, dim] as raw bytes; all of float32 are not copied."""
+    if code == kernels.FLOAT32 and positions is None:
+        return rows.reshape(-1).view(np.uint8)
+    return gather_gradients(rows, positions, code, 1.0)[0]
+
+
 def gather_gradients(
-    gradients: Rows, positions: Positions | None, code: int, scale: float
-) -> tuple[npt.NDArray[np.uint8], bool]:
+    gradients: Floats, positions: Positions | None, code: int, scale: float
+) -> tuple[Bytes, bool]:
     """Return (rows `positions` (None: all) times `scale` as raw bytes, whether all are finite)."""
     count, dim = len(gradients) if positions is None else len(positions), gradients.shape[1]
     out = np.empty(count * row_bytes(code, dim), np.uint8)

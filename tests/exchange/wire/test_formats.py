@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.row_message import Section
-from satrap.exchange.servers.wire_format import CODES, from_wire, gather_gradients, place, scale_of, to_wire
+from satrap.exchange.wire.formats import CODES, gather_gradients, scale_of, to_wire
+from satrap.exchange.wire.rows import from_wire
+from satrap.exchange.wire.sections import Section
 
 
 def section(raw: np.ndarray, code: int, rows: int, dim: int, scale: float = 1.0) -> Section:
@@ -56,7 +57,7 @@ def test_parts_are_gathered_scaled_and_put_back_in_place() -> None:
     raw, finite = gather_gradients(gradients, positions, code, 0.5)
     assert finite
     out = np.full((6, 2), -1, np.float32)
-    place(section(raw, code, 2, 2), positions, out)
+    from_wire(section(raw, code, 2, 2), out, positions)
     np.testing.assert_array_equal(out[[5, 1]], gradients[[5, 1]] / 2)
     assert (out[[0, 2, 3, 4]] == -1).all()
 
