@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from satrap.errors import ConfigError
-from satrap.runtime.arguments import checked
+from satrap.runtime.arguments import Bytes, checked
 
 Policy = Literal["lru", "lfu", "ttl"]
 AsStore = Literal["store"]
@@ -16,7 +16,7 @@ AsStore = Literal["store"]
 @checked()
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Keeps rare ids from getting rows.
+    """Which new ids get a row.
 
     ```python
     shard = satrap.store.Shard(tables, admission=satrap.store.Admission(min_count=3))
@@ -30,12 +30,12 @@ class Admission:
     forgotten, and the bound always holds.
 
     Args:
-        min_count: number of the use that creates the row, 1..255; default 1, the first use.
-        probability: chance, in (0, 1], that a use (from the `min_count`-th on) creates the row. It takes
-            1 / probability uses on average, and no memory. Default 1. The result is a pure function of
-            (seed, table, id, number of the lookup request), whatever the number of shards.
-        memory: bytes for the counts of each table group, a power of two, used if min_count > 1; default
-            16 MiB.
+        min_count: number of the lookup that creates an id's row: 1 for the first, 3 for the third.
+        probability: probability that a lookup creates the row, from the `min_count`-th lookup on.
+        memory: memory for counting lookups in each table group, a power of two; used if `min_count` > 1.
+
+    `min_count` is 1 to 255, and `probability` takes no memory: its result is a pure function of (seed, table,
+    id, number of the lookup request), whatever the number of shards.
 
     Raises:
         ConfigError: a value is outside its range.
@@ -43,7 +43,7 @@ class Admission:
 
     min_count: int = 1
     probability: float = 1.0
-    memory: int = 1 << 24
+    memory: Bytes = 1 << 24
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_count <= 255:
@@ -66,7 +66,7 @@ class Admission:
 @checked()
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Gives the row of a rarely used id to a new id, once the memory budget is used up.
+    """Which rows leave memory when it is full.
 
     ```python
     shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"))
@@ -83,11 +83,13 @@ class Eviction:
     is counted as `refused`; its gradient is counted as `dropped`.
 
     Args:
-        policy: "lru" (default) evicts the row looked up longest ago; "lfu" the row looked up least often
-            (counted up to 4095; ties go to the row used longest ago); "ttl" evicts like lru, and also drops
-            rows that no lookup has named for `ttl` steps, even if there is room.
-        ttl: steps, for "ttl": a step is one lookup request of the table group. Expired rows are dropped
-            gradually within ttl / 4 or 32 further steps, whichever is more.
+        policy: rows to evict. lru: the least recently used rows; lfu: the least frequently used rows; ttl:
+            rows not used for `ttl` steps, and as lru when memory is full.
+        ttl: for policy ttl: steps without a lookup after which a row is removed. With shard servers, the
+            steps of all workers count.
+
+    "lfu" counts up to 4095 uses. A step of `ttl` is one lookup request of the table group; expired rows are
+    dropped gradually, within ttl / 4 or 32 further steps, whichever is more.
 
     Raises:
         ConfigError: the policy is unknown, or ttl is missing, not allowed or < 1.
@@ -103,8 +105,8 @@ class Eviction:
             )
         if (self.policy == "ttl") != (self.ttl is not None):
             raise ConfigError(
-                f"eviction: policy {self.policy} cannot be combined with ttl {self.ttl}",
-                fix="set ttl if and only if the policy is ttl",
+                f"eviction: policy {self.policy} {'has no' if self.ttl else 'needs'} ttl",
+                fix="write eviction: {policy: ttl, ttl: STEPS}",
             )
         if self.ttl is not None and not 1 <= self.ttl < 2**31:
             raise ConfigError(f"eviction: ttl must be 1 to 2147483647 steps, got {self.ttl}")

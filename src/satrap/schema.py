@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from satrap import compatibility
 from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
@@ -286,10 +287,9 @@ class Table:
     def __post_init__(self) -> None:
         where = f"table {self.name!r}"
         if self.frozen:
-            if self.optimizer not in (None, STILL):
-                raise ConfigError(f"{where}: frozen cannot be combined with an optimizer", fix="remove one")
-            if isinstance(self.admission, Admission):
-                raise ConfigError(f"{where}: frozen cannot be combined with admission", fix="remove one")
+            optimizer = None if self.optimizer == STILL else self.optimizer
+            admission = self.admission not in (None, "store")
+            compatibility.check_frozen({"optimizer": optimizer, "admission": admission}, where)
             object.__setattr__(self, "optimizer", STILL)
             object.__setattr__(self, "initial_scale", 0.0)
         check_dim(self.dim, where)

@@ -16,7 +16,7 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.dense import Mesh
-from satrap.dense.parallel.mesh import PipelineSchedule
+from satrap.settings.mesh import PipelineSchedule
 from tests.cluster.mesh_runs import run, saved
 from tests.cluster.runs import eventually
 from tests.dense.processes import started

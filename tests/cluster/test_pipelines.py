@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.dense import Mesh
-from satrap.dense.parallel.mesh import INTERLEAVED
+from satrap.settings.mesh import INTERLEAVED
 from satrap.train import Checkpointing
 from tests.cluster.mesh_runs import EVERY, Numbers, assert_near, dense_files, run, saved
 from tests.cluster.meshes import MODELS, make_trainer, whole

@@ -32,7 +32,7 @@ def test_the_documented_recipe_is_read(tmp_path: Path) -> None:
     assert recipe.name == "recipe"
     assert recipe.sections.data.batch_size == 4096
     assert recipe.sections.model.model_extra == {"hidden": [256, 128]}
-    assert recipe.embedding_optimizer() == optim.RowWiseAdagrad(lr=0.05)
+    assert recipe.sections.embedding.optimizer == optim.RowWiseAdagrad(lr=0.05)
     assert recipe.schema() == Schema(
         ["clicked"],
         {
@@ -94,7 +94,7 @@ embedding: {optimizer: {name: adam, lr: 0.1, betas: [0.8, 0.9]}}
             transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}, {"clip": [-3, 3]}], missing=-1
         ),
     }
-    assert recipe.embedding_optimizer() == optim.Adam(lr=0.1, betas=(0.8, 0.9))
+    assert recipe.sections.embedding.optimizer == optim.Adam(lr=0.1, betas=(0.8, 0.9))
 
 
 @pytest.mark.parametrize("text", [TEXT, DESIGN])
@@ -161,7 +161,7 @@ def test_origins(tmp_path: Path) -> None:
             ":4, key labels.1.loss",
         ),
         (edited("[clicked]", "[clicked, clicked]"), "label names are not unique", ":4, key labels"),
-        (edited("log1p", "log2"), "unknown step 'log2'", ":8, key features.price.transform"),
+        (edited("log1p", "log2"), "transform 'log2' is unknown", ":8, key features.price.transform"),
         (
             TEXT + "embedding: {optimizer: {name: sgd, lr: 0.0}}\n",
             "SGD: lr must be > 0",
@@ -178,7 +178,7 @@ def test_impossible_values_name_the_line(tmp_path: Path, text: str, what: str, w
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        ("data.validation=v.csv", "data.split.validation and data.validation are both given"),
+        ("data.validation=v.csv", "data.split.validation cannot be combined with data.validation"),
         ("data.split.test=[10]", "names part 10, but the parts are 0 to 9"),
         ("data.split.test=[8]", "data.split names a part twice"),
         ("data.split={modulo: 2, validation: [0], test: [1]}", "data.split leaves no rows for training"),
@@ -227,7 +227,7 @@ tables:
 
 def test_tables_of_their_own(tmp_path: Path) -> None:
     recipe = loaded(tmp_path, text=TEXT + OWN_TABLES)
-    assert recipe.table_optimizers() == {"user": optim.SGD(lr=0.5)}
+    assert recipe.sections.tables["user"].optimizer == optim.SGD(lr=0.5)
     assert recipe.sections.tables["genres"].dtype == "bfloat16"
     assert recipe.resolved()["tables"]["genres"] == {"dtype": "bfloat16"}
     (tmp_path / "again.yaml").write_text(to_yaml(recipe.resolved()), encoding="utf-8")

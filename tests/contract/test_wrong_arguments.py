@@ -19,6 +19,7 @@ from satrap.embedding import tables_of
 from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
 from satrap.store import RowChunk, StoreConfig
+from satrap.store.shard import open_store
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 
 
@@ -100,7 +101,8 @@ class Things:
         self.trainer = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.trainer.save(str(folder / "model"))
         self.shard = satrap.store.Shard([table()])
-        first, self.exchange = (LocalExchange(StoreConfig().open(tables_of(SCHEMA, SGD))) for _ in range(2))
+        tables = tables_of(SCHEMA, SGD)
+        first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
         self.predictor = satrap.train.Predictor(Tower(), SCHEMA, first)
         self.dataset = satrap.data.read(COLUMNS, SCHEMA)
 
@@ -297,9 +299,7 @@ def functions(things: Things) -> dict[str, Call]:
         ),
         "satrap.store.Shard.lookup": Call(shard.lookup, {"table": "user", "ids": IDS}),
         "satrap.store.Shard.lookup_group": Call(shard.lookup_group, {**group, "out": None}),
-        "satrap.store.Shard.lookup_slots": Call(
-            shard.lookup_slots, {**group, "out": None, "inverse": INVERSE, "features": 1, "use": True}
-        ),
+        "satrap.store.Shard.lookup_slots": Call(shard.lookup_slots, {**group, "out": None, "use": True}),
         "satrap.store.Shard.peek": Call(shard.peek, {"table": "user", "ids": IDS}),
         "satrap.store.Shard.peek_group": Call(shard.peek_group, {**group, "out": None, "slots": None}),
         "satrap.store.Shard.rows_by_bucket": Call(shard.rows_by_bucket, {"buckets": [1]}),
@@ -312,7 +312,7 @@ def functions(things: Things) -> dict[str, Call]:
         ),
         "satrap.store.StoreConfig.bounds": Call(config.bounds, {"tables": [table()]}),
         "satrap.store.StoreConfig.limited": Call(config.limited, {"by": StoreConfig()}),
-        "satrap.store.StoreConfig.open": Call(config.open, {"tables": [table()]}),
+        "satrap.store.open_store": Call(satrap.store.open_store, {"config": config, "tables": [table()]}),
         "satrap.store.StoreConfig.part": Call(config.part, {"shards": 2}),
         "satrap.store.Tier.check": Call(
             satrap.store.Tier(str(things.folder), 1 << 20).check,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import Pooling, TableGroup
 from satrap.exchange.servers import Wire
-from satrap.exchange.wire.formats import CODES, to_wire
+from satrap.exchange.wire.formats import CODES, to_wire, wire_bytes
 from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.wire.frames import size_of
 from satrap.store import pool
@@ -54,7 +56,7 @@ def batches(draw: st.DrawFn) -> Batch:
 @settings(deadline=None)
 @given(batches(), st.sets(st.sampled_from(GROUPS[0].tables)))
 def test_a_model_sees_the_same_whoever_pools(batch: Batch, tables: set[str]) -> None:
-    pooling = Pooling("owner", frozenset(tables), Wire().row_bytes)
+    pooling = Pooling("owner", frozenset(tables), partial(wire_bytes, Wire()))
     plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, pooling)
     whole, ticket = plain.ticket(batch), shared.ticket(batch)
     [request], [asked] = whole.requests, ticket.requests
@@ -100,7 +102,7 @@ def test_less_is_sent(ids: int, dim: int, weighted: bool, wire: Wire) -> None:
         for bags, count in (([], ids), ([bag], 40))
     )
     beside = bag_bytes(len(inverse), len(offsets), len(inverse) if weighted else 0)
-    assert sends_less(ids, 40, wire.row_bytes(dim), beside) == (
+    assert sends_less(ids, 40, wire_bytes(wire, dim), beside) == (
         vectors - 16 < rows
     )  # the head of a bag is not counted
 

@@ -17,8 +17,8 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, TrainingError
 from satrap.launch import code_snapshot
-from satrap.launch.build import make_model
 from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.network import make_model
 from satrap.runtime import user_code
 from satrap.train import Predictor
 from tests.cli.command import process

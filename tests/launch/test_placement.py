@@ -12,8 +12,8 @@ from satrap.config import load
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.collective import Placement
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
-from satrap.launch.build import make_model
 from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.network import make_model
 from satrap.launch.placement import Facts, placement_of, plan
 from satrap.plan import WorkerRates, measure
 from satrap.runtime.machine_limits import machine_bytes

@@ -17,8 +17,8 @@ from torchmetrics.classification import (
 
 from satrap.errors import ConfigError, TrainingError
 from satrap.metrics import Metrics, OwnMetrics
-from satrap.metrics.own import higher_is_better
 from satrap.schema import Label
+from satrap.settings.training import higher_is_better
 
 Array = Any
 CLICK = Label(name="clicked")

@@ -13,12 +13,12 @@ from torch import Tensor
 from satrap import models
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.stages import chain_steps
 from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models import HSTU
 from satrap.schema import Categorical, Feature, Label, Schema
+from satrap.settings.mesh import Mesh
 from tests.models.histories import FEATURES, SCHEMA, event
 
 

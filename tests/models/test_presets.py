@@ -6,7 +6,7 @@ import torch
 from satrap import models
 from satrap.config import load
 from satrap.errors import ConfigError
-from satrap.launch.build import make_model
+from satrap.launch.network import make_model
 from satrap.models.presets import PRESETS
 from tests.launch.runs import make_recipe
 from tests.models.helpers import make_schema

@@ -201,8 +201,8 @@ def test_ids_without_a_row_at_the_lookup_are_found_at_the_update():
 
 ARGUMENTS = {
     "policy 'fifo' is unknown": lambda: Eviction("fifo"),
-    "policy ttl cannot be combined with ttl None": lambda: Eviction("ttl"),
-    "policy lru cannot be combined with ttl 5": lambda: Eviction("lru", ttl=5),
+    "policy ttl needs ttl": lambda: Eviction("ttl"),
+    "policy lru has no ttl": lambda: Eviction("lru", ttl=5),
     "ttl must be 1 to": lambda: Eviction("ttl", ttl=0),
     "policy lru needs a memory budget": lambda: shard(Eviction(), memory=None),
     "too small for one row": lambda: shard(Eviction(), memory=1000),

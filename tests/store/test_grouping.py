@@ -252,7 +252,7 @@ def test_settings_that_do_not_go_together(tables, store, what):
         ({"memory": True}, "memory must be a whole number"),
         ({"eviction": "lru"}, "eviction must be an Eviction, 'store' or None, got 'lru'"),
         ({"admission": Eviction()}, "admission must be an Admission, 'store' or None, got"),
-        ({"frozen": True, "admission": STRICT}, "frozen cannot be combined with admission"),
+        ({"frozen": True, "admission": STRICT}, "admission cannot be combined with frozen: true"),
     ],
 )
 def test_impossible_settings_of_a_table(own, what):

@@ -76,7 +76,7 @@ def test_what_lookahead_does_not_go_with() -> None:
         make_trainer(mode="sync", lookahead=1, eviction=Eviction("lru"), memory=1 << 20)
     with pytest.raises(ConfigError, match="admission"):
         make_trainer(mode="sync", lookahead=1, admission=Admission(probability=0.5))
-    with pytest.raises(ConfigError, match="lookahead cannot be combined with eviction"):
+    with pytest.raises(ConfigError, match=r"eviction cannot be combined .*\n.*table 'user'"):
         make_trainer(
             mode="sync", lookahead=1, tables={"user": TableSettings(memory=1 << 20, eviction=Eviction("lru"))}
         )

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import satrap
+from satrap import compatibility
 from satrap.batch import Batch
 from satrap.dense import DataParallelBackend, Mesh, RemoteStep, Workers
 from satrap.dense.backends.pipelined import PipelinedBackend
@@ -25,7 +26,7 @@ from satrap.exchange.protocol import Pooling
 from satrap.store import StoreConfig, TableSettings
 from satrap.train import Observer, Predictor, Trainer, TrainingOptions, WorkerContext, lookahead
 from satrap.train.schedule import schedule_of
-from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
+from satrap.train.trainer import _backend, _of_exchange
 from tests.support.covering import covering
 from tests.train.one_trainer import FEATURES, adam, all_rows, make_trainer
 from tests.train.plain import (
@@ -513,25 +514,47 @@ def test_a_mesh_decides_how_the_network_takes_its_steps() -> None:
             assert (kind.func, kind.keywords) == (PipelinedBackend, {"recomputes": again})
     others = {"precision": "bfloat16", "microbatches": 2, "checkpoint_activations": True}
     assert _backend(schedule_of("sync", 0), divided, TrainingOptions(**others)) is ShardedBackend
-    with pytest.raises(ConfigError, match="microbatches 2 cannot be combined with a pipeline"):
-        _backend(schedule_of("sync", 0), staged, TrainingOptions(microbatches=2))
-    for workers in (divided, staged):
-        with pytest.raises(
-            ConfigError, match="mode async cannot be combined with a mesh that shards the network"
-        ):
-            _backend(schedule_of("async", 0), workers, plain)
-        with pytest.raises(
-            ConfigError, match="compile cannot be combined with a mesh that shards the network"
-        ):
-            _backend(schedule_of("sync", 0), workers, TrainingOptions(compile=True))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "arguments", "said"),
+    [
+        (
+            Mesh(pipeline=2),
+            {"training": TrainingOptions(microbatches=2)},
+            "microbatches cannot be combined with mesh.pipeline",
+        ),
+        (Mesh(1, 2), {"mode": "async"}, "mode: async cannot be combined with mesh.tensor"),
+        (Mesh(pipeline=2), {"mode": "async"}, "mode: async cannot be combined with mesh.pipeline"),
+        (Mesh(2, sharded=True), {"mode": "async"}, "mode: async cannot be combined with mesh.sharded"),
+        (
+            Mesh(1, 2),
+            {"training": TrainingOptions(compile=True)},
+            "compile cannot be combined with mesh.tensor",
+        ),
+    ],
+)
+def test_a_mesh_that_shards_the_network_is_checked(mesh: Mesh, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_trainer(place=WorkerContext(workers=Over(mesh)), **arguments)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "mode", "said"),
     [
         (CollectiveExchange, {}, "sync", ""),
-        (CollectiveExchange, {}, "hybrid", "an exchange that pools rows requires mode sync"),
-        (CollectiveExchange, {"clip_norm": 1.0}, "sync", "an exchange that pools rows requires mode sync"),
+        (
+            CollectiveExchange,
+            {},
+            "hybrid",
+            "mode: hybrid cannot be combined with an exchange that pools rows",
+        ),
+        (
+            CollectiveExchange,
+            {"clip_norm": 1.0},
+            "sync",
+            "clip_norm cannot be combined with an exchange that pools rows",
+        ),
         (CollectiveExchange, {"microbatches": 2}, "sync", ""),
         (PooledExchange, {}, "hybrid", ""),
         (
@@ -551,20 +574,13 @@ def test_who_pools_rows_decides_what_goes_with_it(
     if kind is not LocalExchange:
         by: Any = "owner" if kind is CollectiveExchange else "embedding worker"
         exchange.pooling = Pooling(by, frozenset({"user"}), float)
+    arguments = TrainingOptions(**options).settings | {"training.mode": mode}
     with pytest.raises(ConfigError, match=said) if said else nullcontext():
-        _check_pooling(exchange, TrainingOptions(**options), mode)
+        compatibility.check(arguments | _of_exchange(exchange))
     if kind is CollectiveExchange:
         exchange.pooling = None
-        _check_pooling(exchange, TrainingOptions(**options), mode)
-        with pytest.raises(ConfigError, match="mode async cannot be combined with workers that hold rows"):
-            _check_together(exchange, "async")
-        _check_together(exchange, "sync")
+        compatibility.check(arguments | _of_exchange(exchange))
+        with pytest.raises(ConfigError, match="mode: async cannot be combined with exchange: collective"):
+            compatibility.check({"training.mode": "async", **_of_exchange(exchange)})
     if kind is LocalExchange:
-        _check_together(exchange, "async")
-
-
-def test_lookahead_names_the_table_that_does_not_keep_every_row() -> None:
-    _check_lookahead({})
-    with pytest.raises(ConfigError, match="lookahead cannot be combined with eviction") as caught:
-        _check_lookahead({"user": "eviction", "item": "admission"})
-    assert caught.value.where == "table 'user'"
+        compatibility.check({"training.mode": "async", **_of_exchange(exchange)})

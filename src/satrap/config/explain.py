@@ -1,6 +1,7 @@
 """Explains errors in recipe keys: the place, the probable intention and the allowed keys or values."""
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from satrap.config.keys.derive import Choice, Keys
+from satrap.config.keys.derive import Choice, Keys, RefusedError
 from satrap.config.keys.sections import CategoricalKeys, NumericKeys, Sections
 from satrap.config.source import KeyPath, RecipeSource, dotted
 from satrap.errors import ConfigError, did_you_mean
@@ -39,13 +40,25 @@ def _explain(detail: ErrorDetails, source: RecipeSource) -> ConfigError:
         return ConfigError(
             f"key {path[-1]!r} is missing in {outer}",
             where=source.where(path[:-1] or path),
-            fix=f"add {path[-1]}: {description}",
+            fix=f"add {path[-1]}: {str(description)[:1].upper()}{str(description)[1:]}",
         )
     if detail["type"] == "choice":
         return _unknown_kind(path, detail, source)
+    refused = detail.get("ctx", {}).get("error")
+    if isinstance(refused, RefusedError):
+        error = refused.error
+        what = re.sub(rf"^{path[-1]}: ", f"{dotted(path)}: ", error.what)
+        return placed(ConfigError(what, why=error.why, fix=error.fix), path, source)
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should ")
     message = message[0].lower() + message[1:] if message.startswith(("List", "Dict")) else message
     return ConfigError(f"{dotted(path)} must {_short(message)}, got {shown(detail['input'])}", where=where)
+
+
+def placed(error: ConfigError, path: KeyPath, source: RecipeSource) -> ConfigError:
+    """Return an error with the place of a key: `path`, or the first key below `path` that it names."""
+    inner = [(*path, word) for word in re.findall(r"\w+", error.what)]
+    where = source.where(next((key for key in inner if key in source.places), path))
+    return ConfigError(error.what, where=where, why=error.why, fix=error.fix)
 
 
 def _short(message: str) -> str:

@@ -8,20 +8,19 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from satrap import optim
-from satrap.config.checks.mesh import check_mesh, with_workers
-from satrap.config.checks.offload import check_offload
+from satrap.config.checks.combinations import check_combinations
+from satrap.config.checks.mesh import check_shard_size, with_workers
+from satrap.config.checks.processes import check_processes
 from satrap.config.checks.stream import check_stream, in_order
 from satrap.config.checks.tables import check_kept, check_table
-from satrap.config.checks.unsupported import check_cluster
-from satrap.config.explain import explain, shown, unknown_value
+from satrap.config.explain import explain, placed, unknown_value
 from satrap.config.keys.data import SplitKeys
-from satrap.config.keys.derive import Keys
-from satrap.config.keys.sections import CategoricalKeys, NumericKeys, Sections, VectorKeys
+from satrap.config.keys.derive import Keys, plain
+from satrap.config.keys.sections import Sections
 from satrap.config.source import OWN_CODE, KeyPath, RecipeSource, dotted, read, with_overrides
 from satrap.errors import ConfigError, did_you_mean
 from satrap.runtime import user_code
-from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
+from satrap.schema import Schema
 from satrap.sequences import sequence_of
 
 T = TypeVar("T")
@@ -49,40 +48,17 @@ class Recipe:
 
     def schema(self) -> Schema:
         """Return labels and features as a `Schema`; raise ConfigError if they are invalid."""
-        features: dict[str, Feature] = {
-            name: self.located(("features", name), _fill, _KINDS[type(keys)], keys)
-            for name, keys in self.sections.features.items()
-        }
-        labels = [_fill(Label, keys) for keys in self.sections.labels]
         top = self.sections
-        twice = len({label.name for label in labels}) < len(labels)
+        twice = len({label.name for label in top.labels}) < len(top.labels)
         return self.located(
             ("labels",) if twice else ("features",),
             Schema,
-            labels,
-            features,
+            top.labels,
+            top.features,
             weight=top.weight,
             group=top.group,
             salt=top.salt,
         )
-
-    def embedding_optimizer(self) -> optim.Optimizer:
-        """Return the optimizer of the embedding tables."""
-        settings = self.sections.embedding.optimizer.model_dump()
-        return self.located(("embedding", "optimizer"), optim.from_dict, settings)
-
-    def table_optimizers(self) -> dict[str, optim.Optimizer]:
-        """Return the optimizers of the tables that have their own."""
-        return {
-            name: self.located(("tables", name, "optimizer"), optim.from_dict, table.optimizer.model_dump())
-            for name, table in self.sections.tables.items()
-            if table.optimizer is not None
-        }
-
-    def lr_schedule(self) -> optim.Schedule:
-        """Return the learning-rate schedule."""
-        settings = self.sections.training.lr_schedule.model_dump()
-        return self.located(("training", "lr_schedule"), optim.schedule_from_dict, settings)
 
     def located(self, path: KeyPath, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function; add the place of a recipe key to a `ConfigError` without one.
@@ -98,12 +74,8 @@ class Recipe:
             if match and match[1] == "feature":
                 path = ("features", match[2])
             elif match:
-                names = [label.model_dump()["name"] for label in self.sections.labels]
-                path = ("labels", names.index(match[2]))
-            inner = [p for p in self.source.places if p[:-1] == path and isinstance(p[-1], str)]
-            words = set(re.findall(r"\w+", error.what))
-            where = self.source.where(next((p for p in inner if p[-1] in words), path))
-            raise ConfigError(error.what, where=where, why=error.why, fix=error.fix) from error
+                path = ("labels", [label.name for label in self.sections.labels].index(match[2]))
+            raise placed(error, path, self.source) from error
 
     def origin(self, path: KeyPath) -> str:
         """Return where a value comes from: "recipe.yaml:12", "--set" or "default"."""
@@ -151,12 +123,12 @@ class Recipe:
 
         `load` reads it back, from any folder, to an equal recipe.
         """
-        plain = _dump(self.sections)
-        data = plain["data"]
+        whole = _dump(self.sections)
+        data = whole["data"]
         for part in ("train", "validation", "test"):
             if part in data:
                 data[part] = [self._absolute(path) for path in data[part]]
-        tables = plain.get("tables", {}).values()
+        tables = whole.get("tables", {}).values()
         for keys, name in (
             (data.get("stream", {}), "folder"),
             (data.get("stream", {}).get("labels", {}), "folder"),
@@ -166,14 +138,14 @@ class Recipe:
             if keys.get(name):
                 keys[name] = self._absolute(keys[name])
         for section, key in (("checkpoint", "url"), ("publish", "url"), ("serving", "log")):
-            if url := plain.get(section, {}).get(key):
-                plain[section][key] = _absolute_url(url)
+            if url := whole.get(section, {}).get(key):
+                whole[section][key] = _absolute_url(url)
         for path, reference in self.own_code().items():
             if user_code.is_file(user_code.parts(reference)[0]):
-                put(plain, path, self._absolute(reference))
-        if "md5" in plain.get("about", {}):
-            plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
-        return plain
+                put(whole, path, self._absolute(reference))
+        if "md5" in whole.get("about", {}):
+            whole["about"]["md5"] = {self._absolute(k): v for k, v in whole["about"]["md5"].items()}
+        return whole
 
     def changed(self, values: Mapping[KeyPath, Any]) -> "Recipe":
         """Return a recipe with new values at some paths; data paths are absolute.
@@ -181,9 +153,9 @@ class Recipe:
         Raises:
             ConfigError: a path or a value is wrong; the message is the same as for `load`.
         """
-        plain = self.resolved()
+        whole = self.resolved()
         for path, value in values.items():
-            target: dict[Any, Any] = plain
+            target: dict[Any, Any] = whole
             for end, part in enumerate(path[:-1], 1):
                 target = target.setdefault(part, {})
                 if not isinstance(target, dict):
@@ -191,7 +163,7 @@ class Recipe:
                         f"{dotted(path[:end])} is not a mapping, so it has no key {path[end]!r}"
                     )
             target[path[-1]] = value
-        return checked(RecipeSource(self.source.file, plain, self.source.places))
+        return checked(RecipeSource(self.source.file, whole, self.source.places))
 
     def _absolute(self, path: str) -> str:
         located = self.locate(path)
@@ -232,18 +204,14 @@ def checked(source: RecipeSource) -> Recipe:
         raise explain(error, source) from error
     sections = in_order(with_workers(sections, source))
     recipe = Recipe(sections, source)
-    check_cluster(sections, source)
-    check_mesh(sections, source)
-    check_offload(sections, source)
+    check_combinations(sections, source)
+    check_processes(sections, source)
+    check_shard_size(sections, source)
     _check_own_code(recipe)
     _check_data(recipe)
     check_stream(sections, source)
-    _check_transforms(recipe)
     _check_tables(recipe, recipe.schema())
     check_kept(sections, source)
-    recipe.embedding_optimizer()
-    recipe.table_optimizers()
-    recipe.lr_schedule()
     return recipe
 
 
@@ -253,34 +221,19 @@ BRIEF = ("labels", "features", "tables")
 
 def _dump(keys: Keys) -> dict[str, Any]:
     """Return the values that are written or have a default, as plain data."""
-    plain: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, info in type(keys).model_fields.items():
         value = getattr(keys, name)
-        if name in BRIEF:
-            value = keys.model_dump(include={name}, exclude_unset=True).get(name, {})
-        elif isinstance(value, Keys):
+        if isinstance(value, Keys):
             value = _dump(value)
         elif isinstance(value, list) and value and isinstance(value[0], Keys):
             value = [_dump(item) for item in value]
+        else:
+            value = plain(value, brief=name in BRIEF)
         default = info.get_default(call_default_factory=True)
         if value not in ({}, []) and not (value is None and default is None):
-            plain[name] = value
-    return plain | (keys.model_extra or {})
-
-
-_KINDS: dict[type[Keys], type[Feature]] = {
-    CategoricalKeys: Categorical,
-    NumericKeys: Numeric,
-    VectorKeys: Vector,
-}
-
-
-def _fill(kind: type[Any], keys: Keys) -> Any:
-    """Build a dataclass from its keys; lists become tuples."""
-    values = keys.model_dump(exclude={"numeric"})
-    if "vector" in values:
-        values["dim"] = values.pop("vector")
-    return kind(**{k: tuple(v) if isinstance(v, list) and k != "transform" else v for k, v in values.items()})
+            values[name] = value
+    return values | (keys.model_extra or {})
 
 
 def _check_own_code(recipe: Recipe) -> None:
@@ -324,25 +277,9 @@ def _check_data(recipe: Recipe) -> None:
             fix=f"make batch_size a multiple of {shares}, or set data.global_batch to false",
         )
     if data.balance is not None:
-        if not data.shuffle:
-            raise ConfigError(
-                "data.balance needs data.shuffle",
-                where=recipe.source.where(("data", "balance")),
-                why="balancing works on the rows of the shuffle buffer",
-                fix="set shuffle: true, or remove balance",
-            )
         recipe.located(("data", "balance"), sequence_of, recipe.schema().sequences, data.balance)
     if data.split is None:
         return
-    for part in ("validation", "test"):
-        rows = getattr(data.split, part)
-        if rows not in (None, []) and getattr(data, part) is not None:
-            raise ConfigError(
-                f"data.split.{part} and data.{part} are both given",
-                where=recipe.source.where(("data", "split", part)),
-                why=f"the {part} rows can come from one place only",
-                fix="remove one of them",
-            )
     if isinstance(data.split, SplitKeys):
         _check_parts(recipe, data.split)
     elif data.split.validation is None and data.split.test is None:
@@ -372,24 +309,6 @@ def _check_parts(recipe: Recipe, split: SplitKeys) -> None:
         raise ConfigError(
             "data.split leaves no rows for training", where=recipe.source.where(("data", "split"))
         )
-
-
-TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
-
-
-def _check_transforms(recipe: Recipe) -> None:
-    for name, keys in recipe.sections.features.items():
-        steps = getattr(keys, "transform", None)
-        path = ("features", name, "transform")
-        for step in steps if isinstance(steps, list) else [] if steps is None else [steps]:
-            kinds = list(step) if isinstance(step, Mapping) else [step]
-            for kind in kinds:
-                if kind not in TRANSFORMS:
-                    raise ConfigError(
-                        f"features.{name}.transform: unknown step {shown(kind)}",
-                        where=recipe.source.where(path),
-                        fix=f"{did_you_mean(kind, TRANSFORMS)}allowed: {', '.join(TRANSFORMS)}",
-                    )
 
 
 def _absolute_url(url: str) -> str:

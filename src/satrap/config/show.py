@@ -3,12 +3,14 @@
 import io
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from satrap.config.explain import Pattern, shown, type_name, walk
+from satrap.config.keys.derive import Keys
 from satrap.config.recipe import Recipe
 from satrap.config.source import KeyPath, dotted
 from satrap.errors import ConfigError
@@ -80,14 +82,19 @@ def _heading(pattern: Pattern, model: str) -> str:
     return (dotted(pattern) or "recipe") + (f"  ({re.sub('Keys$', '', model)})" if kinds else "")
 
 
-def _field(key: str, info: FieldInfo) -> str:
+def written_default(info: FieldInfo) -> str:
+    """Return a key's default as text, "required", or "" if it is empty or a section."""
     default = info.get_default(call_default_factory=True)
     if info.is_required():
-        note = "required"
-    elif default is None or hasattr(default, "model_dump") or default in ({}, []):
-        note = ""
-    else:
-        note = f"default {shown(default)}".replace("'", "")
+        return "required"
+    if isinstance(default, Keys) or is_dataclass(default) or default in (None, "store", {}, []):
+        return ""
+    return shown(default).replace("'", "")
+
+
+def _field(key: str, info: FieldInfo) -> str:
+    default = written_default(info)
+    note = default if not default or default == "required" else f"default {default}"
     kind = type_name(info.annotation, info.metadata)
     meaning = " ".join(str(info.description).split())
     return f"  {key}: {kind}{', ' + note if note else ''}\n      {meaning[:1].upper()}{meaning[1:]}"

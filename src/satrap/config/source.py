@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -89,23 +89,6 @@ class RecipeSource:
         """Return the `where` of an error about a key: place and full key."""
         place = self.place(path)
         return place if place.startswith("--set") else f"{place}, key {dotted(path)}"
-
-
-def refuse_beside(
-    other: str, found: Iterable[tuple[KeyPath, bool, str]], source: RecipeSource, *, fix: str
-) -> None:
-    """Raise `ConfigError` for the first key that another setting does not support.
-
-    Args:
-        other: the other key or setting.
-        found: for each key: its path, whether it conflicts, and the reason.
-        source: source of the keys.
-        fix: advice for the error.
-    """
-    for path, wrong, why in found:
-        if wrong:
-            text = f"{dotted(path)} cannot be combined with {other}"
-            raise ConfigError(text, where=source.where(path), why=why, fix=fix)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> RecipeSource:

@@ -11,7 +11,7 @@ from satrap.dense.comm.workers import WorkerGroup, Workers
 from satrap.dense.compute.precision import LossScale
 from satrap.dense.memory.optimizer_offload import MakeOptimizer, offloaded
 from satrap.dense.memory.weight_offload import offload_weights
-from satrap.dense.parallel.mesh import Mesh
+from satrap.settings.mesh import Mesh
 
 __all__ = [
     "DENSE_TABLE",

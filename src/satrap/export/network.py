@@ -21,8 +21,8 @@ from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.dense.compute.precision import computed
 from satrap.errors import ConfigError
-from satrap.launch.build import make_model
 from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.network import make_model
 from satrap.launch.scoring import checked_output, model_place
 from satrap.runtime.formatting import counted
 from satrap.schema import Schema

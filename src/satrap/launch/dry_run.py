@@ -13,10 +13,12 @@ from satrap.config import Recipe
 from satrap.dense.memory.deferred_init import deferred
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
-from satrap.launch.build import Site, make_model, make_trainer, mesh_of, store_of, wire_of
+from satrap.launch.build import make_trainer, mesh_of, store_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
+from satrap.launch.network import make_model
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema, Table
+from satrap.train import WorkerContext
 
 TRIAL_ROWS = 8
 """Number of samples of the step."""
@@ -52,8 +54,8 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
                 options=ClientOptions(deadline=COMPILE_SECONDS, heartbeat=60.0),
             )
 
-        site, network = Site(exchange=exchange, device="cpu"), _in_place_of_large(recipe, schema)
-        with closing(make_trainer(recipe, schema, site, network=network)) as trainer:
+        context, network = WorkerContext(exchange=exchange, device="cpu"), _in_place_of_large(recipe, schema)
+        with closing(make_trainer(recipe, schema, context, network=network)) as trainer:
             with blaming("your own code failed"):
                 trainer.fit(rows, steps=1)
                 next(trainer.predict(rows), None)
@@ -88,8 +90,5 @@ class _StandIn(nn.Module):
 
 def _without_rows(recipe: Recipe) -> Recipe:
     sections = recipe.sections
-    tables = {
-        name: table.model_copy(update={"rows": None, "frozen": False})
-        for name, table in sections.tables.items()
-    }
+    tables = {name: replace(table, rows=None, frozen=False) for name, table in sections.tables.items()}
     return replace(recipe, sections=sections.model_copy(update={"tables": tables}))

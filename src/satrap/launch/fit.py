@@ -7,7 +7,7 @@ from functools import partial
 
 from satrap.config import Recipe
 from satrap.dense import Workers
-from satrap.launch.build import Site, make_trainer
+from satrap.launch.build import make_trainer
 from satrap.launch.datasets import PARTS, open_part, open_stream
 from satrap.launch.folder.endpoints import worker_endpoint
 from satrap.launch.folder.machine import MachineLog
@@ -20,7 +20,7 @@ from satrap.runtime.formatting import quality
 from satrap.runtime.satrap_warnings import told
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
-from satrap.train import Observer, Trainer
+from satrap.train import Observer, Trainer, WorkerContext
 
 
 def fit(
@@ -28,7 +28,7 @@ def fit(
     schema: Schema,
     folder: RunFolder,
     *,
-    site: Site = Site(),
+    context: WorkerContext = WorkerContext(),
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
     started: Callable[[Trainer], None] = lambda _: None,
@@ -40,24 +40,24 @@ def fit(
     Other arguments and errors are as for `satrap.launch.train`, but a run that is stopped before its first
     step raises KeyboardInterrupt.
     """
-    workers, share = site.workers, site.workers.data
-    open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
+    workers, share = context.workers, context.workers.data
+    open_share = context.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
     stream = open_stream(recipe, schema, worker=share.rank, workers=share.size)
-    needed = [part for part in PARTS if not (site.trial and part == "test")]
+    needed = [part for part in PARTS if not (context.trial and part == "test")]
     parts = {part: open_share(part) for part in needed if part != "train" or stream is None}
     rows = stream or parts["train"]
     assert rows is not None
-    trainer = make_trainer(recipe, schema, site, notice)
+    trainer = make_trainer(recipe, schema, context, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
-    if site.trial:
+    if context.trial:
         checkpoint = replace(checkpoint, publish=None)
     if resume and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)
         stack.enter_context(told(notice))
-        stack.enter_context(worker_endpoint(recipe, trainer, notice, site.report))
+        stack.enter_context(worker_endpoint(recipe, trainer, notice, context.report))
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
@@ -73,7 +73,7 @@ def fit(
                 )
             if result.stopped == "stopped":
                 return _record(RunOutcome(folder, result), history, workers)
-            if not site.trial:
+            if not context.trial:
                 save_model(trainer, folder)
             held = parts.get("test")
             test = {} if held is None else trainer.evaluate(held)

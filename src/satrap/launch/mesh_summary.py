@@ -15,10 +15,12 @@ from satrap.dense.parallel.stages import chain_steps, described, stage_cuts, sta
 from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
-from satrap.launch.build import make_model, mesh_of, tables_for
+from satrap.launch.build import mesh_of, tables_for
+from satrap.launch.network import make_model
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 from satrap.train.step.dummy_batch import blank_batch
 
 MOST_PARAMETERS = 1 << 30
@@ -58,6 +60,6 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
 
 def _blank(recipe: Recipe, schema: Schema, model: nn.Module) -> EmbeddedBatch:
     tables = tables_for(recipe, schema, model)
-    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+    with closing(LocalExchange(open_store(StoreConfig(), tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
     return blank_batch(plan, Embeddings(plan, torch.device("cpu")))

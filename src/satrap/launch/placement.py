@@ -20,9 +20,10 @@ from satrap.errors import ConfigError
 from satrap.exchange.collective import Placement
 from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.wire.formats import CODES
-from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
+from satrap.launch.build import pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.folder.run_folder import RunFolder, write_whole
+from satrap.launch.network import make_model
 from satrap.plan import Plan, Topology, WorkerRates, Workload, measure, place, workload
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.runtime import numba_cache

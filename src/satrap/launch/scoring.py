@@ -19,14 +19,15 @@ from satrap.data import Dataset
 from satrap.data.formats.files import find_files
 from satrap.errors import ConfigError, DataError, StoreError
 from satrap.exchange import LocalExchange
-from satrap.launch.build import make_model, own_functions, store_of
+from satrap.launch.build import store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.network import make_model, own_functions
 from satrap.launch.predictions import ENDINGS, Predictions, output_columns, writer_of
 from satrap.runtime.formatting import counted
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
-from satrap.store import Eviction, Shard, StoreConfig, Tier
+from satrap.store import Eviction, Shard, StoreConfig
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare
 from satrap.train.step.loss import prediction_names
@@ -114,7 +115,7 @@ def load_served(
         store = _to_score(store_of(recipe))
         return _loaded(folder, recipe, place, exchange, store, stateless=store.tier is None)
     else:
-        tier = None if keys.tier is None else Tier(**keys.tier.model_dump())
+        tier = keys.tier
         eviction = None if tier is None else Eviction("lfu")  # see benchmarks/serving: 1.7 points better
         store = replace(_to_score(store_of(recipe)), memory=keys.memory, tier=tier, eviction=eviction)
         tables = {name: replace(table, memory=None, eviction="store") for name, table in store.tables.items()}

@@ -6,7 +6,6 @@ from contextlib import closing
 from functools import partial
 
 from satrap.config import Recipe
-from satrap.launch.build import Site
 from satrap.launch.cluster import driver, torchrun_worker
 from satrap.launch.cluster.torchrun_worker import launched_by_torchrun
 from satrap.launch.fit import fit
@@ -16,7 +15,7 @@ from satrap.launch.folder.prometheus_targets import Targets
 from satrap.launch.folder.resume import signal_handlers, stop_at_signals
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.runtime import numba_cache
-from satrap.train import Observer
+from satrap.train import Observer, WorkerContext
 
 
 @signal_handlers({signal.SIGTERM: signal.default_int_handler})  # for cleanup of unfinished work
@@ -94,7 +93,7 @@ def _trained(
             recipe,
             schema,
             folder,
-            site=Site(report=partial(targets.heard, "worker 0"), trial=trial),
+            context=WorkerContext(report=partial(targets.heard, "worker 0"), trial=trial),
             observers=observers,
             notice=notice,
             started=watch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +14,10 @@ from satrap.errors import ConfigError, TrainingError
 from satrap.metrics.label import mix
 from satrap.runtime.arguments import checked
 from satrap.runtime.user_code import place_of
+from satrap.settings.training import Metric, is_metric_object, metric_name
 
 Array = npt.NDArray[Any]
-Metric = Callable[..., Any]
-"""A function of any of `ARGUMENTS`, by name, that returns a number; or a torchmetrics object or class. See
-`OwnMetrics`."""
-
 ARGUMENTS = ("labels", "predictions", "weights", "groups")
-RESERVED = ("epoch", "event", "step")
-"""Names in the lines of `metrics.jsonl` that are not metrics."""
 
 
 class SampleReservoir(NamedTuple):
@@ -169,32 +164,6 @@ class OwnMetrics:
         self._kept = len(self._chunks[0].keys)
 
 
-def higher_is_better(function: Metric) -> bool:
-    """Return the attribute `higher_is_better` of a metric, by default True."""
-    return getattr(function, "higher_is_better", None) in (None, True)
-
-
-def metric_name(function: Metric) -> str:
-    """Return the name of a metric.
-
-    Raises:
-        ConfigError: the metric has no name, or a reserved one.
-    """
-    name = getattr(function, "__name__", "") or (type(function).__name__ if _is_object(function) else "")
-    if not name.isidentifier() or name in RESERVED:
-        raise ConfigError(
-            f"{name or repr(function)} cannot be a metric",
-            why=f"a metric needs a name that is an identifier and none of {', '.join(RESERVED)}",
-            fix="give metrics a named function (labels, predictions) -> number",
-        )
-    return name
-
-
-def _is_object(metric: object) -> bool:
-    """Return whether a metric is a torchmetrics object or class."""
-    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
-
-
 def _made(metric: Metric) -> Metric:
     if not isinstance(metric, type):
         return metric
@@ -209,7 +178,7 @@ def _made(metric: Metric) -> Metric:
 
 
 def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
-    if not _is_object(metric):
+    if not is_metric_object(metric):
         return metric(**given)
     import torch  # takes seconds, and `satrap init` does not need it
 
@@ -226,7 +195,7 @@ def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
 
 def _arguments(name: str, function: Metric, grouped: bool) -> list[str]:
     """Return the `ARGUMENTS` that a function takes."""
-    if _is_object(function):
+    if is_metric_object(function):
         return ["labels", "predictions"]
     names = list[str]()
     for parameter in inspect.signature(function).parameters.values():

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from satrap.errors import ConfigError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
-from satrap.metrics.own import Metric, OwnMetrics
+from satrap.metrics.own import OwnMetrics
 from satrap.metrics.regression import RegressionMetrics
 from satrap.runtime.arguments import checked
 from satrap.schema import Label
+from satrap.settings.training import Metric
 
 Array = npt.NDArray[Any]
 OWN = "/own/"

@@ -21,6 +21,7 @@ from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.plan.topology import WorkerRates
 from satrap.schema import Table
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 
 SMALL, LARGE = 8, 1 << 20
 """Bytes per rank in the two timed all-to-alls."""
@@ -50,7 +51,7 @@ def rates(tables: Iterable[Table]) -> dict[int, WorkerRates]:
 def _rates(table: Table) -> WorkerRates:
     ids = np.random.default_rng(0).permutation(np.arange(1, ROWS + 1, dtype=np.uint64))
     splits, gradients = np.array([0, ROWS], np.int64), np.ones((ROWS, table.dim), np.float32)
-    with closing(StoreConfig().open([table])) as shard:
+    with closing(open_store(StoreConfig(), [table])) as shard:
         _, slots = shard.lookup_slots(0, ids, splits)  # makes the rows
         lookup = _seconds(lambda: shard.lookup_slots(0, ids, splits))
         update = _seconds(lambda: shard.update_group(0, ids, splits, gradients, lr_scale=1.0, slots=slots))

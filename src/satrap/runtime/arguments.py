@@ -7,9 +7,14 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from satrap.errors import ConfigError, did_you_mean
+
+BYTES, SECONDS = "bytes", "seconds"
+Bytes = Annotated[int, BYTES]
+Seconds = Annotated[float, SECONDS]
+"""Units of settings: recipes accept `4GiB` and `5s`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

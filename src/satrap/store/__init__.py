@@ -6,6 +6,7 @@ rows, and turn the rows into a model's input.
 """
 
 from satrap.retention import Admission, Eviction
+from satrap.settings.store import StoreConfig, TableSettings
 from satrap.store.arrays import Slots
 from satrap.store.batch_pooling import (
     distinct,
@@ -16,12 +17,11 @@ from satrap.store.batch_pooling import (
     segment_sum,
     sum_features,
 )
-from satrap.store.config import StoreConfig, TableSettings
 from satrap.store.group import GroupStore
 from satrap.store.hashes import BUCKETS, bucket_of
 from satrap.store.memory.buffers import floats
 from satrap.store.row_chunk import RowChunk
-from satrap.store.shard import Shard
+from satrap.store.shard import Shard, open_store
 from satrap.store.snapshot.changes import Changes, Delta
 from satrap.store.statistics import Statistics
 from satrap.store.tier import Tier
@@ -45,6 +45,7 @@ __all__ = [
     "floats",
     "gather_features",
     "gather_features_backward",
+    "open_store",
     "pool",
     "pool_backward",
     "segment_sum",

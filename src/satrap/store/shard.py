@@ -13,6 +13,7 @@ from satrap.retention import Admission, Eviction
 from satrap.runtime.arguments import checked
 from satrap.runtime.formatting import size
 from satrap.schema import Table
+from satrap.settings.store import StoreConfig
 from satrap.store.arrays import Floats, Found, Ids, Offsets, check_rows, plain
 from satrap.store.batch_pooling import distinct, segment_sum
 from satrap.store.buckets import mask_of
@@ -347,3 +348,16 @@ def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) ->
         for group, ids, splits in checked:
             if group.gate is None:
                 check_room(group, ids, splits)
+
+
+@checked()
+def open_store(config: StoreConfig, tables: Sequence[Table]) -> Shard:
+    """Return an empty store with these tables; raises as `Shard` does."""
+    return Shard(
+        tables,
+        seed=config.seed,
+        memory=config.memory,
+        admission=config.admission,
+        eviction=config.eviction,
+        tier=config.tier,
+    )

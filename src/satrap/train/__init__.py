@@ -5,13 +5,12 @@ Users create a `Trainer`. It trains a `TrainingState` in a `Loop` by a `Schedule
 follows the loop's progress.
 """
 
+from satrap.settings.saving import Checkpointing, Publishing
+from satrap.settings.training import TrainingOptions
 from satrap.train.predictor import Predictor
 from satrap.train.progress.observer import Observer, Progress, Result
-from satrap.train.publisher import Publishing
 from satrap.train.schedule import MODES, lookahead
-from satrap.train.state.snapshots import Checkpointing
 from satrap.train.trainer import Trainer
-from satrap.train.training_options import TrainingOptions
 from satrap.train.worker_context import WorkerContext
 
 __all__ = [

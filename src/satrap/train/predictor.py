@@ -27,13 +27,14 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
 from satrap.metrics import Metrics
-from satrap.metrics.own import Metric
 from satrap.optim import SGD
 from satrap.runtime.arguments import checked
 from satrap.runtime.malloc import keep_freed_memory
 from satrap.runtime.threads import default_threads
 from satrap.schema import Schema
+from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
+from satrap.store.shard import open_store
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
@@ -329,7 +330,7 @@ def predictor_for(
     tables = tables_of(schema, optimizer, dims, store)
     precision = saved["training"].precision
     measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
-    rows = exchange(store.open(tables))
+    rows = exchange(open_store(store, tables))
     predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
     try:
         if len(rows.buckets) < BUCKETS:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from satrap.checkpoint import Checkpoint
@@ -14,66 +13,14 @@ from satrap.checkpoint.feed import FEED, Feed, feed_settings
 from satrap.checkpoint.files.storage import Storage
 from satrap.errors import ConfigError
 from satrap.exchange import SnapshotCut
-from satrap.runtime.arguments import checked
-from satrap.store.row_chunk import FEED_FORMATS
-from satrap.train.state.state_writer import StateWriter, Worker, as_warning
+from satrap.settings.saving import Publishing
+from satrap.train.state.state_writer import StateWriter, Worker
 from satrap.train.state.training_state import TrainingState
 
 T = TypeVar("T")
 
 FEED_RUN, FEED_CUT = "feed_run", "feed_cut"
 """Settings of a snapshot: the feed's name for its run, and the version with the rows of the snapshot."""
-
-
-@checked()
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """Where and how often `Trainer.fit` publishes a version of the model, for servers that follow the run.
-
-    ```python
-    feed = satrap.train.Publishing("s3://models/ads/feed", every=5.0)
-    trainer.fit(data, checkpoint=satrap.train.Checkpointing("runs/x/checkpoints", publish=feed))
-    ```
-
-    A version has weights only: of the network, and of all rows or of the rows that changed since the previous
-    version. So it is smaller than a snapshot, and training cannot be resumed from it. Every version is of
-    exactly one step. A version that cannot be written does not end training: `notice` is called, and the next
-    version includes its contents. `Predictor.load(url)` reads the newest version.
-
-    Args:
-        url: folder or fsspec URL of the feed; no other run may publish there.
-        every: seconds between two versions, default 5. With several workers it takes a little longer if their
-            steps become slower.
-        full_every: number of versions from one with all rows to the next, default 100: a server that starts
-            reads the last of these and all versions after it. Process 0 makes it from the versions before.
-        dtype: number format of rows, "float32" (default) or "float16".
-        keep: number of versions with all rows to keep, with the versions after each, default 2.
-        notice: called with a text about versions that could not be written; default a RuntimeWarning.
-        missing: texts that stand for a missing value, for servers that know only the feed; default as in
-            `satrap.data.read`.
-
-    Raises:
-        ConfigError: a number is too small, or the format is unknown.
-    """
-
-    url: str
-    every: float = 5.0
-    full_every: int = 100
-    dtype: str = "float32"
-    keep: int = 2
-    notice: Callable[[str], None] = as_warning
-    missing: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.every < float("inf"):
-            raise ConfigError(f"publish: every must be a number of seconds above 0, got {self.every}")
-        for name in ("full_every", "keep"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"publish: {name} must be >= 1, got {getattr(self, name)}")
-        if self.dtype not in FEED_FORMATS:
-            raise ConfigError(
-                f"publish: dtype {self.dtype!r} is unknown", fix=f"allowed: {', '.join(FEED_FORMATS)}"
-            )
 
 
 class Publisher:

@@ -12,15 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap import models
+from satrap import compatibility, models
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
+from satrap.compatibility import POOLS
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
 from satrap.dense.memory.deferred_init import deferral
-from satrap.dense.memory.weight_offload import check_off, stay_off, weights_are_off
+from satrap.dense.memory.weight_offload import stay_off, weights_are_off
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
@@ -29,25 +30,28 @@ from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
+from satrap.settings.saving import Checkpointing
+from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.store.shard import open_store
 from satrap.train.loop import Loop
 from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer, Result
+from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
 from satrap.train.schema_checks import check_data, check_made_for
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
-from satrap.train.state.snapshots import Checkpointing, Snapshots
+from satrap.train.state.snapshots import Snapshots, series_of
 from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
 from satrap.train.step.microbatches import MicroBatches
 from satrap.train.step.split_batch import check_parts
-from satrap.train.training_options import TrainingOptions
 from satrap.train.worker_context import WorkerContext
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -148,22 +152,22 @@ class Trainer:
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
         self.embedding_optimizer = embedding_optimizer
-        chosen = prepare(device, place.threads)
+        chosen = prepare(place.device or device, place.threads)
+        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers)
+        compatibility.check(settings)
         kind = _backend(schedule, self.workers, options)
-        self.model = _prepared(model, options, chosen, self.workers, mode)
+        self.model = _prepared(model, options, chosen, self.workers)
         clip_norm, precision = options.clip_norm, options.precision
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
-        if lookahead:
-            _check_lookahead(store.bounds(tables))
+        _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
         self.exchange: Exchange = (
-            place.exchange(tables) if place.exchange and tables else LocalExchange(store.open(tables))
+            place.exchange(tables) if place.exchange and tables else LocalExchange(open_store(store, tables))
         )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
-        _check_together(self.exchange, mode)
-        _check_pooling(self.exchange, options, mode)
+        compatibility.check(settings | _of_exchange(self.exchange))
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
             model,
@@ -175,7 +179,7 @@ class Trainer:
             metrics=measured,
         )
         _score_by(self.dense, self.predictor)
-        self.control = options.control()
+        self.control = PlateauControl.of(options)
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
@@ -230,7 +234,7 @@ class Trainer:
             check_data(dataset, self.schema, labels=True)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
-        self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
+        self.state.begin(epochs, observers, series_of(checkpoint), data)
         snapshots = Snapshots(self.state, checkpoint, data)
         self.workers.meet("start of training")  # a barrier: networks may have taken long to build
         if resume:
@@ -420,7 +424,7 @@ def _with_check(dense: MakeOptimizer) -> MakeOptimizer:
 
 
 def _prepared(
-    model: nn.Module, options: TrainingOptions, device: torch.device, workers: Workers, mode: str
+    model: nn.Module, options: TrainingOptions, device: torch.device, workers: Workers
 ) -> nn.Module:
     check_parts(model, options.microbatches)
     if options.checkpoint_activations and workers.mesh.pipeline == 1:  # pipeline stages do it themselves
@@ -428,14 +432,6 @@ def _prepared(
     if record := deferral(model):
         record.move(model, device)
     elif weights_are_off(model):
-        check_off(
-            workers.mesh,
-            device,
-            mode,
-            precision=options.precision,
-            checkpoint_activations=options.checkpoint_activations,
-            compiles=options.compile,
-        )
         stay_off(model, device)
     else:
         model.to(device)
@@ -450,28 +446,10 @@ def _backend(
     """Return the constructor of the backend for a mode and a mesh."""
     if workers.mesh.whole:
         return schedule.dense
-    if schedule.dense is not DataParallelBackend:
-        raise ConfigError(
-            f"mode {schedule.mode} cannot be combined with a mesh that shards the network",
-            why=f"in mode {schedule.mode} the weights are rows of the store, and each worker pulls them all",
-            fix="use sync or hybrid, or a mesh of data alone",
-        )
-    if options.compile:
-        raise ConfigError(
-            "compile cannot be combined with a mesh that shards the network",
-            why="sharded layers and pipeline stages cannot be compiled",
-            fix="remove compile, or use a mesh of data alone",
-        )
     if workers.mesh.pipeline == 1:
         from satrap.dense.backends.sharded import ShardedBackend
 
         return ShardedBackend
-    if options.microbatches > 1:
-        raise ConfigError(
-            f"microbatches {options.microbatches} cannot be combined with a pipeline",
-            why="a pipeline has its own setting, Mesh.microbatches",
-            fix="leave microbatches at 1",
-        )
     from satrap.dense.backends.pipelined import PipelinedBackend
 
     return partial(PipelinedBackend, recomputes=options.checkpoint_activations)
@@ -485,42 +463,36 @@ def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
         predictor.network = lambda batch: pipeline.scores(MicroBatches(batch, pipeline.count))
 
 
+def _settings_of(
+    model: nn.Module,
+    mode: str,
+    lookahead: int,
+    device: torch.device,
+    options: TrainingOptions,
+    workers: Workers,
+) -> dict[str, Any]:
+    """Return arguments of a trainer as settings of `satrap.compatibility`."""
+    return {
+        "training.mode": mode,
+        "training.lookahead": lookahead,
+        "training.device": device.type,
+        "dense.offload.weights": weights_are_off(model),
+        **options.settings,
+        **workers.mesh.settings,
+    }
+
+
 def _check_lookahead(bounds: Mapping[str, str]) -> None:
     for table, what in bounds.items():
-        raise ConfigError(
-            f"lookahead cannot be combined with {what}",
-            where=f"table {table!r}",
-            why="the rows in the store would depend on how early a lookup is issued",
-            fix=f"train without lookahead, or without {what}",
-        )
+        early = {"training.lookahead": True, f"embedding.{what}": True}
+        compatibility.check(early, where=f"table {table!r}")
 
 
-def _check_together(exchange: Exchange, mode: str) -> None:
-    if exchange.collective and mode == "async":
-        raise ConfigError(
-            "mode async cannot be combined with workers that hold rows",
-            why="workers that hold rows update them in common steps, and async has no common steps",
-            fix="use hybrid or sync, or let shard servers hold all tables",
-        )
-
-
-def _check_pooling(exchange: Exchange, options: TrainingOptions, mode: str) -> None:
+def _of_exchange(exchange: Exchange) -> dict[str, Any]:
+    """Return an exchange as settings of `satrap.compatibility`."""
     by = exchange.pooling and exchange.pooling.by
-    if by == "owner" and (options.clip_norm or mode != "sync"):
-        raise ConfigError(
-            "an exchange that pools rows requires mode sync, without clip_norm",
-            why="with pooling, a worker has neither the rows of lookups in flight nor the gradients of rows",
-            fix="give CollectiveExchange, or Place.from_environment, pools=False",
-        )
-    if by == "embedding worker" and options.microbatches > 1:
-        raise ConfigError(
-            "microbatches cannot be combined with embedding workers",
-            why="embedding workers pool the rows of whole batches",
-            fix="use microbatches: 1, or train without embedding workers",
-        )
-    if by == "embedding worker" and options.clip_norm is not None:
-        raise ConfigError(
-            "clip_norm cannot be combined with embedding workers",
-            why="the norm includes gradients of rows, which never reach the worker",
-            fix="train without clip_norm or without embedding workers",
-        )
+    return {
+        "cluster.exchange": "collective" if exchange.collective else "",
+        "cluster.embedding_workers": by == "embedding worker",
+        POOLS: by == "owner",
+    }

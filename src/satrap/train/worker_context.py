@@ -18,13 +18,17 @@ from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
 from satrap.exchange.wrappers.broadcast import for_group
 from satrap.runtime.arguments import checked
+from satrap.runtime.events import Report
 from satrap.runtime.torchrun import Torchrun, address_towards
 from satrap.schema import Table
 from satrap.store import StoreConfig
+from satrap.train.predictor import BatchSource
 from satrap.train.resharding.requests import RequestSource
 
 _c10d: Any = dist
 """Parts of `torch.distributed` that its type annotations omit."""
+
+OpenData = Callable[[str], BatchSource | None]
 
 WRITING_SECONDS = 7 * 86_400.0
 """Time limit for a rank that writes its rows or waits for a shard, as long as it sends heartbeats."""
@@ -44,12 +48,21 @@ class WorkerContext:
         threads: PyTorch's threads inside an operation, for this whole process; default: all cores if satrap
             was imported before torch, else all but one (see `satrap.runtime.threads`).
         desk: source of orders to move rows between shards, see `Mover`; default none.
+        device: device of the network on this worker; None: the trainer's.
+        data: in a run of a recipe, returns this process's share of a part of the data, None without rows;
+            default: it reads the files itself.
+        report: called with the events of this process.
+        trial: only measure validation metrics: no test, no saved model. Default False.
     """
 
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
     workers: Workers = field(default_factory=Workers)
     threads: int | None = None
     desk: RequestSource | None = None
+    device: str | None = None
+    data: OpenData | None = None
+    report: Report = lambda _: None
+    trial: bool = False
 
     @property
     def share(self) -> dict[str, int]:

@@ -33,7 +33,7 @@ def test_a_log_is_read_in_its_order(tmp_path: Path) -> None:
         (["data.join=[{source: a.csv, on: user}]"], "data.join"),
         (["tune.usual=false"], "tune"),
         (["cluster.exchange=servers", "cluster.loaders=1"], "cluster.loaders"),
-        (["cluster.exchange=servers", "dense.mesh.tensor=2"], "dense.mesh"),
+        (["cluster.exchange=servers", "dense.mesh.tensor=2"], "dense.mesh.tensor"),
     ],
 )
 def test_what_reads_rows_in_another_way_does_not_go_with_it(

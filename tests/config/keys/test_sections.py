@@ -11,9 +11,7 @@ from satrap.config.keys.cluster import ClusterKeys
 from satrap.config.keys.derive import Keys
 from satrap.config.keys.sections import (
     DENSE_OPTIMIZERS,
-    EMBEDDING_OPTIMIZERS,
-    AdmissionKeys,
-    EvictionKeys,
+    OPTIMIZER,
     TrainingKeys,
 )
 
@@ -26,7 +24,7 @@ TORCH = {
 
 
 def test_every_embedding_optimizer_has_keys() -> None:
-    assert set(EMBEDDING_OPTIMIZERS) == set(optim.names())
+    assert set(OPTIMIZER.models) == set(optim.names())
 
 
 @pytest.mark.parametrize("name", list(DENSE_OPTIMIZERS))
@@ -132,9 +130,6 @@ def test_all_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "good", "bad"),
     [
-        (AdmissionKeys, {"min_count": [1, 255]}, {"min_count": [0, 256]}),
-        (AdmissionKeys, {"probability": [1e-9, 1.0]}, {"probability": [0.0, 1.1]}),
-        (EvictionKeys, {"ttl": [1, 2**31 - 1, None]}, {"ttl": [0, 2**31]}),
         (TrainingKeys, {"plateau": [1e-9, 0.99, None]}, {"plateau": [0.0, 1.0]}),
         (
             TrainingKeys,

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from satrap.dense import Mesh
 from satrap.dense.backends.sharded import ShardedBackend, check_separable
-from satrap.dense.parallel.mesh import Sharded
 from satrap.errors import ConfigError
+from satrap.settings.mesh import Sharded
 from tests.tools.plan.dense.measured import Pretended, adam
 
 

@@ -135,13 +135,13 @@ def test_a_sum_in_fewer_bits_is_that_of_threads_to_the_bit(dense: str, size: int
 
 
 def test_a_short_format_is_refused_on_cuda() -> None:
-    with pytest.raises(ConfigError, match="gradients on cuda cannot be sent as int8"):
+    with pytest.raises(ConfigError, match=r"wire\.dense: int8 cannot be combined with device: cuda"):
         ConnectedWorkers("127.0.0.1:1", 0, 2, device="cuda", wire=Wire(dense="int8"))
 
 
 @pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, sharded=True)], ids=str)
 def test_compressed_gradients_are_refused_where_the_network_is_divided(mesh: Mesh) -> None:
-    with pytest.raises(ConfigError, match=r"wire\.dense sign cannot be combined with a mesh that shards"):
+    with pytest.raises(ConfigError, match=r"wire\.dense cannot be combined with mesh\."):
         ConnectedWorkers("127.0.0.1:1", 0, 2, mesh=mesh, wire=Wire(dense="sign"))
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.checkpoint import Series
-from satrap.dense import Mesh, offload_weights, offloaded
+from satrap.dense import offload_weights, offloaded
 from satrap.dense.memory.deferred_init import LARGE, deferred
 from satrap.dense.memory.on_disk import is_on_disk
-from satrap.dense.memory.weight_offload import check_off, weights_are_off
+from satrap.dense.memory.weight_offload import weights_are_off
 from satrap.dense.parallel.param_shards import UNIT
 from satrap.errors import ConfigError
 from satrap.train import Checkpointing, Observer, Progress, Trainer
@@ -104,30 +104,6 @@ def test_a_disk_without_room(tmp_path: Path, of: str) -> None:
             work()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ({"workers": Mesh(2, sharded=True)}, "a mesh that shards the network on cpu"),
-        ({"workers": Mesh(2), "device": torch.device("cuda")}, "several workers on cuda"),
-        ({"mode": "async"}, "mode async on cpu"),
-        ({"compiles": True}, "compile on cpu"),
-        ({"precision": "bfloat16", "device": torch.device("cuda")}, "precision bfloat16 on cuda"),
-        (
-            {"checkpoint_activations": True, "device": torch.device("cuda")},
-            "checkpoint_activations on cuda",
-        ),
-    ],
-)
-def test_what_does_not_go_with_weights_off_the_device(given: dict[str, object], what: str) -> None:
-    usual: dict[str, object] = {"workers": Mesh(), "device": torch.device("cpu"), "mode": "sync"}
-    usual |= {"precision": "float32", "checkpoint_activations": False, "compiles": False}
-    check_off(**usual)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=f"cannot be combined with {what}"):
-        check_off(**usual | given)  # type: ignore[arg-type]
-    both = {"workers": Mesh(2), "precision": "bfloat16", "checkpoint_activations": True}
-    check_off(**usual | both)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from satrap.exchange.wire.rows import row_section
 from satrap.exchange.wire.sections import Section
 from satrap.rpc.wire.frames import as_bytes
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 from tests.contract.parties import TABLES, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, members, together
 from tests.exchange.collective.work import GROUPS, asked
@@ -68,7 +69,8 @@ def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(
 
 def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> None:
     owners = [
-        Owner(StoreConfig().open(TABLES), GROUPS, Holders(GROUPS, Placement(), Alone())) for _ in range(2)
+        Owner(open_store(StoreConfig(), TABLES), GROUPS, Holders(GROUPS, Placement(), Alone()))
+        for _ in range(2)
     ]
     [wanted] = merge(GROUPS, [{1: Section(1, np.array([0, 5]), np.arange(5, dtype=np.uint64))}])
     for number in range(3 * KEPT):

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.errors import ConfigError
-from satrap.exchange.servers import Wire
 from satrap.exchange.wire.formats import CODES, gather_gradients, scale_of, to_wire
 from satrap.exchange.wire.rows import from_wire
 from satrap.exchange.wire.sections import Section
@@ -71,10 +69,3 @@ def test_gradients_that_are_not_finite_are_noticed(name: str, value: float) -> N
     assert not gather_gradients(gradients, None, code, scale_of(gradients, code))[1]
     assert not gather_gradients(gradients, np.array([1], np.int32), code, 1.0)[1]
     assert gather_gradients(gradients, np.array([0, 2], np.int32), code, 1.0)[1]
-
-
-def test_unknown_formats_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"wire\.forward: 'bfloat16' is unknown"):
-        Wire(forward="bfloat16")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"use one of int8, bfloat16, float16, float32"):
-        Wire(backward="int4")  # type: ignore[arg-type]

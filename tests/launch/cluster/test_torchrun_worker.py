@@ -28,13 +28,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ([], "cluster.exchange cannot be combined with torchrun"),
         (
             ["cluster.exchange=servers"],
-            "cluster.addresses is required with torchrun.*\n.*\n.*\n.*satrap shard",
+            "cluster.exchange needs cluster.addresses\n.*\n.*\n.*satrap shard",
         ),
         (["cluster.exchange=collective", "cluster.workers=4"], "torchrun has started 2 processes"),
-        (["cluster.exchange=collective", "cluster.loaders=1"], "torchrun does not start loaders"),
+        (
+            ["cluster.exchange=collective", "cluster.loaders=1"],
+            "loaders cannot be combined with torchrun",
+        ),
         (
             ["cluster.exchange=servers", "cluster.addresses=['127.0.0.1:1']", "cluster.embedding_workers=1"],
-            "torchrun does not start embedding workers",
+            "embedding_workers cannot be combined with torchrun",
         ),
     ],
 )

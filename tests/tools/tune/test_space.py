@@ -141,7 +141,7 @@ def test_an_optimizer_can_be_exchanged_whole(tmp_path: Path) -> None:
     recipe, found = space(tmp_path, ONLY, "tune.search.embedding.optimizer=[{name: adam, lr: 0.001}]")
     [one] = found.values()
     tried = chosen(recipe, [one], {one.key: 1 - one.own})
-    assert tried.embedding_optimizer().to_dict()["name"] == "adam"
+    assert tried.sections.embedding.optimizer.to_dict()["name"] == "adam"
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from satrap.schema import Categorical, Label, Schema
 from satrap.train import Observer, Progress, Result
 from satrap.train.progress import throughput
 from satrap.train.progress.fit_stats import FitStats
+from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.step.agree import StepInput
-from satrap.train.training_options import PlateauControl
 
 GOOD, BAD = StepResult(True, 1.0, False), StepResult(False, math.nan, False)
 NONE = StepInput(NO_BATCH, 1.0, 10)

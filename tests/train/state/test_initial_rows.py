@@ -210,9 +210,9 @@ def test_files_that_do_not_fit_are_refused_before_a_step(
 
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="frozen cannot be combined with optimizer"):
+    with pytest.raises(ConfigError, match="optimizer cannot be combined with frozen: true"):
         TableSettings(optimizer=satrap.optim.SGD(lr=1.0), frozen=True)
-    with pytest.raises(ConfigError, match="frozen cannot be combined with initial_scale"):
+    with pytest.raises(ConfigError, match="initial_scale cannot be combined with frozen: true"):
         TableSettings(initial_scale=0.0, frozen=True)
     store = StoreConfig(tables=settings(None))
     with pytest.raises(ConfigError, match="'item' is frozen, and has no rows"):

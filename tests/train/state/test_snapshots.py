@@ -500,18 +500,6 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     trainer.close()
 
 
-@pytest.mark.parametrize("name", ["every_steps", "keep", "delta_every_steps"])
-def test_impossible_plans_are_refused(name: str) -> None:
-    plan = Checkpointing("x", **{name: 1})
-    assert {"every_steps": None, "keep": 2, "delta_every_steps": None} | {name: 1} == {
-        one: getattr(plan, one) for one in ("every_steps", "keep", "delta_every_steps")
-    }
-    assert (plan.series().url, plan.series().keep) == ("x", plan.keep)
-    with pytest.raises(ConfigError) as caught:
-        Checkpointing("x", **{name: 0})
-    assert caught.value.what == f"checkpoint: {name} must be >= 1, got 0"
-
-
 def test_a_snapshot_is_of_the_same_arguments_whatever_training_has_changed() -> None:
     changed = dict.fromkeys(("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best"), 1)
     own = {"seed": 1, "clip_norm": (1, 2), **changed}

@@ -11,6 +11,7 @@ from satrap import models
 from satrap.embedding import embeddings_of, tables_of
 from satrap.exchange import LocalExchange
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 from satrap.train.step.dummy_batch import SIZE, blank_batch, buffers_kept
 from satrap.train.step.loss import LabelLoss
 
@@ -38,7 +39,7 @@ def test_every_model_has_a_finite_loss_and_no_gradient_of_weight_0(
         schema = satrap.Schema(schema.labels, features, weight=schema.weight, group=schema.group)
     model = models.create(name, schema)
     tables = tables_of(schema, satrap.optim.SGD(lr=1.0), getattr(model, "embedding_dims", None))
-    exchange = LocalExchange(StoreConfig().open(tables))
+    exchange = LocalExchange(open_store(StoreConfig(), tables))
     plan, embeddings = embeddings_of(exchange, schema, exchange.groups, torch.device("cpu"))
     batch = blank_batch(plan, embeddings)
     logits = model(batch)
@@ -56,7 +57,7 @@ def test_a_feature_without_pooling_has_rows_too() -> None:
     schema = satrap.Schema(
         labels=["y"], features={"seen": satrap.Categorical(dim=4, multi=True, pooling="none")}
     )
-    exchange = LocalExchange(StoreConfig().open(tables_of(schema, satrap.optim.SGD(lr=1.0))))
+    exchange = LocalExchange(open_store(StoreConfig(), tables_of(schema, satrap.optim.SGD(lr=1.0))))
     plan, embeddings = embeddings_of(exchange, schema, exchange.groups, torch.device("cpu"))
     rows = blank_batch(plan, embeddings).embeddings["seen"]
     assert rows.values.shape == (SIZE, 4)  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
-"""Derives the number of workers from the dense network's mesh, and checks the mesh against other keys."""
+"""Derives the number of workers from the dense network's mesh."""
 
 from satrap.config.keys.sections import Sections
-from satrap.config.source import RecipeSource, dotted
+from satrap.config.source import RecipeSource
 from satrap.errors import ConfigError
 
 
@@ -31,78 +31,8 @@ def with_workers(sections: Sections, source: RecipeSource) -> Sections:
     return sections
 
 
-def check_mesh(sections: Sections, source: RecipeSource) -> None:
-    """Raise `ConfigError` for keys that the mesh does not support."""
-    dense, cluster = sections.dense, sections.cluster
-    _check_shard_size(sections, source)
-    _check_pipeline(sections, source)
-    peers = dense.mesh.tensor * dense.mesh.pipeline > 1
-    if not peers and not (dense.sharded and sections.shares > 1):
-        return
-    key = "dense.sharded"
-    if peers:
-        key = "dense.mesh.tensor" if dense.mesh.tensor > 1 else "dense.mesh.pipeline"
-    same = "workers that share one copy of the network train the same batches"
-    placed = any(placement == "replicated" for placement in cluster.placements.values())
-    for path, wrong, why in (
-        (
-            ("training", "mode"),
-            sections.training.mode == "async",
-            "workers in async mode pull whole networks",
-        ),
-        (
-            ("cluster", "wire", "dense"),
-            cluster.wire.dense != "float32",
-            "PyTorch sums gradients of a sharded network in float32",
-        ),
-        (
-            ("dense", "compile"),
-            dense.compile,
-            "torch.compile does not support sharded layers and pipeline stages",
-        ),
-        (
-            ("cluster", "embedding_workers"),
-            cluster.embedding_workers > 0,
-            "this combination is not supported yet",
-        ),
-        (
-            ("cluster", "loaders"),
-            peers and cluster.loaders > 0,
-            f"{same}, but a loader delivers each batch once",
-        ),
-        (
-            ("training", "lookahead"),
-            peers and sections.training.lookahead > 0,
-            "this combination is not supported yet",
-        ),
-        (
-            ("cluster", "placements"),
-            peers and cluster.exchange == "servers" and placed,
-            "replicas in addition to shard servers are not supported yet",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"{dotted(path)} cannot be combined with {key}",
-                where=source.where(path),
-                why=why,
-                fix=f"remove {dotted(path)}, or {key}",
-            )
-
-
-def _check_pipeline(sections: Sections, source: RecipeSource) -> None:
-    dense = sections.dense
-    for key in ("schedule", "stages", "stages_per_rank"):
-        if dense.mesh.pipeline == 1 and getattr(dense, key) != getattr(type(dense)(), key):
-            raise ConfigError(
-                f"dense.{key} has no effect without dense.mesh.pipeline",
-                where=source.where(("dense", key)),
-                why="without pipeline parallelism the network has no stages",
-                fix=f"remove dense.{key}, or set dense.mesh.pipeline",
-            )
-
-
-def _check_shard_size(sections: Sections, source: RecipeSource) -> None:
+def check_shard_size(sections: Sections, source: RecipeSource) -> None:
+    """Raise `ConfigError` for a size of shard groups that does not divide the copies."""
     size, shares = sections.dense.shard_size, sections.shares
     if size is not None and (not sections.dense.sharded or shares % size):
         raise ConfigError(

@@ -1,11 +1,13 @@
 """Settings of single tables, checked against the settings of all tables."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from satrap.config.keys.sections import AdmissionKeys, CategoricalKeys, EvictionKeys, Sections, TableKeys
+from satrap.config.keys.sections import Sections
 from satrap.config.source import KeyPath, RecipeSource, dotted
 from satrap.errors import ConfigError
+from satrap.retention import Eviction
+from satrap.schema import Categorical
+from satrap.settings.store import TableSettings
 
 
 class RetentionKeys(NamedTuple):
@@ -18,7 +20,7 @@ class RetentionKeys(NamedTuple):
     """
 
     memory: int | None
-    eviction: EvictionKeys | None
+    eviction: Eviction | None
     eviction_key: KeyPath
     admission_key: KeyPath | None
 
@@ -33,22 +35,22 @@ def kept(sections: Sections) -> dict[str, RetentionKeys]:
     """Return `RetentionKeys` by table, in order of first use."""
     tables = {}
     for feature, keys in sections.features.items():
-        if isinstance(keys, CategoricalKeys):
-            name = getattr(keys, "table", None) or feature
-            tables[name] = _kept(name, sections.tables.get(name, TableKeys()), sections)
+        if isinstance(keys, Categorical):
+            name = keys.table or feature
+            tables[name] = _kept(name, sections.tables.get(name, TableSettings()), sections)
     return tables
 
 
-def _kept(name: str, own: TableKeys, sections: Sections) -> RetentionKeys:
-    embedding, explicit = sections.embedding, own.model_fields_set
+def _kept(name: str, table: TableSettings, sections: Sections) -> RetentionKeys:
+    embedding = sections.embedding
     keys: dict[str, KeyPath] = {
-        key: ("tables", name, key) if key in explicit else ("embedding", key)
+        key: ("embedding", key) if getattr(table, key) == "store" else ("tables", name, key)
         for key in ("eviction", "admission")
     }
-    eviction = own.eviction if "eviction" in explicit else embedding.eviction
-    admission = (own.admission or AdmissionKeys()) if "admission" in explicit else embedding.admission
-    chosen = not own.frozen and (admission.min_count > 1 or admission.probability < 1)
-    return RetentionKeys(own.memory, eviction, keys["eviction"], keys["admission"] if chosen else None)
+    eviction = embedding.eviction if table.eviction == "store" else table.eviction
+    admission = embedding.admission if table.admission == "store" else table.admission
+    chosen = not table.frozen and admission is not None and not admission.open
+    return RetentionKeys(table.memory, eviction, keys["eviction"], keys["admission"] if chosen else None)
 
 
 def memory_of(sections: Sections) -> int | None:
@@ -59,19 +61,9 @@ def memory_of(sections: Sections) -> int | None:
 
 
 def check_table(name: str, sections: Sections, source: RecipeSource) -> None:
-    """Raise `ConfigError` for settings of a table that conflict."""
+    """Raise `ConfigError` for a frozen table without rows."""
     table = sections.tables[name]
-    if not table.frozen:
-        return
-    for key in ("optimizer", "initial_scale", "admission"):
-        if getattr(table, key) is not None:
-            raise ConfigError(
-                f"tables.{name}.{key} cannot be combined with frozen: true",
-                where=source.where(("tables", name, key)),
-                why="rows of a frozen table never change, and no others are created",
-                fix="remove one of the two keys",
-            )
-    if table.rows is None:
+    if table.frozen and table.rows is None:
         raise ConfigError(
             f"tables.{name} is frozen, but has no file of rows",
             where=source.where(("tables", name, "frozen")),
@@ -83,13 +75,6 @@ def check_table(name: str, sections: Sections, source: RecipeSource) -> None:
 def check_kept(sections: Sections, source: RecipeSource) -> None:
     """Raise `ConfigError` for conflicting budgets, evictions and tier."""
     tables, whole = kept(sections), sections.embedding.memory
-    for path, eviction in _evictions(sections):
-        if eviction is not None and (eviction.policy == "ttl") != (eviction.ttl is not None):
-            raise ConfigError(
-                f"{dotted(path)}: policy {eviction.policy} {'has no' if eviction.ttl else 'needs'} ttl",
-                where=source.where(path),
-                fix="write eviction: {policy: ttl, ttl: STEPS}",
-            )
     for name, table in tables.items():
         eviction, path, memory = table.eviction, table.eviction_key, table.memory or whole
         if eviction is not None and eviction.ttl is None and memory is None:
@@ -103,11 +88,6 @@ def check_kept(sections: Sections, source: RecipeSource) -> None:
     _check_memory(tables, whole, source)
     if sections.embedding.tier is not None:
         _check_tier(tables, whole, source)
-
-
-def _evictions(sections: Sections) -> Iterator[tuple[KeyPath, EvictionKeys | None]]:
-    yield ("embedding", "eviction"), sections.embedding.eviction
-    yield from ((("tables", name, "eviction"), table.eviction) for name, table in sections.tables.items())
 
 
 def _check_memory(tables: dict[str, RetentionKeys], whole: int | None, source: RecipeSource) -> None:

@@ -4,26 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from satrap.config.keys.derive import Keys
+from satrap.config.keys.derive import Keys, settings
 from satrap.config.keys.values import Address, Bytes, Count, Port, Positive, Rate, Share
+from satrap.settings.wire import Wire
 
 Placement = Literal["row_wise", "table_wise", "replicated"]
-
-
-class WireKeys(Keys):
-    """Number formats between processes. Stored rows have `embedding.dtype`."""
-
-    forward: Literal["int8", "float16", "float32"] = "float16"
-    """Format of looked-up rows. int8: 8-bit numbers with a scale per row."""
-    backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Format of row gradients; int8 as for rows."""
-    dense: Literal["int8", "bfloat16", "float16", "float32", "powersgd", "sign"] = "float32"
-    """Format of the network's gradients in the all-reduce among workers. int8 (a scale per 128 numbers),
-    bfloat16 and float16 need the device cpu. For slow networks, on any device: powersgd (products of thin
-    matrices) and sign (one bit per number), which carry the error of a step over to later steps. Not with
-    sharding or `dense.mesh`."""
-    dense_rank: Positive = 4
-    """With `dense: powersgd`: rank of the products. A higher rank is more accurate and sends more bytes."""
+WIRE = settings(Wire)
 
 
 class ResourcesKeys(Keys):
@@ -92,7 +78,7 @@ class ClusterKeys(Keys):
     wait: Share = 0.0
     """With `launcher: ray`: seconds to wait for these resources. Default 0: missing resources are an error at
     once."""
-    wire: WireKeys = WireKeys()
+    wire: Annotated[Wire, WIRE] = Wire()
     """Number formats between workers and shards, or among workers. Async mode always uses float32."""
     deadline: Rate = 30.0
     """Seconds without an answer after which a shard or worker counts as lost. Work that one worker does

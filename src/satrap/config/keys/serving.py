@@ -4,18 +4,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from satrap.config.keys.derive import Keys
+from satrap.config.keys.derive import Choice, Keys, keys_of
 from satrap.config.keys.values import Address, Bytes, Count, Positive, Rate, Seconds
+from satrap.settings.tier import Tier
 
-
-class ServedTierKeys(Keys):
-    """A file for rows that do not fit into `serving.memory`; requested rows are loaded into memory."""
-
-    path: str = Field(min_length=1)
-    """Folder on a fast disk of the machine that holds the rows."""
-    size: Bytes
-    """Largest size on disk, for example 100GiB. A float32 number takes 4 bytes. The index takes 19 bytes of
-    `serving.memory` for each row that fits."""
+SIZE = """Largest size on disk, for example 100GiB. A float32 number takes 4 bytes. The index takes 19 bytes
+of `serving.memory` for each row that fits."""
+SERVED = keys_of(Tier, "ServedTierKeys", {"size": (Bytes, Field(..., description=SIZE))})
+SERVED.__doc__ = (
+    "A file for rows that do not fit into `serving.memory`; requested rows are loaded into memory."
+)
+TIER = Choice(lambda _: "tier", {"tier": SERVED}, "")
 
 
 class ServingKeys(Keys):
@@ -47,7 +46,7 @@ class ServingKeys(Keys):
     memory: Bytes | None = None
     """Memory for the rows in a server or in one of its shards, for example 4GiB. Default: `embedding.memory`
     and the memory of single tables."""
-    tier: ServedTierKeys | None = None
+    tier: Annotated[Tier, TIER] | None = None
     """A file for rows that do not fit into `serving.memory`; the most requested rows stay in memory. Default:
     `embedding.tier`, else none: a model that does not fit is rejected."""
     shards: list[Address] = Field(default_factory=list)

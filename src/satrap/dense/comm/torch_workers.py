@@ -16,15 +16,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from satrap import compatibility
 from satrap.dense.comm.network_interface import interface_of
 from satrap.dense.comm.quantized_allreduce import Bytes, ShortSum
 from satrap.dense.comm.workers import Compression, WorkerGroup, Workers
-from satrap.dense.parallel.mesh import Mesh
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers import Wire
 from satrap.exchange.wire.formats import CODES
 from satrap.runtime.environment import variables
+from satrap.settings.mesh import Mesh
 
 BEAT_SECONDS = 0.25
 """Seconds between two heartbeats of a worker."""
@@ -195,20 +196,8 @@ class ConnectedWorkers(ConnectedWorkerGroup, Workers):
                 f"there are {size} workers, but the mesh has {self.mesh}",
                 fix="start as many workers as the mesh has, or change the mesh's data",
             )
-        if wire.compresses and not self.mesh.whole:
-            raise ConfigError(
-                f"wire.dense {wire.dense} cannot be combined with a mesh that shards the network",
-                where=f"mesh: {self.mesh}",
-                why="PyTorch sums the gradients of sharded layers in float32",
-                fix="set wire.dense: float32, or use a mesh of whole copies",
-            )
-        if wire.dense != "float32" and not wire.compresses and torch.device(device).type == "cuda":
-            raise ConfigError(
-                f"gradients on {device} cannot be sent as {wire.dense}",
-                where="wire.dense",
-                why="gradients are rounded to a short format on the CPU",
-                fix="use float32, or the device cpu",
-            )
+        formats = {"cluster.wire.dense": wire.dense, "training.device": device}
+        compatibility.check(formats | self.mesh.settings)
         self.rank, self.size, self.deadline = rank, size, deadline
         self._process = rank
         self._met: dict[str, int] = {}

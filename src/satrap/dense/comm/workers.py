@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
-from satrap.dense.parallel.mesh import Mesh
 from satrap.errors import ExchangeError
+from satrap.settings.mesh import Mesh
 
 
 class Compression:

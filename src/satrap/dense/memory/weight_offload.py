@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from satrap.dense.memory.deferred_init import deferral, fill_all
 from satrap.dense.memory.on_disk import is_on_disk, on_disk
 from satrap.dense.memory.pinned_staging import bring
-from satrap.dense.parallel.mesh import Mesh
-from satrap.errors import ConfigError
 from satrap.runtime.malloc import keep_freed_memory, release_freed_memory
 
 _RETURNED = 1 << 20
@@ -77,43 +75,6 @@ def stay_off(model: nn.Module, device: torch.device) -> None:
     if device.type == "cuda":
         _move(model, Tensor.pin_memory)  # the device reads pinned memory three times as fast
     stream_weights(model, lambda weight: bring(weight, device))
-
-
-def check_off(
-    workers: Mesh,
-    device: torch.device,
-    mode: str,
-    *,
-    precision: str,
-    checkpoint_activations: bool,
-    compiles: bool,
-) -> None:
-    """Raise `ConfigError` for combinations that weights off the device do not support.
-
-    Args:
-        workers: mesh of the workers.
-        device: the computing device.
-        mode, precision, checkpoint_activations, compiles: see `Trainer` and `TrainingOptions`.
-    """
-    streams = device.type != "cpu"
-    wrong = [
-        name
-        for name, applies in {
-            "mode async": mode == "async",
-            "compile": compiles,
-            "a mesh that shards the network": not workers.whole,
-            "several workers": streams and workers.size > 1,
-            f"precision {precision}": streams and precision != "float32",
-            "checkpoint_activations": streams and checkpoint_activations,
-        }.items()
-        if applies
-    ]
-    if wrong:
-        raise ConfigError(
-            f"weights off the device cannot be combined with {' and '.join(wrong)} on {device.type}",
-            why="this combination is not supported yet",
-            fix=f"change {' and '.join(wrong)}, or keep the weights on the device",
-        )
 
 
 def _move(model: nn.Module, copy: Callable[[Tensor], Tensor]) -> None:

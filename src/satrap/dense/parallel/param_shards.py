@@ -18,8 +18,8 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from satrap.dense.backends.protocol import Sliceable, in_memory
 from satrap.dense.memory.deferred_init import Deferred
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.tensor_plan import Cut
+from satrap.settings.mesh import Mesh
 
 UNIT = 1 << 16
 """From this many parameters on, a layer's weights are gathered on their own, not with their parent's."""

@@ -23,9 +23,9 @@ from torch.utils.checkpoint import checkpoint
 from satrap.batch import EmbeddedBatch
 from satrap.dense.compute.precision import autocast, shared_casts
 from satrap.dense.memory.activation_checkpoint import segment_length
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.stages import ChainStep, compute, tensors
 from satrap.errors import ConfigError
+from satrap.settings.mesh import Mesh
 
 LossOfPart = Callable[[int, Tensor], Tensor]
 """(number of a microbatch, its logits) -> its part of the loss."""

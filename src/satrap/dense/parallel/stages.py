@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 from torch.utils.flop_counter import FlopCounterMode
 
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.tensor_plan import Cut, tensor_plan
 from satrap.errors import ConfigError, did_you_mean
+from satrap.settings.mesh import Mesh
 
 PYTORCH = "2.13"
 """The oldest version whose pipelining is tested here."""

@@ -21,6 +21,7 @@ from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, Worker
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
+from satrap.exchange.wire.formats import wire_bytes
 from satrap.exchange.wire.rows import pack_gradients, pack_tensors, unpack_tensors
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
@@ -105,7 +106,7 @@ class PooledExchange(Exchange):
         self.shards = ServersExchange(shards, tables, store=store, wire=wire, worker=worker, options=options)
         self.groups = self.shards.groups
         names = frozenset(table.name for table in tables)
-        self.pooling = Pooling("embedding worker", names, wire.row_bytes)
+        self.pooling = Pooling("embedding worker", names, partial(wire_bytes, wire))
         self._replays: deque[Sequence[Array]] = deque()
         try:
             self._client = Client(name, {0: address}, {0: hello}, options=options)

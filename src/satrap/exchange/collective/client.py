@@ -20,12 +20,14 @@ from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import Exchange, Pooling, StepVerdict, TableGroup
 from satrap.exchange.serial import Serial
 from satrap.exchange.split import ShardPart
-from satrap.exchange.wire.formats import CODES, Wire
+from satrap.exchange.wire.formats import CODES, wire_bytes
 from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
 from satrap.exchange.wire.sections import pack, unpack
 from satrap.schema import Table
+from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
 from satrap.store.arrays import Bytes
+from satrap.store.shard import open_store
 
 _SHARED = 20
 """Updates between two exchanges of counters among the ranks."""
@@ -85,13 +87,13 @@ class CollectiveExchange(Exchange):
         placement.check(tables, store)
         self._ranks = ranks
         self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
-        self.shard = store.part(ranks.size).open([table.part(ranks.size) for table in tables])
+        self.shard = open_store(store.part(ranks.size), [table.part(ranks.size) for table in tables])
         self.groups = TableGroup.of(self.shard)
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         if self.pooled:
-            self.pooling = Pooling("owner", self.pooled, wire.row_bytes)
+            self.pooling = Pooling("owner", self.pooled, partial(wire_bytes, wire))
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0

@@ -8,9 +8,9 @@ from satrap.exchange.servers.client.exchange import ServersExchange
 from satrap.exchange.servers.config import WorkerId
 from satrap.exchange.servers.shard.server import ShardServer
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.wire.formats import Wire
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.server.sessions import Limits
+from satrap.settings.wire import Wire
 
 __all__ = [
     "ClientOptions",

@@ -17,6 +17,7 @@ from satrap.retention import own_to_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Eviction, Shard, StoreConfig, Tier
+from satrap.store.shard import open_store
 
 MAX_RUN = 64
 """Characters of a run's identity."""
@@ -108,7 +109,7 @@ class ShardConfig:
         Raises:
             ConfigError: more table groups than a message can carry.
         """
-        store = self.store.open(tables_from_dicts(self.tables))
+        store = open_store(self.store, tables_from_dicts(self.tables))
         if (groups := len(store.groups)) > MAX_SECTIONS:
             store.close()
             raise ConfigError(

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from satrap.config import Recipe, load
+from satrap.config.checks.combinations import check_combinations
 from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, error_values
 from satrap.launch import code_snapshot
 from satrap.launch.build import mesh_of, wire_of
 from satrap.launch.cluster.control_requests import MapLog
 from satrap.launch.cluster.driver import assigned
 from satrap.launch.cluster.shard_requests import obstacles
-from satrap.launch.cluster.worker import Assignment, assignment_of, device_of, site_of
+from satrap.launch.cluster.worker import Assignment, assignment_of, context_of, device_of
 from satrap.launch.dry_run import dry_run
 from satrap.launch.fit import fit
 from satrap.launch.folder.identity import Identity
@@ -95,12 +96,12 @@ def train(
             workers.post("run", json.dumps(message).encode())
         assignment, folder = _heard(workers.posted("run", readers=workers.size), launched.rank)
         recipe = code_snapshot.adopt(load(folder.recipe_file), folder.path)
-        site = site_of(recipe, assignment, workers, launched.local_rank, launched.local_size)
+        context = context_of(recipe, assignment, workers, launched.local_rank, launched.local_size)
         return fit(
             recipe,
             Schema.from_dict(assignment.schema),
             folder,
-            site=site,
+            context=context,
             observers=observers,
             notice=notice,
             started=watch,
@@ -131,38 +132,13 @@ def _heard(data: bytes, rank: int) -> tuple[Assignment, RunFolder]:
 
 def _as_launched(recipe: Recipe, size: int) -> Recipe:
     """Return the recipe for `size` workers; raise `ConfigError` if torchrun cannot train it."""
-    cluster = recipe.sections.cluster
-    for key, wrong, why, fix in (
-        (
-            "exchange",
-            cluster.exchange == "local",
-            f"torchrun has started {size} processes, but the local exchange trains in one process",
-            "set cluster.exchange to collective, or to servers with cluster.addresses",
-        ),
-        (
-            "addresses",
-            cluster.exchange == "servers" and not cluster.addresses,
-            "torchrun does not start shards",
-            "start shards with satrap shard, and set cluster.addresses",
-        ),
-        ("loaders", cluster.loaders > 0, "torchrun does not start loaders", "remove cluster.loaders"),
-        (
-            "embedding_workers",
-            cluster.embedding_workers > 0,
-            "torchrun does not start embedding workers",
-            "remove cluster.embedding_workers",
-        ),
-        (
-            "workers",
-            cluster.workers not in (1, size),
-            f"torchrun has started {size} processes",
-            "remove cluster.workers, or start the same number of processes",
-        ),
-    ):
-        if wrong:
-            where = recipe.source.where(("cluster", key))
-            what = "is required with" if key == "addresses" else "cannot be combined with"
-            raise ConfigError(f"cluster.{key} {what} torchrun", where=where, why=why, fix=fix)
+    check_combinations(recipe.sections, recipe.source, torchrun=True)
+    if (workers := recipe.sections.cluster.workers) not in (1, size):
+        raise ConfigError(
+            f"cluster.workers is {workers}, but torchrun has started {size} processes",
+            where=recipe.source.where(("cluster", "workers")),
+            fix="remove cluster.workers, or start the same number of processes",
+        )
     return recipe.changed({("cluster", "workers"): size})
 
 

@@ -23,7 +23,7 @@ from satrap.exchange.servers import ClientOptions, ServersExchange, ShardMap, Wo
 from satrap.exchange.wrappers.broadcast import for_group
 from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.launch import code_snapshot
-from satrap.launch.build import OpenData, Site, mesh_of, pools, store_of, wire_of
+from satrap.launch.build import mesh_of, pools, store_of, wire_of
 from satrap.launch.cluster.control_requests import FolderDesk, Mailbox
 from satrap.launch.cluster.shard_requests import obstacles
 from satrap.launch.cluster.worker_events import Forward, Trained
@@ -35,8 +35,8 @@ from satrap.runtime.events import Failed, Notice, Outlet, Report
 from satrap.runtime.torchrun import address_towards
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
-from satrap.train import Trainer
-from satrap.train.worker_context import WRITING_SECONDS, torch_ranks
+from satrap.train import Trainer, WorkerContext
+from satrap.train.worker_context import WRITING_SECONDS, OpenData, torch_ranks
 
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
 """Exit codes; PEER_LOST means that the cause is in another process."""
@@ -59,7 +59,7 @@ class Assignment:
     run: str = ""  # identity of the run, by which shards detect other runs
     resume: bool = False  # continue from the newest snapshot
     placement: dict[str, Any] = field(default_factory=dict)  # arguments of `Placement`
-    trial: bool = False  # as in `Site`
+    trial: bool = False  # as in `WorkerContext`
     map: dict[str, Any] = field(default_factory=dict)  # shard map; empty: an even split
 
     def to_json(self) -> str:
@@ -73,8 +73,8 @@ def assignment_of(plain: Mapping[str, Any]) -> Assignment:
     return Assignment(**values)
 
 
-def connect(recipe: Recipe, assignment: Assignment) -> Site:
-    """Connect to the workers of an assignment, on one machine or through Ray; return the worker's site."""
+def connect(recipe: Recipe, assignment: Assignment) -> WorkerContext:
+    """Connect to the workers of an assignment, on one machine or through Ray; return the worker's context."""
     workers, rank, world = Workers(), assignment.rank, assignment.world
     if world > 1:
         workers = ConnectedWorkers(
@@ -87,11 +87,13 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
             wire=wire_of(recipe),
             mesh=mesh_of(recipe),
         )
-    return site_of(recipe, assignment, workers, rank, world)
+    return context_of(recipe, assignment, workers, rank, world)
 
 
-def site_of(recipe: Recipe, assignment: Assignment, workers: Workers, local_rank: int, local: int) -> Site:
-    """Return a worker's site: its shards, data, device and threads.
+def context_of(
+    recipe: Recipe, assignment: Assignment, workers: Workers, local_rank: int, local: int
+) -> WorkerContext:
+    """Return a worker's context: its shards, data, device and threads.
 
     Args:
         recipe: recipe of the run.
@@ -146,7 +148,8 @@ def site_of(recipe: Recipe, assignment: Assignment, workers: Workers, local_rank
     data = _data(recipe, assignment, workers.data)
     device, trial = device_of(recipe, local_rank, local), assignment.trial
     threads = _threads(recipe, local) if assignment.world > 1 else None
-    return Site(workers, for_group(workers.peers, exchange), device, threads, data, trial=trial)
+    made = for_group(workers.peers, exchange)
+    return WorkerContext(made, workers, threads, device=device, data=data, trial=trial)
 
 
 def _threads(recipe: Recipe, local: int) -> int:
@@ -222,9 +225,9 @@ def work(assignment: Assignment, report: Report) -> None:
     """Train, see `fit`."""
     folder = RunFolder(Path(assignment.folder))
     recipe = code_snapshot.adopt(load(folder.recipe_file), folder.path)
-    site = replace(connect(recipe, assignment), report=report)
+    context = replace(connect(recipe, assignment), report=report)
     if not obstacles(recipe)[0]:
-        site = replace(site, desk=FolderDesk(Mailbox(folder.requests), report))
+        context = replace(context, desk=FolderDesk(Mailbox(folder.requests), report))
     first = assignment.rank == 0
 
     def notice(text: str) -> None:
@@ -237,7 +240,7 @@ def work(assignment: Assignment, report: Report) -> None:
         recipe,
         Schema.from_dict(assignment.schema),
         folder,
-        site=site,
+        context=context,
         observers=[Forward(report)] if first else [],
         notice=notice,
         started=_stop_at_signals,
@@ -245,7 +248,7 @@ def work(assignment: Assignment, report: Report) -> None:
     )
     if first:
         report(Trained(outcome.result, dict(outcome.test)))
-    site.workers.close()
+    context.workers.close()
 
 
 def _stop_at_signals(trainer: Trainer) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 from satrap.config import Recipe
 from satrap.launch import code_snapshot
-from satrap.launch.build import pretrained_rows, without_leftovers
+from satrap.launch.build import store_of, tables_for
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.folder.resume import checkpointing, refuse_mixing, reopen, resuming, trained_schema
 from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.network import make_model, without_leftovers
 from satrap.runtime.formatting import counted
 from satrap.runtime.satrap_warnings import told
 from satrap.schema import Schema
 from satrap.train import Checkpointing
+from satrap.train.state.initial_rows import check_rows
 
 
 def opened(
@@ -61,7 +63,7 @@ def _beginning(recipe: Recipe) -> str:
 
 def _pretrained(recipe: Recipe) -> Iterator[str]:
     """Check the initial rows of tables; yield a line for each table."""
-    for name, rows in pretrained_rows(recipe).items():
+    for name, rows in _pretrained_rows(recipe).items():
         table = recipe.sections.tables[name]
         yield f"table {name}: {counted(rows, 'row')} from {table.rows}{', frozen' if table.frozen else ''}"
 
@@ -71,3 +73,11 @@ def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:
     yield from code_snapshot.changed(folder.path)
     for file in changed_files(recipe):
         yield f"note: {file} differs from the file of the figures in the recipe (md5)"
+
+
+def _pretrained_rows(recipe: Recipe) -> dict[str, int]:
+    """Return table -> number of rows in its file of initial rows; for errors see `check_rows`."""
+    if all(table.rows is None for table in recipe.sections.tables.values()):
+        return {}
+    schema = recipe.schema()
+    return check_rows(schema, tables_for(recipe, schema, make_model(recipe, schema)), store_of(recipe))

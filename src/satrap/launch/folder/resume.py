@@ -12,23 +12,19 @@ from typing import Any
 from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import reading_settings
 from satrap.config import Recipe, load
+from satrap.config.keys.derive import fill
 from satrap.errors import ConfigError
 from satrap.launch import code_snapshot
-from satrap.launch.build import without_leftovers
 from satrap.launch.cluster.worker_requests import as_asked
 from satrap.launch.folder.run_folder import RUNS, RunFolder, write_whole
-from satrap.metrics.own import RESERVED
+from satrap.launch.network import without_leftovers
 from satrap.report import History
 from satrap.runtime.formatting import counted
 from satrap.schema import Schema
+from satrap.settings.training import RESERVED
 from satrap.train import Checkpointing, Publishing, Trainer
 
 Handler = Callable[[int, FrameType | None], Any]
-
-KEPT = 2
-"""Default number of snapshots to keep."""
-PUBLISH_SECONDS = 5.0
-"""Default seconds between two versions of a feed."""
 
 COMPLETE = ("epochs", "steps", "patience")
 """Reasons for the end of a complete run."""
@@ -65,30 +61,12 @@ MAY_CHANGE = (
 
 def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
     """Return the settings of a run's snapshots and feed; default place is the run folder."""
-    keys = recipe.sections.checkpoint
-    return Checkpointing(
-        folder.snapshots(recipe),
-        keys.every_steps,
-        keys.keep or KEPT,
-        notice,
-        keys.delta_every_steps,
-        _publishing(recipe, folder, notice),
-    )
-
-
-def _publishing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Publishing | None:
-    keys = recipe.sections.publish
-    if not keys.active:
-        return None
-    return Publishing(
-        folder.feed_place(recipe),
-        every=keys.every or PUBLISH_SECONDS,
-        full_every=keys.full_every,
-        dtype=keys.dtype,
-        keep=keys.keep,
-        notice=notice,
-        missing=recipe.sections.data.missing,
-    )
+    publish, publishing = recipe.sections.publish, None
+    if publish.active:
+        missing = recipe.sections.data.missing
+        publishing = fill(Publishing, publish, url=folder.feed_place(recipe), notice=notice, missing=missing)
+    url = folder.snapshots(recipe)
+    return fill(Checkpointing, recipe.sections.checkpoint, url=url, notice=notice, publish=publishing)
 
 
 def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from satrap.errors import ConfigError
+from satrap.settings.tier import Tier
 from satrap.store.arrays import Bytes, Floats, Ids, Inverse, Offsets, per_table
 from satrap.store.backend import Away
 from satrap.store.kernels.marks import mark, marked, unmark
@@ -21,7 +22,6 @@ from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_spec import RowSpec
 from satrap.store.statistics import TierStatistics
 from satrap.store.tier.file import RecordFile
-from satrap.store.tier.settings import Tier
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that also count rows moved between memory and file, and need correction."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.settings.tier import Tier
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, per_table
 from satrap.store.backend import FAST, Away, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.kernels.marks import marked, unmark
@@ -18,7 +19,6 @@ from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.statistics import TierStatistics
 from satrap.store.tier.cold import SHIFTS, Cold
-from satrap.store.tier.settings import Tier
 
 FILE = 1
 

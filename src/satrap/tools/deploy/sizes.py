@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from satrap.config.checks.tables import kept, memory_of
-from satrap.config.keys.sections import CategoricalKeys, Sections
+from satrap.config.keys.sections import Sections
+from satrap.schema import Categorical
 from satrap.store.memory.directory import PLAIN_OVERHEAD
 from satrap.store.snapshot.copy_on_write import SHARE, SMALLEST
 from satrap.tools.plan.cluster.plan import FILLED
@@ -29,8 +30,8 @@ def rows_bytes(sections: Sections, holders: int) -> int:
     order = 0
     if any(table.eviction is not None for table in tables):
         without_eviction = sum(table.memory or 0 for table in tables if table.eviction is None)
-        features = [feature for feature in sections.features.values() if isinstance(feature, CategoricalKeys)]
-        narrowest = min((getattr(feature, "dim") for feature in features), default=1)  # noqa: B009 - made from a schema
+        features = [feature for feature in sections.features.values() if isinstance(feature, Categorical)]
+        narrowest = min((feature.dim for feature in features), default=1)
         width = narrowest * _WIDTH[sections.embedding.dtype]
         order = ORDER * ((memory - without_eviction) // holders) // (PLAIN_OVERHEAD + width)
     return int(max(part / FILLED, part + copies + order))

@@ -13,8 +13,9 @@ from satrap.config import Recipe
 from satrap.config.checks.tables import memory_of
 from satrap.embedding import tables_of
 from satrap.errors import SatrapError
-from satrap.launch.build import make_model, store_of
+from satrap.launch.build import store_of
 from satrap.launch.datasets import PARTS, open_part
+from satrap.launch.network import make_model
 from satrap.runtime.formatting import size
 from satrap.runtime.machine_limits import machine_bytes, usable_cores
 from satrap.store.memory.directory import OVERHEAD
@@ -77,7 +78,7 @@ def row_bytes(recipe: Recipe) -> list[int]:
     """Return the bytes of a row of each table: weights, optimizer state and index entry."""
     schema = recipe.schema()
     dims = getattr(make_model(recipe, schema), "embedding_dims", None)
-    tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    tables = tables_of(schema, recipe.sections.embedding.optimizer, dims, store_of(recipe))
     return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in tables if t.optimizer]
 
 

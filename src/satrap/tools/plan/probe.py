@@ -23,12 +23,12 @@ from satrap.batch import Batch
 from satrap.config import load
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError, ExchangeError
-from satrap.launch.build import Site, make_trainer
+from satrap.launch.build import make_trainer
 from satrap.launch.cluster.worker import Assignment, connect, end_with_launcher
 from satrap.launch.datasets import measured, open_part
 from satrap.schema import Schema
 from satrap.tools.plan.simulate.measured import Measured
-from satrap.train import Observer, Progress, Trainer
+from satrap.train import Observer, Progress, Trainer, WorkerContext
 
 EDGE = 12
 """Steps at both ends of the second epoch that are not measured."""
@@ -193,10 +193,10 @@ def work(task: Task) -> Measured:
     values["shards"] = tuple(values["shards"])
     assignment, count = Assignment(**values), task.steps + 2 * EDGE
     schema, sections = Schema.from_dict(assignment.schema), recipe.sections
-    site = Site() if sections.cluster.exchange == "local" else connect(recipe, assignment)
-    share = site.workers.data
+    context = WorkerContext() if sections.cluster.exchange == "local" else connect(recipe, assignment)
+    share = context.workers.data
     data = open_part(recipe, schema, "train", worker=share.rank, workers=share.size)
-    with closing(make_trainer(recipe, schema, site)) as trainer:
+    with closing(make_trainer(recipe, schema, context)) as trainer:
         window = _Window(trainer, count + EDGE, count + EDGE + task.steps, task.shards)
         batches = _Repeated(data, count)
         trainer.fit(batches, epochs=2, observers=[window])
@@ -205,7 +205,7 @@ def work(task: Task) -> Measured:
     before, after = window.seen
     used = {name: (after[name] - before[name]) / task.steps for name in before}
     used["busy"] /= used["seconds"]
-    site.workers.close()
+    context.workers.close()
     low, middle, high = np.percentile(np.diff(window.times), (16, 50, 84))
     return Measured(
         spread=float((high - low) / 2 / middle),

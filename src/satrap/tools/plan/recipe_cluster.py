@@ -24,6 +24,7 @@ from satrap.plan import Workload
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 from satrap.tools.plan.cluster import ClusterPlan, Demand, plan_cluster, read
 from satrap.tools.plan.dense import Inputs
 from satrap.train.step.dummy_batch import SIZE, blank_ticket
@@ -84,7 +85,7 @@ def _forward_flop(
 ) -> float:
     """Return the floating-point operations of the forward pass for one sample: matrix products only."""
     schema, size = recipe.schema(), SIZE
-    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+    with closing(LocalExchange(open_store(StoreConfig(), tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
         ticket = blank_ticket(plan)
         if schema.sequences:  # the cost depends on the lengths of sequences

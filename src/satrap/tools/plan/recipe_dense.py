@@ -17,20 +17,14 @@ from satrap.errors import ConfigError, DataError
 from satrap.exchange import LocalExchange
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.wire.formats import CODES
-from satrap.launch.build import (
-    dense_optimizer,
-    make_model,
-    mesh_of,
-    own_functions,
-    tables_for,
-    training_options,
-    wire_of,
-)
+from satrap.launch.build import mesh_of, tables_for, training_options, wire_of
 from satrap.launch.datasets import open_part
+from satrap.launch.network import dense_optimizer, make_model, own_functions
 from satrap.launch.placement import WITHOUT_NUMBERS
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
 from satrap.store import StoreConfig
+from satrap.store.shard import open_store
 from satrap.tools.plan.dense import DensePlan, Inputs, NetworkSpec, Speed, plan_dense
 from satrap.train.step.forward_backward import Loss
 from satrap.train.step.loss import LabelLoss
@@ -111,7 +105,7 @@ def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> In
         raise DataError("the recipe has no training rows", fix="check data.train")
     with FakeTensorMode():
         tables = tables_for(recipe, schema, make())
-    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+    with closing(LocalExchange(open_store(StoreConfig(), tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
         return Inputs.of(schema, plan, plan.ticket(batch), recipe.sections.batch_size)
 

@@ -17,7 +17,7 @@ from satrap.errors import CheckpointError, ConfigError, DataError, StoreError
 from satrap.launch.datasets import open_part
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.scoring import load_predictor
-from satrap.metrics.own import RESERVED
+from satrap.settings.training import RESERVED
 from satrap.tools.report_page import RunReport, Scores, TableSize
 from satrap.tools.report_page.run import flat
 from satrap.tools.report_page.scores import scores

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from satrap.metrics.own import RESERVED
 from satrap.runtime.formatting import quality
+from satrap.settings.training import RESERVED
 
 MOST_POINTS = 600
 """Most points of a curve; a longer history shows every n-th line."""

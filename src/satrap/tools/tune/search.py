@@ -26,6 +26,7 @@ from satrap.tools.tune.study import INTERRUPTED, KILLED, Study, StudyResult, Tri
 from satrap.tools.tune.trial import OUT_OF_TIME, Setting, run
 from satrap.tools.tune.words import heading, space_lines, trial_line
 from satrap.train import Observer
+from satrap.train.progress.plateau_control import PlateauControl
 
 STUDY, BEST, TRIALS, RECIPE = "study.db", "best.yaml", "trials", "recipe.yaml"
 """Content of a search folder; the recipe is the original one."""
@@ -79,7 +80,7 @@ def tune(
     """
     space = space_of(recipe)
     _check_validation(recipe)
-    metric, higher = training_options(recipe).control().metric(criterion(recipe.schema().labels))
+    metric, higher = PlateauControl.of(training_options(recipe)).metric(criterion(recipe.schema().labels))
     folder = Path(output or f"{RUNS}/{recipe.name}-tune")
     _check_free(folder)
     with locked(folder, "search"), closing(Study(folder / STUDY, space, higher=higher, seed=seed)) as study:

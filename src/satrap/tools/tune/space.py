@@ -9,10 +9,10 @@ from typing import Any
 
 from satrap import models
 from satrap.config import Recipe, to_yaml
-from satrap.config.keys.sections import CategoricalKeys
 from satrap.config.source import SEARCH, KeyPath
 from satrap.errors import ConfigError, did_you_mean
-from satrap.launch.build import make_model
+from satrap.launch.network import make_model
+from satrap.schema import Categorical
 
 ALL_IDS = "features.*."
 """Prefix of a key that applies to all categorical features."""
@@ -208,7 +208,7 @@ def _paths(recipe: Recipe, key: str) -> list[KeyPath]:
         )
     fixed_width = _given(recipe) if key.endswith(".dim") else set()
     if key.startswith(ALL_IDS):
-        ids = [name for name, keys in features.items() if isinstance(keys, CategoricalKeys)]
+        ids = [name for name, keys in features.items() if isinstance(keys, Categorical)]
         last = key.removeprefix(ALL_IDS).split(".")
         return [("features", name, *last) for name in ids if name not in fixed_width]
     section, _, rest = key.partition(".")

@@ -21,13 +21,13 @@ from satrap.exchange import Exchange, ExchangeStatistics, Traffic
 from satrap.schema import Label
 from satrap.train.progress.event_hours import EventHours
 from satrap.train.progress.observer import Observer, Progress, Result
+from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.running_metrics import RunningMetrics
 from satrap.train.progress.shard_load import ShardLoad, summary
 from satrap.train.progress.throughput import Clock, Length
 from satrap.train.step.agree import StepInput
 from satrap.train.step.loss import predictions
 from satrap.train.step.phase_timer import PhaseTimer
-from satrap.train.training_options import PlateauControl
 
 REFUSED_LIMIT = 100
 """Rejected steps in a row that end a run: this many are not one bad batch."""

@@ -16,8 +16,8 @@ from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.runtime import user_code
 from satrap.schema import Schema
+from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, StoreConfig, TableSettings
-from satrap.train.training_options import TrainingOptions
 
 PLAIN: dict[str, type | tuple[type, ...]] = {
     "mode": str,

@@ -5,25 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from satrap.batch import Batch
-from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.series import Series
 from satrap.errors import ConfigError
 from satrap.exchange import SnapshotCut
 from satrap.exchange.states import COUNTS
-from satrap.runtime.arguments import checked
-from satrap.train.publisher import FEED_CUT, FEED_RUN, Publisher, Publishing
+from satrap.settings.saving import Checkpointing, as_warning
+from satrap.train.publisher import FEED_CUT, FEED_RUN, Publisher
 from satrap.train.state.across_workers import shared
 from satrap.train.state.dense_files import opened
 from satrap.train.state.same_data import DATA, Plain, check_same, fingerprint
-from satrap.train.state.state_writer import StateWriter, Worker, as_warning
+from satrap.train.state.state_writer import StateWriter, Worker
 from satrap.train.state.training_state import TrainingState
 
 CALL_SECONDS = 0.02
@@ -35,49 +35,6 @@ CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best"
 
 class StopRequested(KeyboardInterrupt):
     """`Trainer.request_stop` was called; the state is consistent."""
-
-
-@checked()
-@dataclass(frozen=True, slots=True)
-class Checkpointing:
-    """Where and how often `Trainer.fit` writes snapshots to resume from.
-
-    ```python
-    plan = satrap.train.Checkpointing("runs/x/checkpoints", every_steps=1000)
-    trainer.fit(data, epochs=2, checkpoint=plan)                  # killed at some point
-    same_trainer.fit(data, epochs=2, checkpoint=plan, resume=True)
-    ```
-
-    The second call continues from the newest snapshot. In one process, and in `sync` with several workers,
-    the result equals the result of an uninterrupted run, to the bit. A failed save does not end training:
-    older snapshots stay, `notice` is called, and the next save is tried.
-
-    Args:
-        url: folder or fsspec URL.
-        every_steps: steps between two full snapshots; None: one only when `Trainer.request_stop` is called.
-        keep: number of full snapshots to keep, default 2.
-        notice: called with a text about failed saves; default a RuntimeWarning.
-        delta_every_steps: steps between two deltas, which hold the changes since the previous snapshot; after
-            `resume` they follow the snapshot that was read. Default: no deltas.
-        publish: where and how often versions are published for servers that score with them; None: never.
-    """
-
-    url: str
-    every_steps: int | None = None
-    keep: int = 2
-    notice: Callable[[str], None] = as_warning
-    delta_every_steps: int | None = None
-    publish: Publishing | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("every_steps", "keep", "delta_every_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"checkpoint: {name} must be >= 1, got {value}")
-
-    def series(self) -> Series:
-        """Return the snapshots at `url`."""
-        return Series(self.url, keep=self.keep)
 
 
 class Snapshots:
@@ -357,3 +314,8 @@ def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) ->
                 why="the result would differ from a single run",
                 fix=f"use {str(saved.get(key))[:120]}, or start a new run",
             )
+
+
+def series_of(plan: Checkpointing | None) -> Series | None:
+    """Return the snapshots of a plan; None without one."""
+    return None if plan is None else Series(plan.url, keep=plan.keep)

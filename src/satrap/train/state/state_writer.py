@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,11 +24,6 @@ Worker = tuple[dict[str, Any], dict[str, Tensor]]
 """The state of one worker: plain data and tensors."""
 Contents = Callable[[SnapshotCut, Sequence[Worker]], Checkpoint]
 """Makes a checkpoint, without network and rows, from the cut and the workers' states, in process 0."""
-
-
-def as_warning(text: str) -> None:
-    """Warn about a failed write: the default of plans without a `notice`."""
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 class StateWriter:

@@ -19,13 +19,13 @@ from satrap.errors import CheckpointError
 from satrap.train.predictor import Predictor
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer
+from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.schedule import TrainingSchedule
 from satrap.train.state.across_workers import shared
 from satrap.train.state.best import Best
 from satrap.train.state.dense_files import opened
 from satrap.train.state.dense_stream import DenseStream
 from satrap.train.state.run_cursor import RunCursor
-from satrap.train.training_options import PlateauControl
 
 
 class TrainingState:

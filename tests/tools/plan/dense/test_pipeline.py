@@ -11,9 +11,9 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from satrap.dense import Mesh
-from satrap.dense.parallel.mesh import INTERLEAVED
 from satrap.dense.parallel.pipeline_runner import _SCHEDULES
 from satrap.errors import ConfigError
+from satrap.settings.mesh import INTERLEAVED
 from satrap.tools.plan.dense.pipeline import needs_of_stages, order
 from tests.tools.plan.dense.measured import Tower, network
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense import Mesh
-from satrap.dense.parallel.mesh import Sharded
+from satrap.settings.mesh import Sharded
 from satrap.tools.plan.dense.live import Live
 from satrap.tools.plan.dense.sharding import Sharding, shard_bytes
 

@@ -19,7 +19,7 @@ from satrap.exchange.servers.client.telemetry import ServersTelemetry
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Splitter
-from satrap.exchange.wire.formats import CODES, Wire
+from satrap.exchange.wire.formats import CODES
 from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
 from satrap.exchange.wire.sections import Section, pack, unpack
 from satrap.rpc import Key, is_loopback, split_address
@@ -27,6 +27,7 @@ from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.wire.frames import SPLIT, Buffer, MessageKind
 from satrap.schema import Table
+from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
 
 

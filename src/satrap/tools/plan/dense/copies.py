@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from satrap.dense.comm.compressed_gradients import kept_bytes, sent_bytes
 from satrap.dense.compute.precision import computed
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.tensor_plan import tensor_plan
+from satrap.settings.mesh import Mesh
 from satrap.tools.plan.dense.layers import cut_layers
 from satrap.tools.plan.dense.live import Live
 from satrap.tools.plan.dense.network import (

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from satrap.dense.memory.weight_offload import check_off
-from satrap.dense.parallel.mesh import Mesh, Sharded
+from satrap import compatibility
 from satrap.errors import ConfigError
 from satrap.runtime.formatting import size
+from satrap.settings.mesh import Mesh, Sharded
 from satrap.tools.plan.dense.copies import need_of_copy
 from satrap.tools.plan.dense.network import Need, NetworkSpec, Speed
 from satrap.tools.plan.dense.pipeline import needs_of_stages
@@ -141,14 +139,13 @@ def needs(network: NetworkSpec, mesh: Mesh) -> list[Need]:
         ConfigError: the network does not support the mesh, or offloaded weights conflict with other settings.
     """
     if network.weights_off:
-        check_off(
-            mesh,
-            torch.device("cpu" if network.offload == "disk" else "cuda"),
-            "sync",
-            precision=network.precision,
-            checkpoint_activations=network.checkpoint_activations,
-            compiles=False,
-        )
+        settings = {
+            "dense.offload.weights": True,
+            "training.device": "cpu" if network.offload == "disk" else "cuda",
+            "dense.precision": network.precision,
+            "dense.checkpoint_activations": network.checkpoint_activations,
+        }
+        compatibility.check(settings | mesh.settings)
     return needs_of_stages(network, mesh) if mesh.pipeline > 1 else [need_of_copy(network, mesh)]
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.compute.precision import autocast, shared_casts
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.pipeline_runner import Boundary, Stage
 from satrap.dense.parallel.stages import stage_cuts, stages_of
+from satrap.settings.mesh import Mesh
 from satrap.tools.plan.dense.layers import cut_layers
 from satrap.tools.plan.dense.live import Live
 from satrap.tools.plan.dense.network import (

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from satrap.dense.parallel.mesh import Mesh
 from satrap.dense.parallel.param_shards import units
+from satrap.settings.mesh import Mesh
 from satrap.tools.plan.dense.live import Live
 from satrap.tools.plan.dense.network import all_reduce, size_of
 

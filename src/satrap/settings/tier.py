@@ -10,13 +10,13 @@ from typing import Any
 
 from satrap.errors import ConfigError
 from satrap.retention import Eviction
-from satrap.runtime.arguments import checked
+from satrap.runtime.arguments import Bytes, checked
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Keeps rows evicted from memory in a file, and returns them to memory when they are looked up.
+    """A file for evicted rows. A lookup loads them back into memory.
 
     ```python
     tier = satrap.store.Tier("/mnt/nvme", 100 << 30)
@@ -32,15 +32,16 @@ class Tier:
     per row that fits in the file.
 
     Args:
-        path: an existing folder on a fast disk.
-        size: most bytes of the file; the groups of a store share it as they share its memory.
+        path: folder on a fast disk of the machine that holds the rows.
+        size: largest size on disk, for example 100GiB, divided among shard servers. The index takes 19 bytes
+            of `embedding.memory` per row that fits on the disk.
 
     Raises:
         ConfigError: size < 1, or an empty path.
     """
 
     path: str
-    size: int
+    size: Bytes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.fspath(self.path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from satrap.compatibility import SEVERAL
 from satrap.errors import ConfigError
 
 Sharded = bool | Literal["gradients", "optimizer"]
@@ -31,30 +32,35 @@ class Mesh:
     Process `r` has the tensor coordinate `r % tensor`, the stage `r // tensor % pipeline`, and trains the
     data share `r // (tensor * pipeline)`; so the processes of one copy are neighbours.
 
+    The copies of a part shard it among themselves with `sharded`: between steps, weights and optimizer
+    state are always sharded then. With `tensor`, the processes of a tensor group split the layers of one
+    stage. Process p of P in a pipeline has the stages p, P + p, 2 P + p and so on; with one stage each, a
+    stage keeps at most as many microbatches in memory as stages follow it.
+
     Args:
-        data: shares of each batch, default 1.
-        tensor: parts of each layer, default 1.
-        sharded: True: weights, gradients and optimizer state are sharded over the data shares (ZeRO-3);
-            "gradients": gradients and optimizer state are sharded, and weights are whole from a step's
-            forward pass to the end of its backward pass (ZeRO-2); "optimizer": the optimizer state is
-            sharded, and with microbatches gradients stay whole as well until one reduction at the end
-            (ZeRO-1); default False: nothing is sharded. In all sharded modes, weights and optimizer state are
-            sharded between steps.
-        shard_size: shard over groups of this many neighbouring data shares, and copy between groups; default:
-            one group of all data shares.
-        pipeline: processes that hold successive stages, default 1. With `tensor`, the processes of a tensor
-            group split the layers of one stage. With `sharded`, the copies of a stage shard it among
-            themselves, always as with "optimizer".
-        microbatches: number of microbatches per batch, which follow each other through the stages; default
-            four times the processes of a pipeline.
-        schedule: "1f1b" (default): a stage computes the backward pass of a microbatch as soon as it can, so
-            it keeps at most as many microbatches in memory as stages follow it; "gpipe": after all forward
-            passes. "interleaved_1f1b" and "looped_bfs" are these two with several stages in each process,
-            which idle less and send more: process p of P has the stages p, P + p, 2 P + p and so on.
-        stages: names of the modules with which the second and all later stages begin; default: a split that
-            makes the most costly stage as cheap as possible, see `satrap.dense.parallel.stages`.
-        stages_per_rank: stages per process of a pipeline; default: the number that `stages` names, or 2 with
-            "interleaved_1f1b" and "looped_bfs", else 1.
+        data: number of copies of the network, each trained on its share of the data.
+        tensor: number of workers over which the linear layers of a copy are sharded.
+        sharded: state that is sharded over the data-parallel copies. true: weights, gradients and optimizer
+            state (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights during a
+            step; optimizer: optimizer state (ZeRO-1), with whole weights and gradients during a step, and one
+            reduction of gradients for all `microbatches`. With `mesh.pipeline`, all three values act as
+            `optimizer`. Between steps, weights are always sharded.
+        shard_size: with `sharded`: size of a shard group. Each group of neighbouring copies holds the whole
+            state. Default: all copies.
+        pipeline: number of workers that compute the pipeline stages of a copy, one after another. A stage is
+            a group of consecutive layers.
+        microbatches: number of parts of each batch, which move through the stages one after another; default
+            four times `pipeline`.
+        schedule: with `mesh.pipeline`: the pipeline schedule. 1f1b: each stage computes backward passes as
+            early as possible, which takes less memory and needs at least as many `microbatches` as stages.
+            gpipe: backward passes come after all forward passes. interleaved_1f1b and looped_bfs: the same
+            two with several stages per worker. Workers then idle less, but send more and need more memory.
+            interleaved_1f1b computes `microbatches` in rounds of equal size, so use a multiple of
+            `mesh.pipeline`.
+        stages: with `mesh.pipeline`: names of the modules at which the second and all later stages begin.
+            Default: the cuts that minimize the operations of the largest stage, counted on a dummy batch.
+        stages_per_rank: with interleaved_1f1b and looped_bfs: number of stages per worker, which has every
+            P-th stage. Default: the number that `stages` implies, else 2.
 
     Raises:
         ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with an
@@ -123,6 +129,16 @@ class Mesh:
                 why=f"interleaved_1f1b runs rounds of at least {self.pipeline} microbatches, one per process",
                 fix=f"use {rounds * self.pipeline} or {(rounds + 1) * self.pipeline}, or looped_bfs",
             )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The mesh as settings of `satrap.compatibility`."""
+        return {
+            "dense.mesh.tensor": self.tensor,
+            "dense.mesh.pipeline": self.pipeline,
+            "dense.sharded": self.shards > 1 and self.sharded,
+            SEVERAL: self.size > 1,
+        }
 
     @property
     def parts(self) -> int:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from satrap import compatibility
 from satrap.errors import ConfigError
 from satrap.optim import Optimizer, from_dict
 from satrap.retention import Admission, AsStore, Eviction, check_own, own_to_dict
-from satrap.runtime.arguments import checked
+from satrap.runtime.arguments import Bytes, checked
 from satrap.schema import Dtype, Table
-from satrap.store.shard import Shard
-from satrap.store.tier import Tier
+from satrap.settings.tier import Tier
 
 
 @checked()
@@ -22,16 +22,22 @@ class TableSettings:
     """Settings of one table that differ from the store's; default: none.
 
     Args:
-        optimizer: the optimizer of its rows.
-        initial_scale: its rows start uniform in (-initial_scale, initial_scale).
-        dtype: number format of its rows, see `Table`.
-        rows: file of the table's initial rows, for example pretrained vectors: Parquet with columns id and
-            weights (lists), or NumPy's .npz with the arrays id [n] and weights [n, dim]. Ids are values as in
-            the data. Files written by `satrap checkpoint export` are also accepted. `Trainer.fit` loads the
-            file unless it resumes.
-        frozen: the table has only the rows of the file, which never change: see `Table`. Default False: the
-            rows are trained, like the rows of new ids.
-        memory, admission, eviction: the table's own budget, admission and eviction, see `Table`.
+        optimizer: optimizer of the table's rows.
+        initial_scale: new rows are drawn uniformly from (-initial_scale, initial_scale).
+        dtype: number format of the table's weights.
+        rows: file of initial rows, for example pretrained vectors, relative to the recipe: Parquet with
+            columns id and weights (lists), or NumPy's .npz with arrays id and weights. Ids are as in the
+            data.
+        frozen: whether the table has only the rows of this file, which never change. Other ids read zeros.
+        memory: the table's own part of `embedding.memory`, for example 1GiB. Default: it shares the rest with
+            other tables.
+        admission: which new ids of the table get a row; replaces all of `embedding.admission`. null: all new
+            ids.
+        eviction: which rows leave memory when the table's part is full; replaces `embedding.eviction`. null:
+            none.
+
+    In Python, null is None, and `embedding` is the store's configuration. `Trainer.fit` loads `rows` unless
+    it resumes; files written by `satrap checkpoint export` are also accepted.
 
     Raises:
         ConfigError: a value is invalid, or a frozen table has a setting that does not apply to it.
@@ -42,19 +48,18 @@ class TableSettings:
     dtype: Dtype | None = None
     rows: str | Path | None = None
     frozen: bool = False
-    memory: int | None = None
+    memory: Bytes | None = None
     admission: Admission | AsStore | None = "store"
     eviction: Eviction | AsStore | None = "store"
 
     def __post_init__(self) -> None:
         check_own(self.memory, "settings of a table")
-        for name in ("optimizer", "initial_scale", "admission"):
-            if self.frozen and getattr(self, name) not in (None, "store"):
-                raise ConfigError(
-                    f"settings of a table: frozen cannot be combined with {name}",
-                    why="a frozen table's rows never change, and no rows are created",
-                    fix=f"remove {name}, or do not freeze the table",
-                )
+        if self.initial_scale is not None and self.initial_scale < 0:
+            raise ConfigError(f"settings of a table: initial_scale must be >= 0, got {self.initial_scale}")
+        if self.frozen:
+            keys = ("optimizer", "initial_scale", "admission")
+            present = {key: getattr(self, key) not in (None, "store") for key in keys}
+            compatibility.check_frozen(present, "settings of a table")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for `of`.
@@ -98,19 +103,21 @@ class StoreConfig:
 
     Args:
         seed: of the initial rows, default 1.
-        memory: byte budget of all tables, default none.
-        admission: which new ids get a row, default all.
-        eviction: which rows are evicted once `memory` is used up; None: none, and new ids are refused.
-        tier: file that keeps evicted rows so that they can return, see `Tier`; None: evicted rows are lost.
-        initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
-        dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
+        memory: memory for all tables together, for example 4GiB. Default: only the limits of single tables.
+        admission: which new ids get a row.
+        eviction: which rows leave memory when it is full. Default none: a new id then ends the run with an
+            error.
+        tier: a file on disk for evicted rows. Default none: evicted rows are lost.
+        initial_scale: new rows are drawn uniformly from (-initial_scale, initial_scale).
+        dtype: number format of the weights.
         tables: name of a table -> its different settings, see `TableSettings`; default none.
 
-    The last three apply to tables derived from a schema. A `Table` has its own.
+    In Python, memory is in bytes. The last three apply to tables derived from a schema. A `Table` has its
+    own.
     """
 
     seed: int = 1
-    memory: int | None = None
+    memory: Bytes | None = None
     admission: Admission | None = None
     eviction: Eviction | None = None
     tier: Tier | None = None
@@ -142,14 +149,3 @@ class StoreConfig:
         evicted = {t.name: "eviction" for t in tables if t.eviction_or(self.eviction) is not None}
         chosen = {t.name: "admission" for t in tables if t.admission_or(self.admission) is not None}
         return chosen | evicted
-
-    def open(self, tables: Sequence[Table]) -> Shard:
-        """Return an empty store with these tables; raises as `Shard` does."""
-        return Shard(
-            tables,
-            seed=self.seed,
-            memory=self.memory,
-            admission=self.admission,
-            eviction=self.eviction,
-            tier=self.tier,
-        )

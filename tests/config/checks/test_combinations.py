@@ -18,12 +18,6 @@ def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
     assert getattr(cluster, key) == 2
 
 
-def test_a_worker_has_at_most_one_loader(tmp_path: Path) -> None:
-    error = refused(tmp_path, "cluster.exchange=servers", "cluster.workers=2", "cluster.loaders=3")
-    assert error.what == "cluster.loaders is 3, but cluster.workers is 2"
-    assert error.where == "--set cluster.loaders"
-
-
 def test_a_worker_has_at_most_one_embedding_worker_and_then_no_clip_norm(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.embedding_workers=2")
     assert error.what == "cluster.embedding_workers is 2, but cluster.workers is 1"
@@ -253,14 +247,6 @@ def test_what_only_ray_needs_is_refused_without_it(tmp_path: Path) -> None:
         assert getattr(cluster, key)
 
 
-def test_workers_on_gpus_ask_ray_for_them(tmp_path: Path) -> None:
-    ray = ("cluster.exchange=servers", "cluster.launcher=ray", "training.device=cuda")
-    error = refused(tmp_path, *ray)
-    assert error.what == "training.device is cuda, but cluster.resources.worker.gpu is below 1"
-    assert error.fix == "set cluster.resources.worker.gpu to 1"
-    assert loaded(tmp_path, *ray, "cluster.resources.worker.gpu=1.0").sections.training.device == "cuda"
-
-
 def test_one_process_needs_no_ray(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.launcher=ray")
     assert error.what == "cluster.launcher is ray, but cluster.exchange is local"
@@ -268,3 +254,62 @@ def test_one_process_needs_no_ray(tmp_path: Path) -> None:
     assert "cluster.launcher" in refused(tmp_path, "cluster.launcher=kubernetes").what
     for address in ("here", "ray://10.0.0.1:10001"):
         assert "cluster.address" in refused(tmp_path, f"cluster.address={address}").what
+
+
+SERVERS = "cluster.exchange=servers"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (
+            ["{optimizer: disk, folder: /ssd}", "training.mode=async"],
+            " cannot be combined with training.mode: async",
+        ),
+        (["{optimizer: cpu}"], ".optimizer: cpu has no effect without training.device: cuda"),
+        (["{optimizer: disk}"], ".optimizer: disk needs dense.offload.folder"),
+        (
+            ["{optimizer: cpu, folder: /ssd}", "training.device=cuda"],
+            ".folder has no effect without dense.offload.optimizer: disk",
+        ),
+    ],
+)
+def test_an_offload_that_cannot_be(tmp_path: Path, settings: list[str], what: str) -> None:
+    first, *others = settings
+    error = refused(tmp_path, f"dense.offload={first}", *others)
+    assert error.what == f"dense.offload{what}"
+    assert error.where == "--set dense.offload"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (["dense.mesh.tensor=2", SERVERS], "dense.mesh.tensor"),
+        (["dense.mesh.pipeline=2", SERVERS], "dense.mesh.pipeline"),
+        (["dense.sharded=true", "cluster.workers=2", SERVERS], "dense.sharded"),
+        (["dense.compile=true"], "dense.compile"),
+        (["cluster.workers=2", "training.device=cuda", SERVERS], "several workers"),
+        (
+            ["dense.precision=bfloat16", "training.device=cuda"],
+            "dense.precision: bfloat16",
+        ),
+        (
+            ["dense.checkpoint_activations=true", "training.device=cuda"],
+            "dense.checkpoint_activations",
+        ),
+    ],
+)
+def test_what_does_not_go_with_weights_off_the_device(tmp_path: Path, settings: list[str], what: str) -> None:
+    error = refused(tmp_path, "dense.offload={optimizer: disk, folder: /d, weights: true}", *settings)
+    assert error.what == f"dense.offload.weights cannot be combined with {what}"
+    assert error.where == "--set dense.offload"
+
+
+def test_what_can_be(tmp_path: Path) -> None:
+    assert loaded(tmp_path).sections.dense.offload is None
+    loaded(tmp_path, "dense.offload={optimizer: disk, folder: /ssd}")
+    loaded(tmp_path, "dense.offload={optimizer: cpu}", "training.device=cuda")
+    weights = "dense.offload={optimizer: disk, folder: /ssd, weights: true}"
+    loaded(tmp_path, weights, "cluster.workers=2", SERVERS, "dense.precision=bfloat16")
+    loaded(tmp_path, weights, "dense.checkpoint_activations=true", "dense.sharded=true")
+    loaded(tmp_path, "dense.offload={optimizer: cpu, weights: true}", "training.device=cuda")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from satrap.errors import ConfigError
-from satrap.train.training_options import PlateauControl, TrainingOptions
+from satrap.settings.training import TrainingOptions
+from satrap.train.progress.plateau_control import PlateauControl
 
 
 def test_each_evaluation_without_improvement_drops_the_rates() -> None:
@@ -79,13 +79,7 @@ def gain(labels: Any) -> float:
 def test_of_the_metric_it_follows_higher_is_better(
     monitor: str, criterion: str, metric: str, value: float
 ) -> None:
-    control = TrainingOptions(monitor=monitor, metrics=(error, gain)).control()
+    control = PlateauControl.of(TrainingOptions(monitor=monitor, metrics=(error, gain)))
     metrics = {"auc": 0.7, "logloss": 0.5, "loss": 0.4, "error": 0.3, "gain": 0.2}
     assert control.value(metrics, criterion) == value
     assert control.metric(criterion) == (metric, value > 0)
-
-
-def test_an_unknown_monitor_is_refused() -> None:
-    with pytest.raises(ConfigError, match="monitor 'gane' is not a metric") as caught:
-        TrainingOptions(monitor="gane", metrics=(gain,))
-    assert caught.value.fix == "did you mean 'gain'? allowed: auc, logloss, gain"
