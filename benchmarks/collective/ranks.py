@@ -72,8 +72,8 @@ def satrap_side(options: argparse.Namespace) -> Side:
             mode = "hybrid" if hybrid else "sync"
             return ServersExchange(options.shards, tables, wire=wire, mode=mode, worker=worker)
         alone = options.world == 1
-        ranks = [Alone() if alone else FarRanks(options.delay / 1e3) for _ in range(2)]
-        return CollectiveExchange(ranks[0], ranks[1], tables, wire=wire)
+        ranks = Alone() if alone else FarRanks(options.delay / 1e3)
+        return CollectiveExchange(ranks, tables, wire=wire)
 
     trainer = satrap.Trainer(
         network(options.tower, described),

@@ -116,16 +116,13 @@ def predicted_steps(options: argparse.Namespace, plain_ms: float) -> tuple[dict[
 def saving() -> dict[str, Any]:
     """Return the memory that two processes need to save and read a network, with half of it in each."""
     with tempfile.TemporaryDirectory() as folder:
-        sharded, whole = (
-            answers("benchmarks.dense.saving", 2, json.dumps(SAVED | {"whole": whole}), f"{folder}/{name}")
-            for name, whole in (("model", False), ("other", True))
-        )
+        sharded = answers("benchmarks.dense.saving", 2, json.dumps(SAVED), f"{folder}/model")
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
             for path in Path(folder, "model").rglob("*.safetensors")
         }
-    print(*sharded, *whole, files, sep="\n", flush=True)
-    return {"processes": sharded, "reading_the_whole": [one["reading"] for one in whole], "files": files}
+    print(*sharded, files, sep="\n", flush=True)
+    return {"processes": sharded, "files": files}
 
 
 def main() -> None:

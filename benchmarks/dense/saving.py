@@ -1,7 +1,4 @@
-"""One process of a mesh: trains a network, saves it and resumes from a snapshot that only process 0 reaches.
-
-It reports the memory of both.
-"""
+"""One process of a mesh: trains a network, saves it and resumes; reports the memory of both."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,6 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.runtime.malloc import keep_freed_memory, release_freed_memory
 from satrap.train import Checkpointing
-from satrap.train.state import dense_files, snapshots
 
 RETURNED = 1 << 17
 """Block size from which the C library returns freed memory to the system at once, so it does not count."""
@@ -61,10 +56,6 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
     return {"before_mb": before, "peak_mb": resident("VmHWM"), "seconds": took}
 
 
-def unseen(_: Any) -> Any:
-    raise FileNotFoundError
-
-
 def main() -> None:
     store, rank, settings, place = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
     mesh = Mesh(2, sharded=True)
@@ -80,10 +71,6 @@ def main() -> None:
     data, plan = Batches(make_batches(2, seed=rank)), Checkpointing(f"{place}-snapshots", every_steps=2)
     trainer.fit(data, checkpoint=plan)
     figures: dict[str, Any] = {"saving": measured(lambda: trainer.save(place))}
-    if rank:
-        dense_files.read_manifest = unseen
-    if settings["whole"]:  # as where each process has the whole network
-        snapshots.opened = lambda *_, **__: nullcontext()
     figures["reading"] = measured(lambda: trainer.fit(data, checkpoint=plan, resume=True))
     figures["network_mb"] = sum(p.numel() * p.itemsize for p in trainer.model.parameters()) / 1e6
     print(json.dumps(figures))

@@ -104,7 +104,7 @@ class Loaded:
             chunk = RowChunk(
                 f"c{table}", np.arange(each, dtype=np.uint64), values, np.empty((each, 0), np.float32)
             )
-            predictor.exchange.durability.load(chunk.table, chunk)
+            predictor.exchange.rows.load(chunk.table, chunk)
         return cls(
             ServedModel("reference", predictor, version="0", precision=precision, keep=3, keep_bytes=1 << 30),
             each,

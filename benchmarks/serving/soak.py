@@ -78,7 +78,7 @@ def publishing(url: str, updates: int, seconds: float, begin: Any) -> None:
             for n in range(TABLES):
                 ids = random_.choice(ROWS, CHANGED // TABLES, replace=False).astype(np.uint64)
                 values = random_.normal(size=(len(ids), 16)).astype(np.float32)
-                trainer.exchange.durability.load(f"c{n}", RowChunk(f"c{n}", ids, values, values[:, :0]))
+                trainer.exchange.rows.load(f"c{n}", RowChunk(f"c{n}", ids, values, values[:, :0]))
             self.next += seconds / updates
             time.sleep(max(0.0, self.next - time.monotonic()))
 

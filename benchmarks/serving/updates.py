@@ -78,7 +78,7 @@ class Publisher:
             ids = self.random.permutation(self.rows)[:each].astype(np.uint64)
             values = self.random.normal(size=(each, DIM)).astype(np.float32)
             chunk = RowChunk(f"c{table}", ids, values, np.ones_like(values))
-            self.trainer.exchange.durability.load(chunk.table, chunk)
+            self.trainer.exchange.rows.load(chunk.table, chunk)
 
     def publish(self) -> float:
         """Publish a version; return when the cut began."""

@@ -52,8 +52,8 @@ def saved(exchange: Exchange, series: Series, steps: int) -> None:
     """A full snapshot and deltas, with what a worker needs to go on."""
     for step in range(1, steps + 1):
         use(exchange, step)
-        cut = exchange.durability.cut(delta=series.followable(step))
-        ids = next(chunk.ids for table, chunk in exchange.durability.snapshot() if table == "a")[:50].copy()
+        cut = exchange.rows.cut(delta=series.followable(step))
+        ids = next(chunk.ids for table, chunk in exchange.rows.cut(still=True) if table == "a")[:50].copy()
         extra = {"ahead.0.0.ids": torch.from_numpy(ids), "ahead.0.0.rows": torch.ones(50, 4)}
         settings = {COUNTS: dict(cut.counts)}
         series.write(
@@ -99,7 +99,7 @@ def test_no_byte_of_a_forgotten_id_is_left(shards: int, tmp_path: Path) -> None:
 
 def check_going_on(shards: int, series: Series, held: dict, victims: set[int]) -> None:
     with opened(shards) as exchange:
-        exchange.durability.read(series.place(4), follow=True, exact=True)
+        exchange.rows.read(series.place(4), follow=True, exact=True)
         rows = contents(exchange)
         kept = ~np.isin(held["a"][0], np.array(sorted(victims), np.uint64))
         assert kept.sum() < len(kept)
@@ -109,11 +109,11 @@ def check_going_on(shards: int, series: Series, held: dict, victims: set[int]) -
             for found, expected in zip(rows[name], held[name], strict=True):
                 np.testing.assert_array_equal(found, expected)
         use(exchange, 9)
-        cut = exchange.durability.cut(delta=True)
+        cut = exchange.rows.cut(delta=True)
         assert cut.deleted is not None
         series.write(9, Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted))
         whole = local()
-        whole.durability.read(series.place(9))
+        whole.rows.read(series.place(9))
         for name, columns in contents(exchange).items():
             for found, expected in zip(contents(whole)[name], columns, strict=True):
                 np.testing.assert_array_equal(found, expected)

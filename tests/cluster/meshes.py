@@ -16,10 +16,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
-from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.files import tensor_stream
-from satrap.checkpoint.files.storage import Storage
-from satrap.checkpoint.manifest import Manifest
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.dense.backends import sharded as monkey
 from satrap.dense.memory import deferred_init as monkey_deferred
@@ -32,8 +29,7 @@ from satrap.exchange.wrappers.broadcast import for_group
 from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
-from satrap.train.state import across_workers, dense_files, state_writer
-from satrap.train.state.dense_stream import DenseStream
+from satrap.train.state.coordinator import SharedCut
 from satrap.train.step.microbatches import MicroBatches
 from satrap.train.worker_context import torch_ranks
 from tests.support.trainers import joined
@@ -150,8 +146,7 @@ def exchange_of(
         if shards:
             own = WorkerId(workers.data.rank, workers.data.size, 0, run)
             return ServersExchange(shards, tables, store=store, wire=EXACT, mode=mode, worker=own)  # type: ignore[arg-type]
-        ranks = (torch_ranks(workers, 30) for _ in range(2))
-        return CollectiveExchange(*ranks, tables, store=store, wire=EXACT)
+        return CollectiveExchange(torch_ranks(workers, 30), tables, store=store, wire=EXACT)
 
     return for_group(workers.peers, exchange)
 
@@ -160,11 +155,6 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     param_shards.UNIT = task.get("unit", param_shards.UNIT)
     tensor_stream.READ = task.get("read", tensor_stream.READ)
-    if task.get("unreached"):
-        state_writer.all_reach = lambda workers, url: False
-        across_workers.loaded = no_room
-        if workers.rank:
-            dense_files.read_manifest = unseen
     monkey_deferred.LARGE = 2
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
@@ -190,7 +180,7 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     held = make_batches(1 + workers.data.rank, seed=50 + workers.data.rank)
     metrics = trainer.evaluate(Batches(held))
     if task.get("killed") == workers.rank:
-        kill_at(task["batch"])
+        kill_at_its_part()
     trainer.save(task["saved"])
     kept = sum(
         p.to_local().numel() if hasattr(p, "to_local") else p.numel()
@@ -202,24 +192,13 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     return {"losses": losses, "metrics": metrics, "kept": kept, "scale": trainer.dense.scale.value, **took}
 
 
-def unseen(storage: Storage) -> Manifest:
-    raise FileNotFoundError(storage.url)
+def kill_at_its_part() -> None:
+    """Kill this process when it should write its part of a file."""
 
+    def killing(cut: SharedCut, *_: object) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def no_room(checkpoint: Checkpoint) -> None:
-    raise MemoryError("the network in one process")
-
-
-def kill_at(batch: int) -> None:
-    """Kill this process when it should send a batch of a file."""
-    slices = DenseStream._slices
-
-    def killing(self: DenseStream, file: str, number: int) -> Any:
-        if number == batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return slices(self, file, number)
-
-    DenseStream._slices = killing  # type: ignore[method-assign]
+    SharedCut._result = killing  # type: ignore[method-assign]
 
 
 def main() -> None:

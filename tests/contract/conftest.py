@@ -53,7 +53,7 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
             yield made
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])
-        made.durability.clear()
+        made.rows.clear()
         yield made
         made.close()
     elif kind == "embedding":

@@ -147,7 +147,7 @@ def train(exchange: Exchange, *, steps: int, seed: int, ahead: int = 0) -> list[
 
 def contents(exchange: Exchange) -> dict[str, tuple[np.ndarray, ...]]:
     """Return ids, weights and state of every table, in the order of the snapshot."""
-    chunks = list(exchange.durability.snapshot())
+    chunks = list(exchange.rows.cut(still=True))
     tables = sorted({name for name, _ in chunks})
     return {
         t: tuple(

@@ -156,7 +156,7 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
         for table in "abc":
             for name in ("rows", "created", "evicted", "hits", "misses", "dropped"):
                 assert getattr(found.tables[table], name) == getattr(expected.tables[table], name)
-        exchange.durability.clear()
+        exchange.rows.clear()
         assert exchange.telemetry.statistics().tier.rows == 0
     other.close()
 

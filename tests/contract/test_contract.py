@@ -177,10 +177,10 @@ def test_a_snapshot_holds_every_update_issued_before(exchange: Exchange) -> None
 
 def test_a_cut_holds_every_update_issued_before(exchange: Exchange, tmp_path: Path) -> None:
     keep_busy(exchange)
-    cut = exchange.durability.cut()
+    cut = exchange.rows.cut()
     write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=cut.write))
     other = local()
-    other.durability.read(str(tmp_path))
+    other.rows.read(str(tmp_path))
     assert (contents(other)["c"][2] == 20).all()
     other.close()
 
@@ -188,7 +188,7 @@ def test_a_cut_holds_every_update_issued_before(exchange: Exchange, tmp_path: Pa
 def test_an_exchange_that_was_cleared_stays_empty(exchange: Exchange) -> None:
     wanted = [[request(1, list(range(first, first + 500)))] for first in range(0, 10_000, 500)]
     futures = [exchange.lookup(each, create=True) for each in wanted]
-    exchange.durability.clear()
+    exchange.rows.clear()
     for future in futures:
         future.result()
     assert exchange.telemetry.statistics().rows == 0
@@ -196,11 +196,11 @@ def test_an_exchange_that_was_cleared_stays_empty(exchange: Exchange) -> None:
 
 def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> None:
     train(exchange, steps=10, seed=2)
-    saved, before = list(exchange.durability.snapshot()), contents(exchange)
-    exchange.durability.clear()
+    saved, before = list(exchange.rows.cut(still=True)), contents(exchange)
+    exchange.rows.clear()
     assert exchange.telemetry.statistics().rows == 0
     for table, chunk in saved:
-        exchange.durability.load(table, chunk)
+        exchange.rows.load(table, chunk)
     after = contents(exchange)
     assert sum(len(ids) for ids, _, _ in after.values()) == exchange.telemetry.statistics().rows > 100
     for table, columns in before.items():
@@ -210,34 +210,34 @@ def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> N
 
 def test_rows_are_written_and_read(exchange: Exchange, tmp_path: Path) -> None:
     train(exchange, steps=10, seed=2)
-    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=exchange.durability.snapshot().write))
+    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=exchange.rows.cut(still=True).write))
     other = local()
-    other.durability.read(str(tmp_path))
+    other.rows.read(str(tmp_path))
     assert_equal_contents(other, exchange)
     other.close()
 
 
 def test_state_beside_the_rows_is_taken_over(exchange: Exchange, tmp_path: Path) -> None:
     train(exchange, steps=3, seed=2)
-    cut = exchange.durability.cut()
+    cut = exchange.rows.cut()
     place, counts = str(tmp_path), cut.counts
     write_checkpoint(place, Checkpoint({COUNTS: counts}, {}, {}, (), rows=cut.write))
     train(exchange, steps=1, seed=3)
-    assert any(counts[group] != later for group, later in exchange.durability.cut().counts.items())
-    exchange.durability.clear()
-    exchange.durability.read(place)
-    assert exchange.durability.cut().counts != counts
-    exchange.durability.read(place, exact=True)
-    assert exchange.durability.cut().counts == counts
+    assert any(counts[group] != later for group, later in exchange.rows.cut().counts.items())
+    exchange.rows.clear()
+    exchange.rows.read(place)
+    assert exchange.rows.cut().counts != counts
+    exchange.rows.read(place, exact=True)
+    assert exchange.rows.cut().counts == counts
 
 
 def test_a_bad_chunk_is_refused(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 2], [1])], create=True).result()
-    [(_, chunk), *_] = exchange.durability.snapshot()
+    [(_, chunk), *_] = exchange.rows.cut(still=True)
     with pytest.raises(StoreError, match="no table 'z'"):
-        exchange.durability.load("z", chunk)
+        exchange.rows.load("z", chunk)
     with pytest.raises(StoreError, match="weights must be"):
-        exchange.durability.load("c", chunk)
+        exchange.rows.load("c", chunk)
 
 
 def test_statistics_count_rows_and_uses(exchange: Exchange) -> None:

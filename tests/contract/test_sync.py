@@ -147,7 +147,7 @@ def test_hybrid_workers_scale_their_gradients() -> None:
             lookup.result()
             exchange.apply(lookup, [np.full((20, 17), 2.0, np.float32)], lr_scale=1.0)
             exchange.flush()
-        [(_, chunk), *_] = [c for c in pair[0].durability.snapshot() if c[0] == "c"]
+        [(_, chunk), *_] = [c for c in pair[0].rows.cut(still=True) if c[0] == "c"]
         assert (chunk.state == 2.0).all()  # two updates, each of gradients 2 * 1/2
         for exchange in pair:
             exchange.close()

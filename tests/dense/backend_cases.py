@@ -29,7 +29,7 @@ from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
 from satrap.train.state.across_workers import shared
-from satrap.train.state.dense_stream import DenseStream
+from satrap.train.state.coordinator import SharedCut
 from tests.dense.steps import stepped
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -139,13 +139,14 @@ class Party:
 
     def whole(self) -> DenseState:
         """What a checkpoint has of the network, as each process gets it back."""
-        stream, written = DenseStream(self.workers, self.dense.part()), None
-        if self.workers.rank:
-            stream.assist()
-        else:
+        part, written = self.dense.part(), None
+        cut = SharedCut(self.exchange, self.workers, None if self.dense.whole else part, still=True)
+        if cut.assists:
+            cut.assist()
+        elif self.workers.rank == 0:
+            network = (part.weights, part.optimizer) if self.dense.whole else ({}, {})
             with TemporaryDirectory() as place:
-                write_checkpoint(place, Checkpoint({}, {}, {}, (), dense=stream.write))
-                stream.release()
+                cut.direct(lambda: write_checkpoint(place, cut.fill(Checkpoint({}, *network, ()))))
                 written = read_checkpoint(place)
         found = shared(written, self.workers)
         return DenseState(found.model, found.optimizer)

@@ -30,11 +30,11 @@ def connecting(
 
     Without replicated tables, shards hold all; if they are None, the workers hold all.
     """
-    main, aside = Meeting(world), Meeting(world)
+    meeting = Meeting(world)
 
     def held(rank: int, tables: Sequence[Any], placement: Placement) -> CollectiveExchange:
-        places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-        return CollectiveExchange(*places, tables, store=store, wire=wire, placement=placement)
+        here = ThreadRanks(meeting, rank)
+        return CollectiveExchange(here, tables, store=store, wire=wire, placement=placement)
 
     def connect(rank: int, tables: Sequence[Any]) -> Exchange:
         if replicated is None:

@@ -82,12 +82,12 @@ def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
     lookup = exchange.lookup(wanted, create=True)
     rows = lookup.result()
     exchange.apply(lookup, [np.ones_like(r) for r in rows], lr_scale=1.0)
-    saved = list(exchange.durability.snapshot())
+    saved = list(exchange.rows.cut(still=True))
     assert {table: len(chunk.ids) for table, chunk in saved} == {"a": 3, "b": 1, "c": 1}
-    exchange.durability.clear()
+    exchange.rows.clear()
     assert exchange.telemetry.statistics().rows == 0
     for table, chunk in saved:
-        exchange.durability.load(table, chunk)
+        exchange.rows.load(table, chunk)
     for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_allclose(now, before - 1.0)
 
@@ -119,13 +119,13 @@ def test_a_delta_that_could_not_be_kept_is_in_the_next_one(exchange: LocalExchan
         return sum(entry.rows for entry in cut.write(storage, folder).values())
 
     train(1, 2)
-    first = exchange.durability.cut(delta=False)
+    first = exchange.rows.cut(delta=False)
     assert (rows_of(first, "data-1"), first.deleted) == (2, None)
     train(1)
-    lost = exchange.durability.cut(delta=True)
+    lost = exchange.rows.cut(delta=True)
     assert lost.deleted is not None
     lost.put_back()
     train(3)
-    assert rows_of(exchange.durability.cut(delta=True), "data-2") == 2
-    assert rows_of(exchange.durability.cut(delta=True), "data-3") == 0
-    assert rows_of(exchange.durability.cut(), "data-4") == 3
+    assert rows_of(exchange.rows.cut(delta=True), "data-2") == 2
+    assert rows_of(exchange.rows.cut(delta=True), "data-3") == 0
+    assert rows_of(exchange.rows.cut(), "data-4") == 3

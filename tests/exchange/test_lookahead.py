@@ -23,6 +23,6 @@ def test_who_can_look_ahead() -> None:
     assert isinstance(found, LocalLookahead)
     assert found.shard is store
     found.close()
-    collective = CollectiveExchange(Alone(), Alone(), TABLES)
+    collective = CollectiveExchange(Alone(), TABLES)
     assert with_lookahead(collective) is collective
     collective.close()

@@ -36,10 +36,10 @@ def test_there_and_back(tmp_path: Path) -> None:
         files = read_manifest(Storage(url)).files
         assert len({name.split(".")[1] for name in files if name.startswith("table-")}) == shards
     here = local()
-    here.durability.read(url)
+    here.rows.read(url)
     with threads(2) as servers:
         there = connect([server.address for server in servers])
-        there.durability.read(url)
+        there.rows.read(url)
         assert_equal_contents(here, there)
         there.close()
     here.close()

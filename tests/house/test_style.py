@@ -20,7 +20,7 @@ HANDED_OVER = {
     "checkpoint/background.py",
     "checkpoint/files/disk.py",
     "dense/memory/deferred_init.py",
-    "exchange/collective/durability.py",
+    "train/state/coordinator.py",
     "exchange/servers/shard/snapshots.py",
     "rpc/server/unexpected.py",
     "runtime/numba_cache.py",

@@ -106,7 +106,7 @@ class MovingCluster(SimCluster):
             for worker, model in enumerate(models):
                 rows[:, worker] = [model[t][id] for id in ids]
             none = np.empty((len(ids), 0), np.float32)
-            self.exchanges[0].durability.load(
+            self.exchanges[0].rows.load(
                 table.name, RowChunk(table.name, np.array(ids, np.uint64), rows, none)
             )
         self.trainers = [Worker(self, rank, exchange) for rank, exchange in enumerate(self.exchanges)]

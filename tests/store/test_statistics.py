@@ -5,14 +5,14 @@ import numpy as np
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Eviction, Shard, Statistics, Tier
-from satrap.store.statistics import TableStatistics, TierStatistics, merged, total
+from satrap.store.statistics import TableStatistics, TierStatistics, merged, summed
 
 
 def test_sums_are_taken_counter_by_counter():
     one, other = TableStatistics(rows=1, hits=2), TableStatistics(rows=10, dropped=5)
-    assert total([one, other]) == TableStatistics(rows=11, hits=2, dropped=5)
-    assert total([TierStatistics(reads=3)]) == TierStatistics(reads=3)
-    assert total([]) is None
+    assert summed([one, other]) == TableStatistics(rows=11, hits=2, dropped=5)
+    assert summed([TierStatistics(reads=3)]) == TierStatistics(reads=3)
+    assert summed([]) is None
     assert set(astuple(TableStatistics()) + astuple(TierStatistics())) == {0}
     assert Statistics() == Statistics(rows=0, bytes=0, refused=0, load_factor=(), tables={}, tier=None)
     assert (Statistics().rows, Statistics().bytes, Statistics().refused) == (0, 0, 0)

@@ -75,7 +75,7 @@ def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     state = trainer.dense.part()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
-        for table, chunk in trainer.exchange.durability.snapshot()
+        for table, chunk in trainer.exchange.rows.cut(still=True)
     ]
     optimizer = {
         (i, key): torch.as_tensor(value).numpy().tobytes()

@@ -23,7 +23,7 @@ def written_at_once() -> Iterator[None]:
 
 
 def write(exchange: Exchange, place: Path) -> str:
-    cut = exchange.durability.cut()
+    cut = exchange.rows.cut()
     write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=cut.write))
     return str(place)
 

@@ -59,7 +59,7 @@ def connecting(
 
 
 def contents(trainer: Trainer) -> Rows:
-    chunks = list(trainer.exchange.durability.snapshot())
+    chunks = list(trainer.exchange.rows.cut(still=True))
     return {
         table: tuple(
             np.concatenate([getattr(c, field) for name, c in chunks if name == table])

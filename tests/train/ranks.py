@@ -23,7 +23,7 @@ from tests.train.plain import Batches, Tower, make_batches
 
 def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> list[Any]:
     """Do something with the trainer of each rank; return what it returned on each."""
-    main, aside, towers = Meeting(world), Meeting(world), []
+    meeting, towers = Meeting(world), []
     for _ in range(world):
         torch.manual_seed(3)
         towers.append(Tower())
@@ -35,8 +35,9 @@ def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> 
         rank = workers.rank
 
         def exchange(tables: Any) -> CollectiveExchange:
-            places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-            return CollectiveExchange(*places, tables, store=store, **{"wire": EXACT, **held})
+            return CollectiveExchange(
+                ThreadRanks(meeting, rank), tables, store=store, **{"wire": EXACT, **held}
+            )
 
         trainer = make_trainer(model=towers[rank], exchange=exchange, workers=workers, **arguments)
         try:

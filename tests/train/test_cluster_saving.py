@@ -21,7 +21,7 @@ from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.exchange.servers.client.durability import ServersDurability
+from satrap.exchange.servers.client.rows import ServerRows
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests import faults
 from tests.dense.threads import together
@@ -391,9 +391,9 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All batches use one row, whose optimizer counts the updates."""
-    cut, update = ServersDurability.cut, ServersExchange.apply
+    cut, update = ServerRows.cut, ServersExchange.apply
 
-    def late_cut(self: ServersDurability, **named: Any) -> Any:
+    def late_cut(self: ServerRows, **named: Any) -> Any:
         time.sleep(0.1 if "cut" in late else 0)
         return cut(self, **named)
 
@@ -402,7 +402,7 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
             self._shards.post(lambda: time.sleep(0.03))  # the network is slow: the push is on its way
         update(self, *arguments, **named)
 
-    monkeypatch.setattr(ServersDurability, "cut", late_cut)
+    monkeypatch.setattr(ServerRows, "cut", late_cut)
     monkeypatch.setattr(ServersExchange, "apply", late_update)
     cluster = Cluster(2, 2, mode=mode, staleness=2)
     cluster.one_user = True

@@ -160,10 +160,10 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
         ("embedding.eviction={policy: lru}", "policy lru needs embedding.memory"),
         ("embedding.eviction={policy: ttl}", "policy ttl needs ttl"),
         ("embedding.tier={path: /tmp, size: 1GiB}", "embedding.tier needs embedding.memory"),
-        ("embedding.tier={path: '', size: 1GiB}", "embedding.tier.path"),
+        ("embedding.tier={path: '', size: 1GiB}", "a tier needs a path"),
         ("embedding.tier={path: /tmp, size: 0}", "embedding.tier.size"),
         ("embedding.eviction={policy: lfu, ttl: 5}", "policy lfu has no ttl"),
-        ("embedding.eviction={policy: ttl, ttl: 0}", "embedding.eviction.ttl"),
+        ("embedding.eviction={policy: ttl, ttl: 0}", "embedding.eviction: ttl must be 1 to"),
         ("embedding.optimizer={name: sgd, lr: 0.1, nesterov: true}", "nesterov needs momentum"),
         ("training.lr_schedule={name: cosine}", "steps"),
         ("training.lr_schedule={name: cosine, steps: 0}", "steps must be >= 1"),
@@ -174,7 +174,6 @@ def test_impossible_options_of_a_recipe_name_the_key(tmp_path: Path, override: s
 
 
 def test_counts_that_are_no_power_of_two_are_refused_with_the_place(tmp_path: Path) -> None:
-    recipe = loaded(tmp_path, "embedding.admission={min_count: 2, memory: 1000}")
     with pytest.raises(ConfigError, match="memory must be a power of two") as caught:
-        trainer_of(recipe, recipe.schema())
+        loaded(tmp_path, "embedding.admission={min_count: 2, memory: 1000}")
     assert "embedding.admission" in caught.value.where

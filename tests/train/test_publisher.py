@@ -81,7 +81,7 @@ def by_id(rows: Any) -> Rows:
 def read(place: str, model: Any = None) -> tuple[Rows, dict[str, Any], int]:
     predictor = Predictor.load(place, model or Dropped())
     rows: dict[str, Any] = {}
-    for table, chunk in predictor.exchange.durability.snapshot():
+    for table, chunk in predictor.exchange.rows.cut(still=True):
         found = rows.setdefault(table, ([], [], []))
         found[0].append(chunk.ids)
         found[1].append(chunk.weights)

@@ -187,7 +187,7 @@ def test_objects_say_shortly_what_they_are() -> None:
 
 def test_the_defaults_are_those_of_recipes() -> None:
     embedding, dense = Sections.model_fields["embedding"], Sections.model_fields["dense"]
-    assert embedding.default.optimizer.model_dump() == EMBEDDING_DEFAULT.to_dict()
+    assert embedding.default.optimizer == EMBEDDING_DEFAULT
     trainer = Trainer(satrap.models.DNN(SCHEMA, hidden=[4]), SCHEMA)
     [group] = adam(list(trainer.model.parameters())).param_groups
     wanted = dense.default.optimizer.model_dump()

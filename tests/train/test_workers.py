@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -340,8 +339,7 @@ def test_what_one_worker_does_alone_may_take_longer_than_every_deadline(
 ) -> None:
     quickly, slowed = getattr(*slow), list[float]()
     if slow[1] == "loaded":
-        nothing = contextlib.nullcontext()  # as if no folder were common
-        monkeypatch.setattr(snapshots, "opened", lambda *_, **__: nothing)
+        monkeypatch.setattr(snapshots, "opened_network", lambda *_, **__: None)  # as if no folder were common
 
     def slowly(*arguments: Any, **more: Any) -> Any:
         if threading.current_thread().name != "rank 1" and not slowed:
@@ -387,7 +385,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
         trainer.fit(batches)
         trainer.save(str(tmp_path / "model"))
         expected, rows = np.concatenate(list(trainer.predict(batches))), contents(trainer)
-        trainer.exchange.durability.clear()
+        trainer.exchange.rows.clear()
         trainer.close()
         local = Trainer.load(str(tmp_path / "model"))
         np.testing.assert_array_equal(np.concatenate(list(local.predict(batches))), expected)

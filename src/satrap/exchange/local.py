@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from satrap.errors import ConfigError
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
-from satrap.exchange.protocol import Durability, Exchange, Snapshot, SnapshotCut, StepVerdict, TableGroup
+from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
+from satrap.exchange.row_sources import StoreRows
 from satrap.exchange.serial import Serial
-from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
-from satrap.exchange.statistics import ExchangeStatistics
-from satrap.exchange.traffic import Meter, Traffic
-from satrap.store import BUCKETS, Delta, RowChunk, Shard
+from satrap.exchange.telemetry import ExchangeStatistics, Telemetry
+from satrap.store import BUCKETS, Shard
 from satrap.store.arrays import Found, Offsets, per_table
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
-
-if TYPE_CHECKING:
-    from satrap.checkpoint.store_part import StorePart
 
 
 class LocalExchange(Exchange):
@@ -49,7 +45,7 @@ class LocalExchange(Exchange):
         self._last_update: Future[None] | None = None
         self._applied = 0
         self.telemetry = LocalTelemetry(shard, self.groups)
-        self.durability = LocalDurability(shard, self._thread, self.flush)
+        self.rows = StoreRows(shard, lambda work: self._thread.submit(work).result(), self.flush)
 
     @classmethod
     def of(cls, exchange: Exchange) -> LocalExchange:
@@ -163,23 +159,23 @@ class LocalExchange(Exchange):
         self.shard.close()
 
 
-class LocalTelemetry:
-    """Counters of a store in this process and of its caller.
+class LocalTelemetry(Telemetry):
+    """Counters of a store in this process and of its caller, also of lookups that create nothing.
 
-    Attributes:
-        meter: meter of the caller's requests.
+    Args:
+        shard: the store.
+        groups: its table groups.
     """
 
     def __init__(self, shard: Shard, groups: Sequence[TableGroup]) -> None:
-        self._shard, self.meter = shard, Meter()
-        self._tables = [group.tables for group in groups]
+        super().__init__(self._with_peeks)
+        self._shard, self._tables = shard, [group.tables for group in groups]
         self.start_anew()
 
     def start_anew(self) -> None:
         """Reset the counters of lookups that create nothing."""
-        # By group and table: ids of lookups that create nothing, and the number of these without a row.
-        self._peeked = [np.zeros(len(tables), np.int64) for tables in self._tables]
-        self._unseen = [np.zeros(len(tables), np.int64) for tables in self._tables]
+        # By group, int64[2, tables]: ids of these lookups, and the number of them without a row.
+        self._peeks = [np.zeros((2, len(tables)), np.int64) for tables in self._tables]
 
     def count_peek(self, request: LookupRequest, found: Found) -> None:
         """Count the ids of a lookup that creates nothing, and the ids without a row."""
@@ -188,96 +184,21 @@ class LocalTelemetry:
 
     def count_unseen(self, request: LookupRequest, unseen: Offsets | int) -> None:
         """Count the ids of a lookup that creates nothing; `unseen`: ids without a row, int64[tables]."""
-        self._peeked[request.group] += request.splits[1:] - request.splits[:-1]
-        self._unseen[request.group] += unseen
+        peeks = self._peeks[request.group]
+        peeks[0] += np.diff(request.splits)
+        peeks[1] += unseen
 
     def go_on(self, other: LocalTelemetry) -> None:
         """Take over the counters of another store of the same tables."""
-        self._peeked, self._unseen = other._peeked, other._unseen
+        self._peeks = other._peeks
 
-    def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`."""
-        return ExchangeStatistics(
-            **merged([self._shard.statistics()]),
-            peeked=self._by_table(self._peeked),
-            unseen=self._by_table(self._unseen),
+    def _with_peeks(self) -> ExchangeStatistics:
+        peeked, unseen = (
+            {
+                table: int(count)
+                for tables, counts in zip(self._tables, self._peeks, strict=True)
+                for table, count in zip(tables, counts[which], strict=True)
+            }
+            for which in range(2)
         )
-
-    def _by_table(self, counts: Sequence[Offsets]) -> dict[str, int]:
-        pairs = zip(self._tables, counts, strict=True)
-        return {table: int(n) for tables, ns in pairs for table, n in zip(tables, ns, strict=True)}
-
-    def traffic(self) -> Traffic:
-        """See `Telemetry.traffic`; nothing is sent over a network."""
-        return self.meter.report()
-
-
-class LocalDurability(Durability):
-    """Saves and restores the rows of a store in this process.
-
-    Args:
-        shard: the store.
-        thread: thread of the exchange, which orders all changes of rows.
-        flush: of the exchange.
-    """
-
-    def __init__(self, shard: Shard, thread: Serial, flush: Callable[[], None]) -> None:
-        self._shard, self._thread, self._flush = shard, thread, flush
-
-    def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`.
-
-        Training may continue while the rows are read, in any thread; the snapshot's rows do not change.
-        """
-        self._flush()
-        chunks = self._shard.snapshot()
-        return Snapshot(((chunk.table, chunk) for chunk in chunks), self._part(chunks).write)
-
-    def _part(
-        self, chunks: Iterator[RowChunk], state: State | None = None, feed: str | None = None
-    ) -> StorePart:
-        from satrap.checkpoint.store_part import StorePart
-
-        tables = [table for group in self._shard.groups for table in group.tables]
-        return StorePart(chunks, tables, state or {}, weights=feed)
-
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
-        """See `Durability.cut`."""
-        self._flush()
-        changes = self._shard.weight_changes if feed else self._shard.changes
-        if delta is None:
-            taken = Delta(True, self._shard.snapshot(), {})
-        else:
-            taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
-
-        def put_back() -> None:
-            taken.chunks.close()
-            if delta is not None:
-                changes.put_back(taken)
-
-        return SnapshotCut(
-            counts_of(self._shard),
-            self._part(taken.chunks, None if feed else state_of(self._shard), feed).write,
-            None if taken.full else taken.deleted,
-            put_back,
-        )
-
-    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """See `Durability.read`."""
-        from satrap.checkpoint.chain import read_buckets
-
-        if exact:
-            self._thread.submit(restore, self._shard, url).result()
-        _, alone = self._thread.submit(load_rows, self._shard, read_buckets(url)).result()
-        if follow and alone:
-            self._shard.changes.follow()
-        if feed and alone:
-            self._shard.weight_changes.follow()
-
-    def load(self, table: str, chunk: RowChunk) -> None:
-        """Insert or overwrite rows with their optimizer state."""
-        self._thread.submit(self._shard.load, table, chunk).result()
-
-    def clear(self) -> None:
-        """Delete every row."""
-        self._thread.submit(self._shard.clear).result()
+        return ExchangeStatistics(**merged([self._shard.statistics()]), peeked=peeked, unseen=unseen)

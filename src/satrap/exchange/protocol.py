@@ -1,8 +1,8 @@
-"""The protocol of all exchanges: rows for unique ids, durability, and counters."""
+"""The protocol of all exchanges: rows for unique ids, the source of all rows, and counters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange.lookup import Lookup, LookupRequest, RowArray
-from satrap.exchange.statistics import ExchangeStatistics
-from satrap.exchange.traffic import Traffic
+from satrap.exchange.telemetry import Telemetry
 from satrap.store import RowChunk, Shard
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCut:
-    """All rows at one instant, to be written once while training continues.
+    """All rows of a `RowSource` at one instant. Write them, or iterate over them; either works once.
 
     Args:
         counts: by table, the counters of its group, the largest of each over the stores. A checkpoint stores
@@ -56,30 +55,17 @@ class SnapshotCut:
             by table, the ids that had a row then and have none now.
         put_back: call it if the rows could not be saved. The next cut of changes then includes them as well,
             and rows that change are no longer copied for this cut.
+        chunks: (table, rows), table after table, in canonical order; of shard servers only if `still`.
     """
 
     counts: Mapping[str, Sequence[int]]
     write: Callable[[Storage, str], Mapping[str, FileEntry]]
     deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
     put_back: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All rows. Iterate over them here, or call `write`; either works once.
-
-    Args:
-        chunks: (table, rows), table after table, in canonical order.
-        write: takes the storage of a checkpoint and the name of its data folder, which must contain a file
-            already. Each process that holds rows writes its own there if it can reach the folder. It returns
-            the files, and raises CheckpointError or OSError.
-    """
-
-    chunks: Iterator[tuple[str, RowChunk]]
-    write: Callable[[Storage, str], Mapping[str, FileEntry]]
+    chunks: Iterable[tuple[str, RowChunk]] = ()
 
     def __iter__(self) -> Iterator[tuple[str, RowChunk]]:
-        return self.chunks
+        return iter(self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +113,9 @@ class Exchange(Protocol):
 
     Attributes:
         collective: the training processes hold the rows together, so every process makes the same calls in
-            the same order, even without a batch. Then all of them save and restore rows: process 0 writes,
-            and releases the others, which assist; see `Durability`.
+            the same order, even without a batch, and saves and restores its own rows.
         groups: the table groups, which requests refer to by index.
-        durability: saves and restores all rows.
+        rows: saves and restores the rows.
         telemetry: counters.
         pooling: which rows arrive pooled; None: none.
         moves: a `Moves`, which moves rows between shard servers; None: the rows are elsewhere.
@@ -138,7 +123,7 @@ class Exchange(Protocol):
 
     collective: bool
     groups: Sequence[TableGroup]
-    durability: Durability
+    rows: RowSource
     telemetry: Telemetry
     pooling: Pooling | None = None
     moves: Any = None
@@ -188,24 +173,16 @@ class Exchange(Protocol):
         """Apply everything issued and release all resources. Further calls are errors."""
 
 
-class Durability(Protocol):
-    """Saves and restores all rows. Everything issued before is applied first.
+class RowSource(Protocol):
+    """Saves and restores rows: all rows or, in a collective exchange, the rows that this process saves.
 
-    In a collective exchange all processes call each method. While process 0 writes a `Snapshot` or a
-    `SnapshotCut`, the others call `assist`, which returns when process 0 calls `release`.
+    Everything issued before is applied first. In a collective exchange all processes call each method.
 
     Cuts for a feed, which holds weights only, have their own record of changes. They may be taken and written
     concurrently with other cuts; the methods have an argument for the kind.
     """
 
-    def snapshot(self) -> Snapshot:
-        """Return every row.
-
-        Rows must not change until the iteration or `write` has finished. An earlier cut and the record of
-        changes stay as they are.
-        """
-
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
+    def cut(self, *, delta: bool | None = None, feed: str | None = None, still: bool = False) -> SnapshotCut:
         """Return a consistent cut; the next one of its kind ends it.
 
         Its time does not grow with the number of rows: a row is copied only if it changes before it is
@@ -216,6 +193,9 @@ class Durability(Protocol):
                 changes are recorded from now on. None: all rows.
             feed: a cut for a feed: only weights, in this format, see `RowChunk.only_weights`. A lookup does
                 not count as a change, and there is no state to continue from. `delta` must not be None.
+            still: no row changes until this cut has been written or iterated over. It has all rows and no
+                state to continue from; earlier cuts and the record of changes stay as they are. Shards that
+                do not reach the checkpoint send their rows here.
         """
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
@@ -235,26 +215,8 @@ class Durability(Protocol):
             StoreError: with `exact`: the checkpoint was made with a larger memory budget.
         """
 
-    def assist(self, *, feed: bool = False) -> bool:
-        """Write rows of this process whenever process 0 writes; return whether they have been kept."""
-        return True
-
-    def release(self, *, kept: bool, feed: bool = False) -> None:
-        """Release the other processes after a snapshot; `kept`: their files are part of a checkpoint."""
-        return
-
     def load(self, table: str, chunk: RowChunk) -> None:
-        """Insert or overwrite rows with their optimizer state."""
+        """Insert or overwrite rows with their optimizer state; a holder takes only its own."""
 
     def clear(self) -> None:
         """Delete every row."""
-
-
-class Telemetry(Protocol):
-    """Counters of the stores and of this caller's requests."""
-
-    def statistics(self) -> ExchangeStatistics:
-        """Return the counters of all stores together."""
-
-    def traffic(self) -> Traffic:
-        """Return the traffic of this caller's requests, without any communication; any thread may call it."""

@@ -16,8 +16,7 @@ from satrap.store.statistics import TierStatistics
 if TYPE_CHECKING:  # a shard server starts without torch
     from satrap.data.remote.server import LoaderStatistics
     from satrap.embedding.workers.service import EmbeddingWorkerStatistics
-    from satrap.exchange.statistics import ShardStatistics
-    from satrap.exchange.traffic import Traffic
+    from satrap.exchange.telemetry import ShardStatistics, Traffic
     from satrap.train.progress.observer import Progress
 
 Values = dict[str, Any]

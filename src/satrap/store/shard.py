@@ -25,7 +25,7 @@ from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_chunk import RowChunk
 from satrap.store.snapshot import moved_buckets
 from satrap.store.snapshot.changes import Changes
-from satrap.store.statistics import Statistics, total
+from satrap.store.statistics import Statistics, summed
 from satrap.store.tier import Tier
 from satrap.store.tier.prefetch import TierPrefetcher
 
@@ -254,7 +254,7 @@ class Shard(GroupRequests):
                 refused=self._refused,
                 load_factor=tuple(g.directory.load_factor for g in self.groups),
                 tables=tables,
-                tier=total(tier for g in self.groups if (tier := g.backend.slower()) is not None),
+                tier=summed(g.backend.slower() for g in self.groups),
             )
 
     def remove(self, table: str, ids: Ids) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import chain
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +80,29 @@ class Statistics:
     tier: TierStatistics | None = None
 
 
-Flat = TypeVar("Flat", TableStatistics, TierStatistics)
+def summed(parts: Iterable[Any]) -> Any:
+    """Return the sum of trees of counters, name by name.
 
-
-def total(parts: Iterable[Flat]) -> Flat | None:
-    """Return the sums, counter by counter; None without parts."""
-    counters = list(parts)
-    return type(counters[0])(*map(sum, zip(*map(astuple, counters), strict=True))) if counters else None
+    Numbers add up, mappings are summed key by key, tuples are joined, and None stands for nothing.
+    """
+    trees: list[Any] = [part for part in parts if part is not None]
+    if len(trees) < 2:
+        return trees[0] if trees else None
+    first, kind = trees[0], type(trees[0])
+    if is_dataclass(kind):
+        return kind(**{f.name: summed(getattr(tree, f.name) for tree in trees) for f in fields(kind)})
+    if isinstance(first, Mapping):
+        names = dict.fromkeys(name for tree in trees for name in tree)
+        return {name: summed(tree.get(name) for tree in trees) for name in names}
+    return tuple(chain.from_iterable(trees)) if isinstance(first, tuple) else sum(trees)
 
 
 def merged(parts: Iterable[Statistics]) -> dict[str, Any]:
-    """Return the fields of the `Statistics` of several stores, summed; load factors are averaged."""
+    """Return the fields of the `Statistics` of several stores of the same tables, summed.
+
+    Load factors are averaged.
+    """
     stores = list(parts)
-    tables = {name: total(s.tables[name] for s in stores) for name in stores[0].tables}
-    factors = list(zip(*(s.load_factor for s in stores), strict=True))
-    return {
-        **{name: sum(getattr(s, name) for s in stores) for name in ("rows", "bytes", "refused")},
-        "load_factor": tuple(sum(values) / len(values) for values in factors),
-        "tables": tables,
-        "tier": total(s.tier for s in stores if s.tier is not None),
-    }
+    sums = {f.name: summed(getattr(store, f.name) for store in stores) for f in fields(Statistics)}
+    factors = zip(*(store.load_factor for store in stores), strict=True)
+    return sums | {"load_factor": tuple(sum(values) / len(values) for values in factors)}

@@ -166,7 +166,7 @@ class Predictor:
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
-                self.exchange.durability.load(table, to_read(store, chunk))
+                self.exchange.rows.load(table, to_read(store, chunk))
 
     def evaluate(self, data: BatchSource) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.feed import FEED, Feed, feed_settings
 from satrap.checkpoint.files.storage import Storage
 from satrap.errors import ConfigError
-from satrap.exchange import SnapshotCut
+from satrap.exchange.states import Counts
 from satrap.settings.saving import Publishing
+from satrap.train.state.across_workers import told
 from satrap.train.state.state_writer import StateWriter, Worker
 from satrap.train.state.training_state import TrainingState
-
-T = TypeVar("T")
 
 FEED_RUN, FEED_CUT = "feed_run", "feed_cut"
 """Settings of a snapshot: the feed's name for its run, and the version with the rows of the snapshot."""
@@ -43,12 +41,7 @@ class Publisher:
         if plan is not None:
             self._feed = Feed(plan.url, keep=plan.keep, full_every=plan.full_every, notice=plan.notice)
             self._writer = StateWriter(
-                state,
-                self._feed,
-                self._contents,
-                own=lambda: ({}, {}),
-                group=lambda: state.workers.feed,
-                feed=plan.dtype,
+                state, self._feed, self._contents, own=lambda: ({}, {}), feed=plan.dtype
             )
 
     def begin(self, saved: Mapping[str, Any], snapshots: str | None) -> None:
@@ -97,13 +90,13 @@ class Publisher:
             return
         # The clocks of workers differ, so rank 0 decides for all, and also after how many steps all of them
         # take part in the next check. Checking after every step would cost a broadcast per step.
-        due, self._until = self._told([self._is_new() and self.due(), self._next_look()])
+        due, self._until = told(self._workers, [self._is_new() and self.due(), self._next_look()])
         if due:
             self.publish()
 
     def idle(self) -> None:
         """While no worker steps, publish the last step if it is time."""
-        if self.active and self._told(self._is_new() and self.due()):
+        if self.active and told(self._workers, self._is_new() and self.due()):
             self.publish()
 
     def _is_new(self) -> bool:
@@ -118,17 +111,10 @@ class Publisher:
         if not self.active:
             return
         there = not self._is_new() and not self._state.steps_alone
-        publishes = self._told(not there and not self._writer.busy)
+        publishes = told(self._workers, not there and not self._writer.busy)
         if publishes:
             self.publish()
         self.beside = self._cut if there or publishes else ""
-
-    def _told(self, said: T) -> T:
-        """Return the value of process 0, on all workers."""
-        if self._workers.size == 1:
-            return said
-        value: T = json.loads(self._workers.share(json.dumps(said).encode()))
-        return value
 
     def _next_look(self) -> int:
         """Return the number of steps for about half of the time until the next version."""
@@ -152,7 +138,7 @@ class Publisher:
         """Publish the `last` step unless this was done, and wait until everything is written."""
         if not self.active:
             return
-        if last and self._told(self._is_new()):  # in `async` each worker has its own steps
+        if last and told(self._workers, self._is_new()):  # in `async` each worker has its own steps
             self._writer.wait()
             self.publish()
         self._writer.wait()
@@ -164,7 +150,7 @@ class Publisher:
         if (error := self._writer.failure()) is not None:
             self._plan.notice(f"warning: the run continues, but this version was not published: {error}")
 
-    def _contents(self, cut: SnapshotCut, workers: Sequence[Worker]) -> Checkpoint:
+    def _contents(self, counts: Counts, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         assert self._plan is not None
         feed = feed_settings(self.run, self._plan.dtype, self._plan.missing)

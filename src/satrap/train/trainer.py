@@ -255,7 +255,7 @@ class Trainer:
         return self.run.finish()
 
     def _load_rows(self) -> None:
-        load_rows(self.exchange.durability, self.schema, self._tables, self.store)
+        load_rows(self.exchange.rows, self.schema, self._tables, self.store)
 
     def request_stop(self) -> None:
         """End `fit` after the step, or during an evaluation, on all workers; safe in a signal handler.

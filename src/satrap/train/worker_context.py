@@ -31,7 +31,7 @@ _c10d: Any = dist
 OpenData = Callable[[str], BatchSource | None]
 
 WRITING_SECONDS = 7 * 86_400.0
-"""Time limit for a rank that writes its rows or waits for a shard, as long as it sends heartbeats."""
+"""Time limit for a rank that waits for a shard, as long as it sends heartbeats."""
 
 
 @checked()
@@ -114,10 +114,8 @@ class WorkerContext:
         workers = connected(launched, device=device, deadline=deadline, wire=wire, mesh=mesh)
 
         def exchange(tables: Sequence[Table]) -> Exchange:
-            ranks, aside = (torch_ranks(workers, seconds) for seconds in (deadline, WRITING_SECONDS))
-            return CollectiveExchange(
-                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
-            )
+            ranks = torch_ranks(workers, deadline)
+            return CollectiveExchange(ranks, tables, store=store, wire=wire, placement=placement, pools=pools)
 
         return cls(for_group(workers.peers, exchange), workers, threads)
 

@@ -167,7 +167,7 @@ def trainer(
 def tables(trained: satrap.Trainer, exchange: Exchange | None = None) -> dict[str, dict[int, np.ndarray]]:
     """Rows by table and id; of the trainer's exchange, or another one."""
     found: dict[str, dict[int, np.ndarray]] = {}
-    for table, chunk in (exchange or trained.exchange).durability.snapshot():
+    for table, chunk in (exchange or trained.exchange).rows.cut(still=True):
         found.setdefault(table, {}).update(zip(chunk.ids.tolist(), chunk.weights, strict=True))
     return found
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from satrap.errors import ExchangeError
 from satrap.exchange import Exchange, Lookup, LookupRequest
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.protocol import Snapshot, SnapshotCut, StepVerdict
+from satrap.exchange.protocol import SnapshotCut, StepVerdict
+from satrap.exchange.row_sources import CombinedRows
 from satrap.exchange.servers import Wire
 from satrap.store import RowChunk, StoreConfig
 
@@ -75,12 +77,11 @@ def members(
     wire: Wire = EXACT,
 ) -> list[CollectiveExchange]:
     """Return the exchanges of all ranks."""
-    main, aside = Meeting(ranks), Meeting(ranks)
+    meeting = Meeting(ranks)
 
     def one(rank: int) -> CollectiveExchange:
         return CollectiveExchange(
-            ThreadRanks(main, rank),
-            ThreadRanks(aside, rank),
+            ThreadRanks(meeting, rank),
             tables,
             store=store,
             wire=wire,
@@ -97,7 +98,8 @@ class Together:
 
     def __init__(self, ranks: Sequence[CollectiveExchange]) -> None:
         self.ranks, self.asking = ranks, ranks[-1]
-        self.groups, self.durability, self.telemetry = self.asking.groups, self, self
+        self.groups, self.telemetry = self.asking.groups, self
+        self.rows = _RanksRows(*(rank.rows for rank in ranks))
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[np.ndarray]:
         for other in self.ranks[:-1]:
@@ -130,48 +132,20 @@ class Together:
     def traffic(self) -> Any:
         return self.asking.telemetry.traffic()
 
-    # -- durability
 
-    def snapshot(self) -> Snapshot:
-        taken = together([rank.durability.snapshot for rank in self.ranks])
-        return Snapshot(self._joined([list(one) for one in taken]), self._writing(taken[0].write))
+class _RanksRows(CombinedRows):
+    """The rows of all ranks, table after table."""
 
-    def _joined(self, parts: list[list[tuple[str, RowChunk]]]) -> Iterator[tuple[str, RowChunk]]:
-        for table in [table for group in self.groups for table in group.tables]:
-            yield from (one for part in parts for one in part if one[0] == table)
+    def cut(self, **kind: Any) -> SnapshotCut:
+        cut = super().cut(**kind)
+        return replace(cut, chunks=self._by_name(cut))
 
-    def _writing(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def work(*arguments: Any) -> Any:
-            def first() -> Any:
-                try:
-                    return write(*arguments)
-                finally:
-                    self.ranks[0].durability.release(kept=True)
-
-            return together([first, *(rank.durability.assist for rank in self.ranks[1:])])[0]
-
-        return work
-
-    def cut(self, *, delta: bool | None = None) -> SnapshotCut:
-        cuts = together([lambda rank=rank: rank.durability.cut(delta=delta) for rank in self.ranks])  # type: ignore[misc]
-
-        def put_back() -> None:
-            for cut in cuts:
-                cut.put_back()
-
-        return SnapshotCut(cuts[0].counts, self._writing(cuts[0].write), cuts[0].deleted, put_back)
-
-    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        together(
-            [lambda r=r: r.durability.read(url, follow=follow, feed=feed, exact=exact) for r in self.ranks]
-        )  # type: ignore[misc]
+    def _by_name(self, cut: SnapshotCut) -> Iterator[tuple[str, RowChunk]]:
+        yield from sorted(cut.chunks, key=lambda chunk: chunk[0])
 
     def load(self, table: str, chunk: RowChunk) -> None:
-        for rank in self.ranks:
-            rank.durability.load(table, chunk)
-
-    def clear(self) -> None:
-        together([rank.durability.clear for rank in self.ranks])
+        for source in self._sources:
+            source.load(table, chunk)
 
 
 @contextmanager

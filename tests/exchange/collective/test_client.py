@@ -35,7 +35,7 @@ from tests.support.covering import covering
 
 def test_ranks_hold_tables() -> None:
     with pytest.raises(ConfigError, match="there are no tables"):
-        CollectiveExchange(Alone(), Alone(), [])
+        CollectiveExchange(Alone(), [])
 
 
 @pytest.mark.parametrize(("world", "ahead"), covering([1, 2, 3, 4], [0, 3]))
@@ -204,12 +204,12 @@ def test_a_rank_that_does_something_else_is_named_on_all_and_nothing_goes_on() -
 def test_ranks_that_want_different_rows_are_refused(
     tables: Sequence[Table], store: StoreConfig, what: str
 ) -> None:
-    main, aside = Meeting(2), Meeting(2)
+    meeting = Meeting(2)
 
     def make(rank: int) -> pytest.ExceptionInfo[ConfigError]:
-        places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
+        here = ThreadRanks(meeting, rank)
         with pytest.raises(ConfigError, match=f"differs from rank {rank} in {what}") as caught:
-            CollectiveExchange(*places, tables if rank else TABLES, store=store if rank else STORE)
+            CollectiveExchange(here, tables if rank else TABLES, store=store if rank else STORE)
         return caught
 
     assert [caught.value.what[:6] for caught in together([lambda: make(0), lambda: make(1)])] == [
@@ -223,12 +223,11 @@ def test_ranks_that_want_different_rows_are_refused(
     [Wire(), Wire("float16", "float16"), Wire("float16", "float32"), Wire("int8", "int8")],
 )
 def test_short_numbers_on_the_way_are_those_of_shard_servers(wire: Wire) -> None:
-    main, aside, world = Meeting(2), Meeting(2), 2
+    meeting, world = Meeting(2), 2
     works = [batches(seed) for seed in range(world)]
 
     def one(r: int) -> tuple[CollectiveExchange, list[np.ndarray]]:
-        places = ThreadRanks(main, r), ThreadRanks(aside, r)
-        exchange = CollectiveExchange(*places, TABLES, store=STORE, wire=wire)
+        exchange = CollectiveExchange(ThreadRanks(meeting, r), TABLES, store=STORE, wire=wire)
         return exchange, run(exchange, works[r], 0)
 
     ranks, seen = zip(*together([lambda: one(0), lambda: one(1)]), strict=True)

@@ -88,9 +88,9 @@ def test_an_error_of_one_is_raised_by_all_with_its_rank_and_they_go_on() -> None
 
     def one(rank: int) -> list[dict[str, Any]]:
         with pytest.raises(CheckpointError, match="the disk is full") as caught:
-            ends[rank].ask(Operation.WRITTEN, lambda: work(rank))
+            ends[rank].ask(Operation.HELLO, lambda: work(rank))
         assert (caught.value.where, caught.value.fix) == ("rank 1: /there", "make room")
-        return ends[rank].tell(Operation.WRITE, {"rank": rank})
+        return ends[rank].tell(Operation.FLUSH, {"rank": rank})
 
     assert together([lambda: one(0), lambda: one(1)]) == [[{"rank": 0}, {"rank": 1}]] * 2
 
@@ -100,8 +100,8 @@ def test_who_is_at_another_operation_is_named_and_the_channel_is_closed() -> Non
 
     def one(rank: int) -> None:
         with pytest.raises(ExchangeError, match=f"rank {1 - rank} is at operation 0") as caught:
-            ends[rank].tell((Operation.FLUSH, Operation.CUT)[rank], {})
-        assert ("cut", "flush")[rank] in caught.value.what
+            ends[rank].tell((Operation.FLUSH, Operation.UPDATE)[rank], {})
+        assert ("update", "flush")[rank] in caught.value.what
         with pytest.raises(ExchangeError, match="is at operation 0"):
             ends[rank].tell(Operation.FLUSH, {})
 

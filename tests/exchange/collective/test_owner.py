@@ -86,11 +86,11 @@ def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> No
 
 def pooling(work: Callable[[CollectiveExchange, int], T]) -> list[T]:
     """Do something on two ranks, of which one holds the whole table c and pools it; a is replicated."""
-    main, aside = Meeting(2), Meeting(2)
+    meeting = Meeting(2)
 
     def one(rank: int) -> T:
-        ends = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-        return work(CollectiveExchange(*ends, TABLES, wire=EXACT, placement=MIXED, pools=True), rank)
+        here = ThreadRanks(meeting, rank)
+        return work(CollectiveExchange(here, TABLES, wire=EXACT, placement=MIXED, pools=True), rank)
 
     return together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
 

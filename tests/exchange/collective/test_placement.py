@@ -21,7 +21,7 @@ from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.exchange.collective.placement import PLACEMENTS, Holders, deal
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers import Wire
-from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of
+from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of, open_store
 from tests.contract.parties import SEED, TABLES, assert_equal_contents, contents, local, request
 from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, Together, members, together
 from tests.exchange.collective.work import STORE, batches, change, run, write
@@ -141,9 +141,9 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
 ) -> None:
     exchange, series = Together(members(3, TABLES, StoreConfig(seed=SEED), placement)), Series(str(tmp_path))
     change(exchange, range(300))
-    write(series, 1, exchange.cut(delta=False))
+    write(series, 1, exchange.rows.cut(delta=False))
     change(exchange, range(290, 310))
-    write(series, 2, exchange.cut(delta=True))
+    write(series, 2, exchange.rows.cut(delta=True))
     for ranks in (1, 2, 4):
         for other in (Placement(), *UNIFORM, MIXED):
             there = Together(members(ranks, TABLES, StoreConfig(seed=SEED), other))
@@ -152,12 +152,12 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
             assert there.statistics().rows == 620
             assert there.cut(delta=True).deleted == {}  # it knows what it has read
             there.clear()
-            for table, chunk in exchange.snapshot():
+            for table, chunk in exchange.rows.cut(still=True):
                 there.load(table, chunk)
             assert_equal_contents(exchange, there)  # type: ignore[arg-type]
             there.close()
     one = local()
-    one.durability.read(series.place(2))
+    one.rows.read(series.place(2))
     assert_equal_contents(exchange, one)  # type: ignore[arg-type]
     one.close()
     exchange.close()
@@ -200,7 +200,7 @@ def test_settings_of_one_table_bind_its_placement_alone(own: dict[str, Any], wha
 def test_ranks_divide_the_memory_of_a_table() -> None:
     first, *others = TABLES
     found = members(2, [replace(first, memory=1 << 20, eviction=Eviction("lru")), *others])
-    half = StoreConfig(memory=1 << 19, eviction=Eviction("lru")).open([first])
+    half = open_store(StoreConfig(memory=1 << 19, eviction=Eviction("lru")), [first])
     for exchange in found:
         assert exchange.shard.groups[0].directory.limit == half.groups[0].directory.limit
     together([exchange.close for exchange in found])
@@ -214,12 +214,12 @@ def test_an_unknown_placement_is_refused(arguments: tuple[object, ...]) -> None:
 
 
 def test_ranks_with_other_placements_are_refused() -> None:
-    main, aside = Meeting(2), Meeting(2)
+    meeting = Meeting(2)
 
     def one(rank: int) -> None:
         place = Placement(tables={"b": PLACEMENTS[rank]})
         with pytest.raises(ConfigError, match="in tables"):
-            CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), TABLES, placement=place)
+            CollectiveExchange(ThreadRanks(meeting, rank), TABLES, placement=place)
 
     together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
 

@@ -153,7 +153,7 @@ def test_sync_with_moves_ends_with_the_bytes_of_a_run_without(world: int) -> Non
 
 def saved(exchange: ServersExchange, series: Series, step: int) -> bool:
     """Write a snapshot; return whether it is a delta."""
-    cut = exchange.durability.cut(delta=series.followable(step))
+    cut = exchange.rows.cut(delta=series.followable(step))
     series.write(step, Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted))
     return cut.deleted is not None
 
@@ -171,12 +171,12 @@ def test_the_snapshot_after_a_move_is_full_and_deltas_go_on_from_it(tmp_path: Pa
                 assert move([exchange], new) > 50
             deltas.append(saved(exchange, series, step))
         assert deltas == [False, True, False, True, True]
-        exchange.durability.clear()
-        exchange.durability.read(series.place(5))
+        exchange.rows.clear()
+        exchange.rows.read(series.place(5))
         assert_equal_contents(exchange, reference)
         exchange.close()
         alone = local()
-        alone.durability.read(series.place(5))
+        alone.rows.read(series.place(5))
         assert_equal_contents(alone, reference)
         reference.close()
         alone.close()
@@ -306,7 +306,7 @@ def test_if_rank_0_dies_in_a_move_the_next_generation_loads_the_snapshot_under_e
             first.moves.carry(new)
         members, map = (addresses, new) if next_map == "after" else (addresses[:2], first.map)
         second = connect(members, run=run, generation=1, map=map)
-        second.durability.read(series.place(1))
+        second.rows.read(series.place(1))
         assert_equal_contents(second, reference)
         trained_alike(second, reference, 3)
         assert_equal_contents(second, reference)

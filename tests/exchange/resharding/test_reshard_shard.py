@@ -110,7 +110,7 @@ def test_a_shard_without_machine_code_is_waited_for_and_compiles_nothing_after_i
         kept = set(tmp_path.rglob("*.nbc"))
         train(exchange, steps=5, seed=1)
         assert exchange.telemetry.statistics().rows > 0
-        assert list(exchange.durability.snapshot())
+        assert list(exchange.rows.cut(still=True))
         exchange.close()
         assert set(tmp_path.rglob("*.nbc")) == kept
 

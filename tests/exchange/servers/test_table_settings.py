@@ -57,7 +57,7 @@ def use(exchange: Exchange, seed: int, rounds: int, ids: int = 300) -> None:
 
 
 def write(exchange: Exchange, place: Path) -> str:
-    cut = exchange.durability.cut()
+    cut = exchange.rows.cut()
     write_checkpoint(str(place), Checkpoint({COUNTS: dict(cut.counts)}, {}, {}, (), rows=cut.write))
     return str(place)
 
@@ -106,7 +106,7 @@ def gone_on(folder: Path, before: int, after: int, steps: int, **bounds: Any) ->
         exchange.close()
     with threads(after) as servers:
         exchange = connect([s.address for s in servers], **bounds)
-        exchange.durability.read(place, exact=True)
+        exchange.rows.read(place, exact=True)
         use(exchange, 2, steps)
         found, counted = contents(exchange), exchange.telemetry.statistics().tables
         exchange.close()

@@ -25,14 +25,14 @@ from tests.exchange.servers.journaled import Bench, traffic
 
 
 def keep(exchange: Exchange, place: str | Path) -> str:
-    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=exchange.durability.snapshot().write))
+    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=exchange.rows.cut(still=True).write))
     return str(place)
 
 
 def assert_kept(place: str, exchange: Exchange) -> None:
     verify(place)
     whole = local()
-    whole.durability.read(place)
+    whole.rows.read(place)
     assert_equal_contents(whole, exchange)
     whole.close()
 
@@ -92,13 +92,13 @@ def test_a_cut_and_the_changes_since_it_stay_as_they_are(tmp_path: Path) -> None
         series = Series(str(tmp_path / "series"))
         for one in (exchange, before):
             train(one, steps=3, seed=1)
-        cut = exchange.durability.cut(delta=False)
+        cut = exchange.rows.cut(delta=False)
         train(exchange, steps=1, seed=2)
         place = keep(exchange, tmp_path / "best")
         series.write(1, Checkpoint({}, {}, {}, (), rows=cut.write))
         assert_kept(place, exchange)
         assert_kept(series.place(1), before)
-        delta = exchange.durability.cut(delta=True)
+        delta = exchange.rows.cut(delta=True)
         assert delta.deleted is not None
         series.write(2, Checkpoint({}, {}, {}, (), rows=delta.write, deleted=delta.deleted))
         assert_kept(series.place(2), exchange)
@@ -136,7 +136,7 @@ def test_a_shard_that_lost_the_job_is_asked_again(tmp_path: Path) -> None:
             keeping = pool.submit(keep, exchange, tmp_path / "x")
             assert begun.wait(20)
             for server in servers:  # as coming back from a journal does
-                server.service._cuts.snapshots.stop()
+                server.service._cuts.still.stop()
             on.set()
             place = keeping.result(60)
         assert_kept(place, exchange)
@@ -152,7 +152,7 @@ def test_a_shard_back_from_its_journal_has_no_such_job_and_all_its_rows(tmp_path
     asked = {"url": str(model), "folder": "data-00000000", "shown": ""}
     (model / "data-00000000").mkdir(parents=True)
     bench.send(Header(MessageKind.SAVE, 1, 1, place), [pack_text(asked)])
-    assert eventually(lambda: bool(bench.service._cuts.snapshots.saved()["done"]), 20)
+    assert eventually(lambda: bool(bench.service._cuts.still.result()["done"]), 20)
     bench.die()
     for path in (model / "data-00000000").iterdir():
         path.unlink()

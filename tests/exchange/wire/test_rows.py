@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from satrap.errors import ExchangeError, StoreError
 from satrap.exchange import LookupRequest, kernels
 from satrap.exchange.split import ShardPart
-from satrap.exchange.traffic import Rounding
+from satrap.exchange.telemetry import Rounding
 from satrap.exchange.wire.rows import (
     GradientEncoder,
     RowReplies,

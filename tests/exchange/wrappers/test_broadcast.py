@@ -13,7 +13,7 @@ from satrap.dense import Workers
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import LocalExchange, Lookup, LookupRequest
 from satrap.exchange.protocol import Exchange, StepVerdict
-from satrap.exchange.traffic import RequestTotals, Traffic
+from satrap.exchange.telemetry import RequestTotals, Traffic
 from satrap.exchange.wrappers.broadcast import PeerExchange, for_group
 from satrap.schema import Table
 from satrap.store import Shard
@@ -55,7 +55,7 @@ def test_peers_see_what_one_process_sees() -> None:
         exchange = for_group(workers, lambda tables: LocalExchange(Shard(tables, seed=0)))(TABLES)
         found = work(exchange)
         exchange.prefetch(ask(exchange, 1))
-        rows = sum(len(chunk.ids) for _, chunk in exchange.durability.snapshot())
+        rows = sum(len(chunk.ids) for _, chunk in exchange.rows.cut(still=True))
         exchange.close()
         return found, rows, exchange.collective, [(g.index, g.tables, g.dim) for g in exchange.groups]
 
@@ -127,15 +127,13 @@ def test_a_peer_that_asks_nobody_has_nothing_to_save_or_count() -> None:
         inner = None if workers.rank else Told()
         exchange = PeerExchange(inner, workers)
         if inner is not None:
-            assert exchange.durability is inner.durability
+            assert exchange.rows is inner.rows
             assert exchange.telemetry is inner.telemetry
             inner.close()
             return
-        cut = exchange.durability.cut()
-        assert (cut.counts, cut.write(None, ""), cut.deleted) == ({}, {}, None)  # type: ignore[arg-type]
-        snapshot = exchange.durability.snapshot()
-        assert (list(snapshot), snapshot.write(None, "")) == ([], {})  # type: ignore[arg-type]
-        assert exchange.durability.assist()
+        cut = exchange.rows.cut()
+        assert (cut.counts, cut.write(None, ""), cut.deleted) == ({}, {}, {})  # type: ignore[arg-type]
+        assert list(exchange.rows.cut(still=True)) == []
         assert exchange.telemetry.traffic() == Traffic({}, {}, RequestTotals(), RequestTotals())
 
     together(2, peer)

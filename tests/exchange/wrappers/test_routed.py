@@ -15,17 +15,15 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import read_manifest
 from satrap.errors import ConfigError
-from satrap.exchange import ExchangeStatistics, Lookup, LookupRequest
+from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.collective import Placement
 from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
 from satrap.exchange.states import COUNTS
-from satrap.exchange.traffic import RequestTotals, Traffic
 from satrap.exchange.wrappers.replay import with_replays
-from satrap.exchange.wrappers.routed import RoutedExchange, RoutedTelemetry
+from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.optim import Adagrad
 from satrap.schema import Table
 from satrap.store import Eviction, RowChunk, StoreConfig
-from satrap.store.statistics import TableStatistics
 from tests.contract.parties import (
     SEED,
     TABLES,
@@ -171,7 +169,7 @@ def test_rows_of_replicas_are_not_sent() -> None:
 
 def written(exchange: Any, url: str, delta: bool) -> tuple[bool, set[str]]:
     """Write a cut; return whether it holds all rows, and its row files."""
-    cut = exchange.durability.cut(delta=delta)
+    cut = exchange.rows.cut(delta=delta)
     write_checkpoint(url, Checkpoint({}, {}, {}, (), rows=cut.write))
     return cut.deleted is None, {n for n, e in read_manifest(Storage(url)).files.items() if e.table}
 
@@ -189,14 +187,12 @@ def test_a_delta_is_one_of_both_parts_or_of_none(tmp_path: Path) -> None:
             return written(both, str(tmp_path / str(number)), True)
 
         add(0)
-        made[0].servers.durability.cut(
-            delta=False
-        )  # now the shards know what changes, and the replicas do not
+        made[0].servers.rows.cut(delta=False)  # now the shards know what changes, and the replicas do not
         full, files = save(1)
         assert full
         assert all(name.split(".")[1][:5] in ("shard", "repli") for name in files)
         assert not save(2)[0]
-        made[0].servers.durability.read(str(tmp_path / "2"))  # a shard that was started anew knows nothing
+        made[0].servers.rows.read(str(tmp_path / "2"))  # a shard that was started anew knows nothing
         full, _ = save(3)
         assert full
         for number, rows in ((1, 2), (2, 1), (3, 4)):
@@ -286,33 +282,3 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
                 RoutedExchange(shards, replicas)
             shards.close()
             replicas.close()
-
-
-class Counted:
-    """Telemetry of one part."""
-
-    def __init__(self, number: int, table: str) -> None:
-        self.number, self.table = number, table
-
-    def statistics(self) -> ExchangeStatistics:
-        own = {self.table: TableStatistics(rows=self.number)}
-        n = self.number
-        return ExchangeStatistics(rows=n, bytes=10 * n, refused=100 * n, load_factor=(n / 8,), tables=own)
-
-    def traffic(self) -> Traffic:
-        n = self.number
-        return Traffic({n: 1}, {}, RequestTotals(n), RequestTotals(), sent=n, received=10 * n, resent=n)
-
-
-def test_counters_are_those_of_both_parts() -> None:
-    telemetry = RoutedTelemetry(Counted(1, "a"), Counted(3, "b"))  # type: ignore[arg-type]
-    assert telemetry.statistics() == ExchangeStatistics(
-        rows=4,
-        bytes=40,
-        refused=400,
-        load_factor=(0.125, 0.375),
-        tables={"a": TableStatistics(rows=1), "b": TableStatistics(rows=3)},
-    )
-    assert telemetry.traffic() == Traffic(
-        {1: 1}, {}, RequestTotals(1), RequestTotals(), sent=4, received=40, resent=1
-    )

@@ -50,7 +50,7 @@ def test_rows_take_no_optimizer_state(run: RunFolder) -> None:
     """Adam keeps two numbers beside each weight; a server keeps none."""
     predictor = load_predictor(run, run.recipe())
     [(_, chunk)] = [
-        (table, chunk) for table, chunk in predictor.exchange.durability.snapshot() if table == "book"
+        (table, chunk) for table, chunk in predictor.exchange.rows.cut(still=True) if table == "book"
     ]
     assert (chunk.weights.shape[1], chunk.state.shape[1]) == (4, 0)
     assert len(chunk.ids) == frame()["book"].nunique()

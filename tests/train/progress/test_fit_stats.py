@@ -18,7 +18,7 @@ from satrap.dense import StepResult, Workers
 from satrap.embedding import NO_BATCH, EmbeddingPlan
 from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import ExchangeStatistics, TableGroup, Traffic
-from satrap.exchange.traffic import RequestTotals
+from satrap.exchange.telemetry import RequestTotals
 from satrap.schema import Categorical, Label, Schema
 from satrap.train import Observer, Progress, Result
 from satrap.train.progress import throughput

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from satrap.exchange import ShardStatistics, Traffic
-from satrap.exchange.traffic import RequestTotals
+from satrap.exchange.telemetry import RequestTotals
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.train import Progress
 from satrap.train.progress.shard_load import ShardLoad, summary

@@ -309,7 +309,7 @@ def test_gradients_of_frozen_rows_are_not_sent() -> None:
         satrap.Table("a", dim=16, optimizer=satrap.optim.SGD(lr=1.0)),
         satrap.Table("f", dim=16, frozen=True),
     ]
-    main, aside = Meeting(2), Meeting(2)
+    meeting = Meeting(2)
 
     def sent(exchange: Any) -> list[int]:
         found = []
@@ -324,8 +324,7 @@ def test_gradients_of_frozen_rows_are_not_sent() -> None:
         return found
 
     def among(rank: int) -> list[int]:
-        places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-        return sent(CollectiveExchange(*places, tables, wire=EXACT))
+        return sent(CollectiveExchange(ThreadRanks(meeting, rank), tables, wire=EXACT))
 
     with threads(2) as servers:
         alike = [sent(connect([server.address for server in servers], tables=tables))]

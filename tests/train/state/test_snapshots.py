@@ -166,7 +166,7 @@ def test_after_a_failed_save_no_row_is_copied_any_more(
     trainer = make_trainer()
     assert isinstance(trainer.exchange, LocalExchange)
     groups = trainer.exchange.shard.groups
-    monkeypatch.setattr("satrap.exchange.local.CHUNK_ROWS", 4)  # so that a failure finds chunks to come
+    monkeypatch.setattr("satrap.exchange.row_sources.CHUNK_ROWS", 4)  # so that a failure finds chunks to come
 
     class Cuts(Observer):
         def __init__(self) -> None:

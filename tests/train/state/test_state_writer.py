@@ -35,7 +35,6 @@ def writer(trainer: Trainer, place: Path, feed: str | None = None) -> tuple[Stat
             series,
             lambda cut, workers: Checkpoint(state.settings() | {"told": [w[0] for w in workers]}, {}, {}, ()),
             own=lambda: ({"rank": state.workers.rank}, {}),
-            group=lambda: state.workers,
             feed=feed,
         ),
         series,

@@ -44,7 +44,7 @@ def test_a_restored_state_trains_on_like_the_first(tmp_path: Path) -> None:
     first.save(str(tmp_path / "model"))
     other = make_trainer(mode="sync")
     other.fit(Batches(make_batches(4, seed=7)))
-    other.exchange.durability.clear()
+    other.exchange.rows.clear()
     other.state.restore(read_checkpoint(str(tmp_path / "model")))
     assert other.control.lr_scale == 0.25
     for trainer in (first, other):
@@ -63,7 +63,7 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
     assert trainer.state.keep_best() == ""
     trainer.state.restore_best()  # nothing has changed since: nothing is read
     trainer.state.run.progress.step += 1
-    trainer.exchange.durability.clear()
+    trainer.exchange.rows.clear()
     trainer.control.lr_scale = 0.125
     trainer.state.restore_best()
     np.testing.assert_array_equal(all_rows(trainer, "user"), best)

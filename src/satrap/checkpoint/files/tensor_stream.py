@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,87 +37,39 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorBlock:
-    """Some rows of a tensor, or a whole scalar: start position and shape."""
-
-    name: str
-    start: list[int]
-    size: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class FileLayout:
-    """The layout of a file.
-
-    Args:
-        head: the first bytes of the file.
-        batches: the blocks that follow, a few megabytes per batch; a batch has at most one block per tensor.
-    """
-
-    head: bytes
-    batches: list[list[TensorBlock]]
-
-    @classmethod
-    def of(
-        cls, tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
-    ) -> FileLayout:
-        """Return the layout that safetensors gives to a file.
-
-        Args:
-            tensors: name -> (dtype, shape).
-            metadata: of the file, with at most one key, because the order of keys differs from safetensors.
-        """
-        header, at = dict[str, Any](), 0
-        batches, room = list[list[TensorBlock]](), 0
-        types = list(NAMES)
-        for name in sorted(tensors, key=lambda name: (types.index(tensors[name][0]), name)):
-            dtype, shape = tensors[name]
-            end = at + math.prod(shape) * dtype.itemsize
-            header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, end]}
-            at = end
-            for block in _blocks(name, dtype, shape):
-                size = math.prod(block.size) * dtype.itemsize
-                if size > room:
-                    batches.append([])
-                    room = READ
-                batches[-1].append(block)
-                room -= size
-        head = {"__metadata__": dict(metadata)} if metadata else {}
-        text = json.dumps(head | header, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)
-        return cls(len(text).to_bytes(8, "little") + text, batches)
-
-
-def _blocks(name: str, dtype: torch.dtype, shape: Sequence[int]) -> Iterator[TensorBlock]:
-    if not math.prod(shape):
-        return
-    if not shape:
-        yield TensorBlock(name, [], [])
-        return
-    rows = max(1, READ // (math.prod(shape[1:]) * dtype.itemsize))
-    for begin in range(0, shape[0], rows):
-        count = min(rows, shape[0] - begin)
-        yield TensorBlock(name, [begin] + [0] * (len(shape) - 1), [count, *shape[1:]])
-
-
 def streamed(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of one safetensors file; only a few rows of saved tensors are in memory.
+    """Yield the bytes that safetensors gives to a file; only a few rows of saved tensors are in memory.
 
     Args:
         tensors: name -> `Tensor` on any device or `SavedTensor`; they may share memory.
-        metadata: of the file, see `FileLayout.of`.
+        metadata: of the file, with at most one key, because the order of keys differs from safetensors.
     """
-    layout = FileLayout.of({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, metadata)
-    yield layout.head
-    for batch in layout.batches:
-        for block in batch:
-            tensor = tensors[block.name]
-            if not isinstance(tensor, Tensor):
-                tensor = tensor.read(block.start, block.size)
-            elif block.size:
-                tensor = tensor[block.start[0] : block.start[0] + block.size[0]]
-            yield bytes_of(tensor)
+    types, header, at = list(NAMES), dict[str, Any](), 0
+    names = sorted(tensors, key=lambda name: (types.index(tensors[name].dtype), name))
+    for name in names:
+        dtype, shape = tensors[name].dtype, list(tensors[name].shape)
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [at, end]}
+        at = end
+    head = {"__metadata__": dict(metadata)} if metadata else {}
+    text = json.dumps(head | header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        yield from map(bytes_of, _blocks(tensors[name]))
+
+
+def _blocks(tensor: Any) -> Iterator[Tensor]:
+    """Yield the rows of a tensor, a few megabytes at a time."""
+    here, shape = isinstance(tensor, Tensor), list(tensor.shape)
+    if not shape:
+        yield tensor if here else tensor.whole()
+    elif math.prod(shape):
+        rows = max(1, READ // (math.prod(shape[1:]) * tensor.dtype.itemsize))
+        for begin in range(0, shape[0], rows):
+            size = [min(rows, shape[0] - begin), *shape[1:]]
+            start = [begin, *[0] * len(shape[1:])]
+            yield tensor[begin : begin + rows] if here else tensor.read(start, size)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

@@ -84,8 +84,8 @@ class RemoteStep(DataParallelBackend):
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
         with closing(LocalExchange(Shard(self._tables, seed=0))) as fresh:
             fresh.lookup([replace(request, group=0) for request in self.requests], create=True).result()
-            for table, chunk in fresh.durability.snapshot():
-                exchange.durability.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
+            for table, chunk in fresh.rows.cut(still=True):
+                exchange.rows.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
 
     def settle(self, exchange: Exchange) -> None:
         """Pull the newest weights, and copy the buffers of the first copy."""

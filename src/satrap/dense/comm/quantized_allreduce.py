@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
-from satrap.exchange.traffic import Rounding
+from satrap.exchange.telemetry import Rounding
 from satrap.exchange.wire.formats import gather_gradients, scale_of
 from satrap.store.arrays import address
 

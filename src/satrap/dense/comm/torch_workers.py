@@ -234,10 +234,6 @@ class ConnectedWorkers(ConnectedWorkerGroup, Workers):
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedWorkerGroup] = {}
-        if not self.mesh.whole:
-            for name in ("aside", "feed"):
-                extra = dist.new_group(backend="gloo", timeout=limit)
-                self._axes[name] = ConnectedWorkerGroup(extra, extra)
         axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
         for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
@@ -271,16 +267,6 @@ class ConnectedWorkers(ConnectedWorkerGroup, Workers):
     def peers(self) -> WorkerGroup:
         """See `Workers.peers`."""
         return self._axes.get("peers", self.tensor)
-
-    @property
-    def background_group(self) -> WorkerGroup:
-        """See `Workers.background_group`."""
-        return self._axes["aside"]
-
-    @property
-    def feed(self) -> WorkerGroup:
-        """See `Workers.feed`."""
-        return self._axes["feed"]
 
     def pipeline_group(self, device: str) -> Any:
         """Return the PyTorch process group of `pipeline`, for tensors on "cpu" or "cuda"."""

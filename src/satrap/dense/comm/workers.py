@@ -131,16 +131,6 @@ class Workers(WorkerGroup):
         """The processes that train the same batches; together they hold one copy of the network."""
         return WorkerGroup()
 
-    @property
-    def background_group(self) -> WorkerGroup:
-        """All processes, for one thread besides the training thread; only if the network is sharded."""
-        return self
-
-    @property
-    def feed(self) -> WorkerGroup:
-        """All processes, for a further thread; like `aside`."""
-        return self
-
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """A barrier: wait until all workers have called it, for as long as they are alive.
 

@@ -7,20 +7,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from copy import copy
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from typing import Any
 
 from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Durability, Exchange, LookupRequest, Snapshot, SnapshotCut, Telemetry
+from satrap.exchange import Exchange, LookupRequest, Telemetry
 from satrap.exchange.lookup import Array, Lookup, answered
 from satrap.exchange.protocol import Pooling, StepVerdict
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
-from satrap.exchange.statistics import ExchangeStatistics
-from satrap.exchange.traffic import Meter, Traffic
 from satrap.exchange.wire.formats import wire_bytes
 from satrap.exchange.wire.rows import pack_gradients, pack_tensors, unpack_tensors
 from satrap.rpc.client.client import Client
@@ -28,7 +27,8 @@ from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, MessageKind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema, Table
-from satrap.store import RowChunk, StoreConfig
+from satrap.store import StoreConfig
+from satrap.store.statistics import summed
 
 
 @dataclass(eq=False, slots=True)
@@ -113,8 +113,12 @@ class PooledExchange(Exchange):
         except SatrapError:
             self.shards.close()
             raise
-        self.telemetry = PooledTelemetry(self._client, self.shards.telemetry)
-        self.durability = PooledDurability(self.shards.durability, self.flush)
+        below = self.shards.telemetry
+        self.telemetry = Telemetry(
+            below.statistics, lambda: summed([self._client.transfer(), below.transfer()])
+        )
+        self.rows = copy(self.shards.rows)
+        self.rows.flush = self.flush  # the embedding worker has updates that the shards do not have yet
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Any]:
         """See `Exchange.lookup`; the result of a `PooledRequest` is float32 of its shape."""
@@ -159,7 +163,7 @@ class PooledExchange(Exchange):
         try:
             first, *parts = answer.result()
             text = unpack_text(first)
-            self.telemetry.note(text)
+            self._note_staleness(text)
             tensors = unpack_tensors(parts, [request.shape for request in pooled])
             pooled[0].found.ratio = float(text["ratio"])
         except (SatrapError, KeyError, ValueError) as error:
@@ -208,7 +212,7 @@ class PooledExchange(Exchange):
     def flush(self) -> None:
         """See `Exchange.flush`."""
         [[text]] = self._client.flush()
-        self.telemetry.note(unpack_text(text))
+        self._note_staleness(unpack_text(text))
         self.shards.flush()
 
     def close(self) -> None:
@@ -220,74 +224,13 @@ class PooledExchange(Exchange):
             self._client.close()
         self.shards.close()
 
-
-class PooledTelemetry:
-    """Counters of the shards and of the requests to the embedding worker.
-
-    Counts bytes and messages to and from the embedding worker and the shards. The embedding worker forwards
-    the staleness reported by the shards. A push counts as answered once it is on its way to the shards.
-
-    Args:
-        client: client of the embedding worker.
-        shards: telemetry of the exchange with the shards.
-    """
-
-    def __init__(self, client: Client, shards: Telemetry) -> None:
-        self._client, self._shards, self.meter = client, shards, Meter()
-        self._own: dict[int, int] = {}
-        self._others: dict[int, int] = {}
-
-    def note(self, text: Mapping[str, Any]) -> None:
-        """Record the staleness in a reply."""
-        self._own, self._others = (
+    def _note_staleness(self, text: Mapping[str, Any]) -> None:
+        """Record the staleness that the shards reported to the embedding worker."""
+        counts = (
             {int(missed): int(count) for missed, count in text["staleness"][whose].items()}
             for whose in ("own", "others")
         )
-
-    def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`."""
-        return self._shards.statistics()
-
-    def traffic(self) -> Traffic:
-        """See `Telemetry.traffic`."""
-        shards = self._shards.traffic()
-        transfer = {name: count + getattr(shards, name) for name, count in self._client.transfer().items()}
-        return replace(self.meter.report(**transfer), own=self._own, others=self._others)
-
-
-class PooledDurability(Durability):
-    """Durability of the shards, after everything issued to the embedding worker has been applied.
-
-    Args:
-        shards: durability of the shards.
-        flush: flushes the exchange with the embedding worker.
-    """
-
-    def __init__(self, shards: Durability, flush: Callable[[], None]) -> None:
-        self._shards, self._flush = shards, flush
-
-    def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`."""
-        self._flush()
-        return self._shards.snapshot()
-
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
-        """See `Durability.cut`."""
-        self._flush()
-        return self._shards.cut(delta=delta, feed=feed)
-
-    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """See `Durability.read`."""
-        self._shards.read(url, follow=follow, feed=feed, exact=exact)
-
-    def load(self, table: str, chunk: RowChunk) -> None:
-        """See `Durability.load`."""
-        self._shards.load(table, chunk)
-
-    def clear(self) -> None:
-        """See `Durability.clear`."""
-        self._flush()
-        self._shards.clear()
+        self.telemetry.meter.measured(*counts)
 
 
 def _joined(*futures: Future[Any]) -> Future[list[Array]]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.lookahead import Early, EarlyLookups, Found
 from satrap.exchange.collective.messages import Channel, Message, Operation
 from satrap.exchange.collective.owner import Owner, RankUpdate, merge
@@ -18,6 +17,7 @@ from satrap.exchange.collective.ranks import Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.protocol import Exchange, Pooling, StepVerdict, TableGroup
+from satrap.exchange.row_sources import StoreRows
 from satrap.exchange.serial import Serial
 from satrap.exchange.split import ShardPart
 from satrap.exchange.wire.formats import CODES, wire_bytes
@@ -38,7 +38,7 @@ class CollectiveExchange(Exchange):
 
     ```python
     workers = satrap.dense.ConnectedWorkers("127.0.0.1:29500", rank, size)  # joins torch.distributed
-    exchange = lambda tables: CollectiveExchange(TorchRanks(), TorchRanks(86400), tables)
+    exchange = lambda tables: CollectiveExchange(TorchRanks(), tables)
     trainer = satrap.Trainer(..., place=satrap.train.WorkerContext(exchange, workers))
     ```
 
@@ -49,7 +49,6 @@ class CollectiveExchange(Exchange):
 
     Args:
         ranks: the processes.
-        aside: the same processes, for the thread that writes snapshots.
         tables: the tables, each with an optimizer; equal on all ranks.
         store: initialization and limits of rows. Its memory, the memory of a table and the size of its tier
             are totals over all ranks; the memory of its admission is per rank.
@@ -76,7 +75,6 @@ class CollectiveExchange(Exchange):
     def __init__(
         self,
         ranks: Ranks,
-        aside: Ranks,
         tables: Sequence[Table],
         *,
         store: StoreConfig = StoreConfig(),
@@ -102,9 +100,7 @@ class CollectiveExchange(Exchange):
         meter = self.telemetry.meter
         self._owner = Owner(self.shard, self.groups, self._holders, CODES[wire.forward], meter.forward)
         self._gradients = GradientEncoder(self.groups, CODES[wire.backward], ranks.size, meter.backward)
-        self.durability = CollectiveDurability(
-            self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
-        )
+        self.rows = StoreRows(self.shard, self._run, self._drain, self._holders)
         self._greet(tables, store, wire, placement, pools)
 
     def _greet(
@@ -313,6 +309,11 @@ class CollectiveExchange(Exchange):
         if self._last_update is not None and self._last_update.done():
             self._last_update.result()
 
+    def _drain(self) -> None:
+        """Wait until everything issued so far has been applied to the rows of this rank."""
+        self._run(lambda: None)
+        self._raise_failed()
+
     def flush(self) -> None:
         """Wait until everything issued on any rank has been applied, and share the counters."""
         self.share()
@@ -329,4 +330,3 @@ class CollectiveExchange(Exchange):
         self._thread.shutdown(wait=True)
         self.shard.close()
         self._ranks.close()
-        self.durability.close()

@@ -34,10 +34,7 @@ class Operation(IntEnum):
     ROWS = 3
     UPDATE = 4
     FLUSH = 5
-    CUT = 6
-    WRITE = 7
-    WRITTEN = 8
-    PATCH = 9
+    PATCH = 6
 
 
 Message = Sequence[Buffer]

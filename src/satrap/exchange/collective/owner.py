@@ -13,7 +13,7 @@ from satrap.exchange.collective.placement import Holders
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.split import Positions, union
-from satrap.exchange.traffic import Rounding
+from satrap.exchange.telemetry import Rounding
 from satrap.exchange.wire.rows import from_wire, row_section
 from satrap.exchange.wire.sections import Section, pack, unpack
 from satrap.rpc.wire.frames import Buffer, as_bytes

@@ -92,16 +92,19 @@ class Holders:
         groups: the table groups.
         placement: placement of their tables.
         ranks: the processes.
+
+    Attributes:
+        rank: number of this process.
     """
 
     def __init__(self, groups: Sequence[TableGroup], placement: Placement, ranks: Ranks) -> None:
-        self._groups, self._rank, self._placement = groups, ranks.rank, placement
+        self._groups, self.rank, self._placement = groups, ranks.rank, placement
         self._map = ShardMap(ranks.size)
         self._owner = self._dealt(groups)
         names = [table for group in groups for table in group.tables]
         owners = {table: self._owners(table, EVERYWHERE) for table in names}
         self._all = Splitter(groups, self._map, owners)
-        self._one = Splitter(groups, self._map, owners | {t: self._owners(t, self._rank) for t in names})
+        self._one = Splitter(groups, self._map, owners | {t: self._owners(t, self.rank) for t in names})
         copied = [np.array([placement.of(t) == "replicated" for t in g.tables]) for g in groups]
         self._copied = [mask if mask.any() and ranks.size > 1 else None for mask in copied]
 
@@ -169,7 +172,7 @@ class Holders:
             splits: int64[tables + 1], of the ids by table.
         """
         copied = self._copied[group]
-        return None if copied is None or rank == self._rank else np.repeat(copied, np.diff(splits))
+        return None if copied is None or rank == self.rank else np.repeat(copied, np.diff(splits))
 
     @property
     def ranks(self) -> int:
@@ -179,12 +182,12 @@ class Holders:
     @property
     def whole(self) -> frozenset[str]:
         """The tables that this rank alone holds."""
-        return frozenset(table for table, rank in self._owner.items() if rank == self._rank)
+        return frozenset(table for table, rank in self._owner.items() if rank == self.rank)
 
     @property
     def buckets(self) -> Sequence[int]:
         """The buckets of this rank, in tables that are not on a single rank."""
-        return self._map.buckets(self._rank)
+        return self._map.buckets(self.rank)
 
     def held(self, table: str) -> Sequence[int]:
         """Return the buckets of a table that this rank holds."""
@@ -201,7 +204,7 @@ class Holders:
 
     def counted(self, table: str) -> bool:
         """Return whether this rank's counters of a table count; for replicated tables only rank 0's do."""
-        return self._placement.of(table) != "replicated" or self._rank == 0
+        return self._placement.of(table) != "replicated" or self.rank == 0
 
 
 def deal(loads: Mapping[str, float], ranks: int, given: Mapping[str, int]) -> dict[str, int]:

@@ -6,14 +6,15 @@ from dataclasses import asdict, replace
 
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
-from satrap.exchange.traffic import Meter, Traffic
+from satrap.exchange.telemetry import ExchangeStatistics, ShardStatistics, Telemetry
 from satrap.store import Shard
 from satrap.store.statistics import TableStatistics, merged
 
 
-class CollectiveTelemetry:
+class CollectiveTelemetry(Telemetry):
     """Counters as of the last time that the ranks shared them; reading them is not a collective call.
+
+    They are a few updates old unless all ranks have just called `flush`.
 
     Args:
         shard: the rows of this rank.
@@ -21,15 +22,17 @@ class CollectiveTelemetry:
         holders: placement of rows; decides whose counters of a table count.
 
     Attributes:
-        meter: meter of this rank's requests.
-        refused: updates that this rank rejected before it sent them.
         channels: channels whose bytes count.
     """
 
     def __init__(self, shard: Shard, channel: Channel, holders: Holders) -> None:
-        self._shard, self._channel, self._holders, self.meter = shard, channel, holders, Meter()
-        self.refused, self.channels = 0, [channel]
+        super().__init__(lambda: ExchangeStatistics(**merged(self._shards)), self._sent)
+        self._shard, self._channel, self._holders = shard, channel, holders
+        self.channels = [channel]
         self._shards = [ShardStatistics(**merged([shard.statistics()]))] * channel.ranks.size
+
+    def _sent(self) -> dict[str, int]:
+        return {way: sum(getattr(c, way) for c in self.channels) for way in ("sent", "received")}
 
     def share(self) -> None:
         """Send this rank's counters to all ranks, and store theirs."""
@@ -42,12 +45,3 @@ class CollectiveTelemetry:
         self._shards = [
             ShardStatistics.of(reply) for reply in self._channel.tell(Operation.FLUSH, asdict(statistics))
         ]
-
-    def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`; a few updates old unless all ranks have just called `flush`."""
-        return ExchangeStatistics(**merged(self._shards))
-
-    def traffic(self) -> Traffic:
-        """See `Telemetry.traffic`."""
-        sent, received = (sum(getattr(c, way) for c in self.channels) for way in ("sent", "received"))
-        return self.meter.report(sent=sent, received=received)

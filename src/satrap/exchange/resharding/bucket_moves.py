@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError
-from satrap.exchange.servers.client.background_jobs import JOB_SECONDS
-from satrap.exchange.servers.client.durability import ServersDurability
+from satrap.exchange.servers.client.rows import JOB_SECONDS, ServerRows
 from satrap.exchange.servers.shard.access_counts import Counts as Uses
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
@@ -66,7 +65,7 @@ class Moves:
 
     Args:
         shards: the shards.
-        durability: reads and writes their rows.
+        rows: reads and writes their rows.
         tiered: whether a shard keeps rows on a disk.
         evicts: whether shards may evict rows to free space.
         backward: number format of gradients.
@@ -78,7 +77,7 @@ class Moves:
     def __init__(
         self,
         shards: Client,
-        durability: ServersDurability,
+        rows: ServerRows,
         *,
         tiered: bool,
         evicts: bool,
@@ -87,7 +86,7 @@ class Moves:
         turn: Callable[[ShardMap], None],
         map: Callable[[], ShardMap],
     ) -> None:
-        self._shards, self._durability = shards, durability
+        self._shards, self._rows = shards, rows
         self._tiered, self._evicts, self._backward = tiered, evicts, backward
         self._hello, self._turn, self._map = hello, turn, map
 
@@ -212,7 +211,7 @@ class Moves:
             rows += len(chunk.ids)
             size += chunk.ids.nbytes + chunk.weights.nbytes + chunk.state.nbytes
             targets = owners[bucket_of(chunk.table, chunk.ids)]
-            waiting.append(self._durability.send(chunk.table, chunk, targets))
+            waiting.append(self._rows.send(chunk.table, chunk, targets))
             while len(waiting) > UNDER_WAY:
                 self._finish(waiting.popleft())
         while waiting:
@@ -224,7 +223,7 @@ class Moves:
         for shard in old.members:
             runs = runs_of(buckets[old.owners[buckets] == shard].tolist())
             if runs:
-                yield from self._durability.export(shard, None, runs, rows=CHUNK_ROWS)
+                yield from self._rows.export(shard, None, runs, rows=CHUNK_ROWS)
 
     def _commit(self, map: ShardMap, old: Mapping[int, Mapping[str, Any]]) -> None:
         """Send the map to all shards; new ones also get the counters of the `old` ones, see `_census`."""

@@ -12,7 +12,7 @@ from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, LookupRequest
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.split import ShardPart
-from satrap.exchange.traffic import Rounding
+from satrap.exchange.telemetry import Rounding
 from satrap.exchange.wire.formats import CODES, Positions, gather_gradients, scale_of, to_wire
 from satrap.exchange.wire.sections import NO_ROWS, Section, pack, unpack
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes

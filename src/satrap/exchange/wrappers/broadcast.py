@@ -13,21 +13,12 @@ from torch import Tensor
 
 from satrap.errors import ConfigError
 from satrap.exchange.lookup import Lookup, LookupRequest
-from satrap.exchange.protocol import (
-    Durability,
-    Exchange,
-    Snapshot,
-    SnapshotCut,
-    StepVerdict,
-    TableGroup,
-    Telemetry,
-)
-from satrap.exchange.statistics import ExchangeStatistics
-from satrap.exchange.traffic import RequestTotals, Traffic
+from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
+from satrap.exchange.row_sources import CombinedRows
+from satrap.exchange.telemetry import ExchangeStatistics, Telemetry
 from satrap.exchange.wrappers.replay import LooksUp, with_replays
 from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.schema import Table
-from satrap.store import RowChunk
 
 
 class Peers(Protocol):
@@ -62,8 +53,7 @@ class PeerExchange(Exchange):
     Attributes:
         collective: `collective` of `inner`.
         groups: table groups of `inner`.
-        durability, telemetry: durability and telemetry of `inner`; elsewhere nothing is saved, restored or
-            counted.
+        rows, telemetry: rows and telemetry of `inner`; elsewhere nothing is saved, restored or counted.
 
     Raises:
         ConfigError: `inner` is a `RoutedExchange`, which is then closed.
@@ -88,9 +78,8 @@ class PeerExchange(Exchange):
             TableGroup(group["index"], tuple(group["tables"]), group["dim"], group["frozen"])
             for group in groups
         ]
-        nothing = _Nothing()
-        self.durability: Durability = nothing if inner is None else inner.durability
-        self.telemetry: Telemetry = nothing if inner is None else inner.telemetry
+        self.rows = CombinedRows(ignored=True) if inner is None else inner.rows
+        self.telemetry = Telemetry(ExchangeStatistics) if inner is None else inner.telemetry
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Any]:
         """See `Exchange.lookup`."""
@@ -170,34 +159,3 @@ class _BroadcastRows(Future[list[Any]]):
             ]
         self._peers.broadcast(rows)
         return rows
-
-
-class _Nothing:
-    """Durability and telemetry of a process without an exchange of its own."""
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot(iter(()), lambda storage, folder: {})
-
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
-        return SnapshotCut({}, lambda storage, folder: {})
-
-    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        return
-
-    def assist(self, *, feed: bool = False) -> bool:
-        return True
-
-    def release(self, *, kept: bool, feed: bool = False) -> None:
-        return
-
-    def load(self, table: str, chunk: RowChunk) -> None:
-        return
-
-    def clear(self) -> None:
-        return
-
-    def statistics(self) -> ExchangeStatistics:
-        raise AssertionError("only process 0 reads the store's counters")
-
-    def traffic(self) -> Traffic:
-        return Traffic({}, {}, RequestTotals(), RequestTotals())

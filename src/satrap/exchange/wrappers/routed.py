@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
-from satrap.exchange.protocol import (
-    Durability,
-    Exchange,
-    Snapshot,
-    SnapshotCut,
-    StepVerdict,
-    Telemetry,
-)
+from satrap.exchange.protocol import Exchange, StepVerdict
+from satrap.exchange.row_sources import CombinedRows
 from satrap.exchange.servers import ServersExchange
-from satrap.exchange.statistics import ExchangeStatistics
-from satrap.exchange.traffic import Traffic
+from satrap.exchange.telemetry import Telemetry
 from satrap.exchange.wrappers.replay import LooksUp, with_replays
-from satrap.store import RowChunk
 from satrap.store.arrays import check_rows, not_finite
-
-if TYPE_CHECKING:
-    from satrap.checkpoint.files.storage import FileEntry, Storage
 
 T = TypeVar("T")
 
@@ -58,7 +46,7 @@ class RoutedExchange(Exchange):
     ```python
     replicated = Placement("replicated")
     servers = ServersExchange(addresses, large, worker=WorkerId(rank, size))
-    replicas = CollectiveExchange(TorchRanks(), TorchRanks(86400), small, placement=replicated)
+    replicas = CollectiveExchange(TorchRanks(), small, placement=replicated)
     exchange = RoutedExchange(servers, replicas)
     ```
 
@@ -97,15 +85,18 @@ class RoutedExchange(Exchange):
             )
         if fresh:
             replicas.look_ahead()
-        replicas.durability.writer = "replica"
+        replicas.rows.writer = "replica"
         self._first = len(servers.groups)
         moved = (replace(group, index=self._first + group.index) for group in replicas.groups)
         self.groups = [*servers.groups, *moved]
         self.moves = servers.moves
         self._sources: list[LooksUp] = [servers, replicas]
         self._lock = threading.Lock()
-        self.telemetry = RoutedTelemetry(servers.telemetry, replicas.telemetry)
-        self.durability = RoutedDurability(servers.durability, replicas, names, self.flush)
+        self.telemetry = Telemetry.of(servers.telemetry, replicas.telemetry)
+        # Rank 0 alone sends requests about all rows to the shards, for all ranks.
+        sources = [replicas.rows] if replicas.rank else [servers.rows, replicas.rows]
+        tables = dict.fromkeys(names, replicas.rows)
+        self.rows = CombinedRows(*sources, tables=tables, ignored=replicas.rank > 0)
 
     def _replicated(self, request: LookupRequest) -> bool:
         return request.group >= self._first
@@ -217,116 +208,3 @@ class RoutedExchange(Exchange):
             self.replicas.close()
         finally:
             self.servers.close()
-
-
-class RoutedTelemetry:
-    """Counters of both parts. Staleness, times and rounding are measured at the shards.
-
-    Args:
-        servers, replicas: telemetry of the parts.
-    """
-
-    def __init__(self, servers: Telemetry, replicas: Telemetry) -> None:
-        self._servers, self._replicas = servers, replicas
-
-    def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`; counters of replicas are as of their last sharing."""
-        first, second = self._servers.statistics(), self._replicas.statistics()
-        return replace(
-            first,
-            rows=first.rows + second.rows,
-            bytes=first.bytes + second.bytes,
-            refused=first.refused + second.refused,
-            load_factor=(*first.load_factor, *second.load_factor),
-            tables={**first.tables, **second.tables},
-        )
-
-    def traffic(self) -> Traffic:
-        """See `Telemetry.traffic`."""
-        first, second = self._servers.traffic(), self._replicas.traffic()
-        return replace(first, sent=first.sent + second.sent, received=first.received + second.received)
-
-
-class RoutedDurability(Durability):
-    """Saves and restores the rows of both parts; rank 0 sends requests to the shards, for all ranks.
-
-    Args:
-        servers: durability of the shards.
-        replicas: the exchange with the replicas.
-        tables: names of its tables.
-        flush: of the routed exchange.
-    """
-
-    def __init__(
-        self,
-        servers: Durability,
-        replicas: CollectiveExchange,
-        tables: Collection[str],
-        flush: Callable[[], None],
-    ) -> None:
-        self._servers, self._replicas, self._tables, self._flush = servers, replicas.durability, tables, flush
-        self._rank = replicas.rank
-
-    def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`; on rank 0 the iterator includes the rows of the shards."""
-        self._flush()
-        ours = self._replicas.snapshot()
-        if self._rank:
-            return ours
-        theirs = self._servers.snapshot()
-        return Snapshot(itertools.chain(theirs, ours), _both(theirs.write, ours.write))
-
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
-        """See `Durability.cut`. If one part can only give all rows, so does the other."""
-        self._flush()
-        if self._rank:
-            return self._replicas.cut(delta=delta, feed=feed)
-        theirs = self._servers.cut(delta=delta, feed=feed)
-        ours = self._replicas.cut(delta=delta and theirs.deleted is not None, feed=feed)
-        if theirs.deleted is not None and ours.deleted is None:
-            theirs = self._servers.cut(delta=False, feed=feed)
-
-        def put_back() -> None:
-            try:
-                theirs.put_back()
-            finally:
-                ours.put_back()
-
-        counts = {**theirs.counts, **ours.counts}
-        return SnapshotCut(counts, _both(theirs.write, ours.write), theirs.deleted, put_back)
-
-    def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """See `Durability.read`."""
-        self._flush()
-        if self._rank == 0:
-            self._servers.read(url, follow=follow, feed=feed, exact=exact)
-        self._replicas.read(url, follow=follow, feed=feed, exact=exact)
-
-    def assist(self, *, feed: bool = False) -> bool:
-        """See `Durability.assist`."""
-        return self._replicas.assist(feed=feed)
-
-    def release(self, *, kept: bool, feed: bool = False) -> None:
-        """See `Durability.release`."""
-        self._replicas.release(kept=kept, feed=feed)
-
-    def load(self, table: str, chunk: RowChunk) -> None:
-        """See `Durability.load`."""
-        if table in self._tables:
-            self._replicas.load(table, chunk)
-        elif self._rank == 0:
-            self._servers.load(table, chunk)
-
-    def clear(self) -> None:
-        """See `Durability.clear`."""
-        self._flush()
-        if self._rank == 0:
-            self._servers.clear()
-        self._replicas.clear()
-
-
-Write = Callable[["Storage", str], Mapping[str, "FileEntry"]]
-
-
-def _both(first: Write, second: Write) -> Write:
-    return lambda storage, folder: {**first(storage, folder), **second(storage, folder)}

@@ -112,9 +112,9 @@ def context_of(
         options = _client_options(recipe, assignment)
         placement = Placement(**assignment.placement)
         if cluster.exchange == "collective":
-            ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
+            ranks = _ranks(workers, cluster.deadline)
             return CollectiveExchange(
-                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools(recipe)
+                ranks, tables, store=store, wire=wire, placement=placement, pools=pools(recipe)
             )
         if not assignment.embedding_workers:
             hot = [t for t in tables if placement.of(t.name) == "replicated" and assignment.world > 1]
@@ -162,10 +162,10 @@ def _threads(recipe: Recipe, local: int) -> int:
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
     """Return an exchange with replicas of some tables at all workers."""
     # A worker that waits for a shard delays the others, so the deadline is long; heartbeats show it is alive.
-    ranks, aside = (_ranks(workers, WRITING_SECONDS) for _ in range(2))
+    ranks = _ranks(workers, WRITING_SECONDS)
     try:
         replicas = CollectiveExchange(
-            ranks, aside, hot, store=store, wire=servers.wire, placement=Placement("replicated")
+            ranks, hot, store=store, wire=servers.wire, placement=Placement("replicated")
         )
     except SatrapError:
         servers.close()

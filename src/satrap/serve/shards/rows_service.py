@@ -13,7 +13,7 @@ from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.servers.shard.row_requests import read_sections
 from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.statistics import ShardStatistics
+from satrap.exchange.telemetry import ShardStatistics
 from satrap.exchange.wire.rows import row_section
 from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Board, SerialHandler, Work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from satrap.exchange.resharding.balance import balanced, gain, towards
 from satrap.exchange.resharding.bucket_moves import Moves
 from satrap.exchange.shard_map import ShardMap
 from satrap.train.resharding.requests import RequestSource, ReshardRequest, ReshardResult
+from satrap.train.state.across_workers import told
 from satrap.train.state.snapshots import Snapshots
 from satrap.train.state.training_state import TrainingState
 
@@ -111,14 +111,14 @@ class Mover:
         self._exchange.flush()
         workers.meet("move of rows")
         plan: dict[str, Any] = {} if course is None else course.portion(started, steps)
-        plan = json.loads(workers.share(json.dumps(plan).encode()))
+        plan = told(workers, plan)
         map = ShardMap.from_dict(plan["map"])
         if plan["join"]:
             moves.join(map, {int(number): address for number, address in plan["join"].items()})
             workers.meet("move of rows: shards joined")
         carried = {} if course is None else course.carry(map, started)
         workers.meet("move of rows: copied")  # may take long; a barrier waits as long as rank 0 is alive
-        result = json.loads(workers.share(json.dumps(carried).encode()))
+        result = told(workers, carried)
         if "error" in result:
             moves.abandon(tidy=workers.rank == 0)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from satrap.data.formats.row_files import RowFileSpec, is_export, read_rows
 from satrap.errors import ConfigError
-from satrap.exchange import Durability
+from satrap.exchange import RowSource
 from satrap.schema import Schema, Table
 from satrap.store import RowChunk, StoreConfig
 from satrap.store.row_spec import plan
@@ -32,11 +32,11 @@ def check_rows(schema: Schema, tables: Sequence[Table], store: StoreConfig) -> d
     }
 
 
-def load_rows(durability: Durability, schema: Schema, tables: Sequence[Table], store: StoreConfig) -> None:
+def load_rows(rows: RowSource, schema: Schema, tables: Sequence[Table], store: StoreConfig) -> None:
     """Load the rows of these files into the tables; arguments and errors are as in `check_rows`."""
     for table, chunks in _files(schema, tables, store):
         for chunk in chunks:
-            durability.load(table.name, chunk)
+            rows.load(table.name, chunk)
 
 
 def _files(

@@ -16,12 +16,10 @@ from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import Series
 from satrap.errors import ConfigError
-from satrap.exchange import SnapshotCut
-from satrap.exchange.states import COUNTS
+from satrap.exchange.states import COUNTS, Counts
 from satrap.settings.saving import Checkpointing, as_warning
 from satrap.train.publisher import FEED_CUT, FEED_RUN, Publisher
-from satrap.train.state.across_workers import shared
-from satrap.train.state.dense_files import opened
+from satrap.train.state.across_workers import opened_network, shared, told
 from satrap.train.state.same_data import DATA, Plain, check_same, fingerprint
 from satrap.train.state.state_writer import StateWriter, Worker
 from satrap.train.state.training_state import TrainingState
@@ -51,13 +49,7 @@ class Snapshots:
         self._read: Plain | None = None  # fingerprints of the rows of this epoch, in process 0
         self._writer = None
         if self._series is not None:
-            self._writer = StateWriter(
-                state,
-                self._series,
-                self._contents,
-                own=state.of_worker,
-                group=lambda: state.workers.background_group,
-            )
+            self._writer = StateWriter(state, self._series, self._contents, own=state.of_worker)
         self._due = self._full = False
         self._called_at = 0.0
 
@@ -190,7 +182,7 @@ class Snapshots:
         self._workers.meet("agreement on a snapshot or stop")
         if self.any_worker(stop):
             raise StopRequested
-        snapshot, version = json.loads(self._workers.share(json.dumps(self._wishes()).encode()))
+        snapshot, version = told(self._workers, self._wishes())
         if snapshot:
             self._start()
         elif version:
@@ -259,10 +251,10 @@ class Snapshots:
             return None
         return not full and self._series.followable(self._state.run.steps)
 
-    def _contents(self, cut: SnapshotCut, workers: Sequence[Worker]) -> Checkpoint:
+    def _contents(self, counts: Counts, workers: Sequence[Worker]) -> Checkpoint:
         """See `StateWriter`."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
-        settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
+        settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(counts)}
         settings[DATA], settings[FEED_RUN] = self._read, self._publisher.run
         if beside := self._publisher.beside:
             settings[FEED_CUT] = beside
@@ -288,17 +280,17 @@ class Snapshots:
             self._look()
             check_same(whole.settings, self._read, place, self.warn)
             _check_same(whole.settings, state.settings(), place)
-        # A barrier, because rank 0 may take long; `opened` then starts with a broadcast, which has a
+        # A barrier, because rank 0 may take long; `opened_network` then starts with a broadcast, which has a
         # deadline.
         workers.meet("opening the snapshot")
         assert series is not None
         assert plan is not None
-        with opened(workers, place, whole=state.dense.whole) as dense:
-            checkpoint = shared(whole, workers, dense)
-            with reading_settings(series.url):
-                place = series.place(int(checkpoint.settings["steps"]))
-            feed = self._publisher.active and FEED_CUT in checkpoint.settings
-            state.restore(checkpoint, place, follow=plan.delta_every_steps is not None, feed=feed)
+        dense = opened_network(workers, place, whole=state.dense.whole)
+        checkpoint = shared(whole, workers, dense)
+        with reading_settings(series.url):
+            place = series.place(int(checkpoint.settings["steps"]))
+        feed = self._publisher.active and FEED_CUT in checkpoint.settings
+        state.restore(checkpoint, place, follow=plan.delta_every_steps is not None, feed=feed)
         with reading_settings(place):
             state.restore_worker(checkpoint)
         self._saved = checkpoint.settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from satrap.checkpoint import Checkpoint, Series, write_checkpoint
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.saved_dense import DensePart
 from satrap.checkpoint.snapshot import open_checkpoint
 from satrap.dense import DENSE_TABLE, DenseBackend, DenseState
 from satrap.errors import CheckpointError
@@ -21,10 +23,9 @@ from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer
 from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.schedule import TrainingSchedule
-from satrap.train.state.across_workers import shared
+from satrap.train.state.across_workers import opened_network, shared, told
 from satrap.train.state.best import Best
-from satrap.train.state.dense_files import opened
-from satrap.train.state.dense_stream import DenseStream
+from satrap.train.state.coordinator import SharedCut, on_holders
 from satrap.train.state.run_cursor import RunCursor
 
 
@@ -127,31 +128,24 @@ class TrainingState:
         """
         self.settle("before saving")
         remaining, errors, saved = iter(() if self.workers.rank else places), list[CheckpointError](), ""
-        while not saved and (place := self._told(next(remaining, ""))):
-            saved = self._told(place if self._save_to(place, errors) else "")
+        while not saved and (place := told(self.workers, next(remaining, ""))):
+            saved = told(self.workers, place if self._save_to(place, errors) else "")
         return saved, next(iter(errors), None)
-
-    def _told(self, text: str) -> str:
-        """Return the text of process 0."""
-        return self.workers.share(text.encode()).decode()
 
     def _save_to(self, place: str, errors: list[CheckpointError]) -> bool:
         """Write a checkpoint to a place; return, in process 0, whether that succeeded; store its error."""
-        dense, durability = DenseStream(self.workers, self.dense.part()), self.exchange.durability
-        taken, saved = durability.snapshot() if self.exchange.collective else None, False
-        if self.workers.rank:
-            dense.assist()
-            durability.assist()
-        else:
+        dense, saved = self.dense, False
+        cut = SharedCut(self.exchange, self.workers, None if dense.whole else dense.part(), still=True)
+        if cut.assists:
+            cut.assist()
+        elif self.workers.rank == 0:
+            network = dense.part() if dense.whole else DensePart()
+            checkpoint = Checkpoint(self.settings(), network.weights, network.optimizer, ())
             try:
-                rows = (taken or durability.snapshot()).write
-                write_checkpoint(place, Checkpoint(self.settings(), {}, {}, (), rows=rows, dense=dense.write))
+                cut.direct(lambda: write_checkpoint(place, cut.fill(checkpoint)))
                 saved = True
             except CheckpointError as error:
                 errors.append(error)
-            finally:
-                dense.release()
-                durability.release(kept=saved)
         self.workers.meet("saving")
         return saved
 
@@ -162,7 +156,7 @@ class TrainingState:
 
         Process 0 loads the rows, or all processes do if each holds some. With `place`, the URL of the
         checkpoint, each holder of rows loads its own from it, with all state that is needed to continue
-        exactly. For `follow` and `feed` see `Durability.read`.
+        exactly. For `follow` and `feed` see `RowSource.read`.
         """
         self._started = True
         with reading_settings(place):
@@ -171,24 +165,19 @@ class TrainingState:
             self.control.lr_scale = float(settings["lr_scale"])
             self.dense.scale.restore(float(settings["loss_scale"]), int(settings["loss_scale_steps"]))
         if place:
-            read = self.exchange.durability.read
-            self._on_rows("loading rows", lambda: read(place, follow=follow, feed=feed, exact=True))
+            read = partial(self.exchange.rows.read, place, follow=follow, feed=feed, exact=True)
+            self._on_rows("loading rows", read)
             self._seeded = bool(self.dense.requests)
         else:
             self._on_rows("loading rows", lambda: self._load_rows(checkpoint))
 
     def _on_rows(self, stage: str, work: Callable[[], object]) -> None:
-        """Run work on the rows in process 0 or, if each process holds rows, in all; wait for all."""
-        if self.exchange.collective:
-            work()
-            self.workers.meet(stage)
-        else:
-            self.workers.solo(stage, work)
+        on_holders(self.exchange, self.workers, stage, work)
 
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE or self.dense.requests:
-                self.exchange.durability.load(table, chunk)
+                self.exchange.rows.load(table, chunk)
                 self._seeded = self._seeded or table == DENSE_TABLE
 
     def keep_best(self) -> str:
@@ -204,12 +193,12 @@ class TrainingState:
             return
         scale = self.control.lr_scale
         checkpoint = open_checkpoint(self.best.place) if self.workers.rank == 0 else None
-        with opened(self.workers, self.best.place, whole=self.dense.whole) as dense:
-            # Rows created since then must start afresh.
-            self._on_rows("clearing rows", self.exchange.durability.clear)
-            # With a place, each process reads its rows.
-            place = self.best.place if self.exchange.collective else ""
-            self.restore(shared(checkpoint, self.workers, dense), place)
+        dense = opened_network(self.workers, self.best.place, whole=self.dense.whole)
+        # Rows created since then must start afresh.
+        self._on_rows("clearing rows", self.exchange.rows.clear)
+        # With a place, each process reads its rows.
+        place = self.best.place if self.exchange.collective else ""
+        self.restore(shared(checkpoint, self.workers, dense), place)
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -17,7 +17,6 @@ from satrap.checkpoint.manifest import Manifest
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
-from satrap.exchange.servers.client.background_jobs import BackgroundJobs
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.shard.recovery import Recovery
 from satrap.exchange.servers.shard.service import Service
@@ -245,7 +244,7 @@ def test_a_journal_begins_anew_with_each_snapshot(tmp_path: Path) -> None:
         for n, kept in enumerate([2, 2, 2, 3]):
             train(exchange, steps=6, seed=n)
             train(here, steps=6, seed=n)
-            cut = exchange.durability.cut()
+            cut = exchange.rows.cut()
             if n == 2:
                 continue  # never written: the segment before goes on
             write_checkpoint(str(tmp_path / f"step-{n}"), Checkpoint({}, {}, {}, (), rows=cut.write))
@@ -275,12 +274,10 @@ def test_a_store_that_is_slow_to_answer_holds_up_no_cut(
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=2, seed=0)
-        write_checkpoint(
-            str(tmp_path / "step-0"), Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write)
-        )
+        write_checkpoint(str(tmp_path / "step-0"), Checkpoint({}, {}, {}, (), rows=exchange.rows.cut().write))
         monkeypatch.setattr(manifest, "read_manifest", slow)
         started = time.monotonic()
-        exchange.durability.cut()
+        exchange.rows.cut()
         train(exchange, steps=2, seed=1)
         assert time.monotonic() - started < 15
         assert segments(folder) == 3
@@ -435,18 +432,17 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=6, seed=1)
-        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write))
-        exchange.durability.clear()
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.rows.cut().write))
+        exchange.rows.clear()
         broken = faults.fail(lambda: OSError(5, "the store does not answer"))
         with (
             faults.armed("shard.chunk", broken, at=2),
             pytest.raises(CheckpointError, match="does not answer"),
         ):
-            exchange.durability.read(place)
+            exchange.rows.read(place)
         assert exchange.telemetry.statistics().rows == 0
-        jobs = BackgroundJobs(exchange._shards)
         with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
-            jobs.check([jobs.result(0, {})])
+            exchange.rows._check([exchange.rows._result(0, {})])
         train(exchange, steps=2, seed=2)
         before = contents(exchange)
     with ShardServer(server.address, journal=folder):
@@ -454,7 +450,7 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
         for table, columns in before.items():
             for mine, theirs in zip(columns, after[table], strict=True):
                 np.testing.assert_array_equal(mine, theirs)
-        exchange.durability.read(place)
+        exchange.rows.read(place)
         assert exchange.telemetry.statistics().rows > sum(len(ids) for ids, *_ in before.values())
         exchange.close()
 
@@ -465,10 +461,10 @@ def reading(tmp_path: Path, *, asked: bool) -> Path:
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=6, seed=1)
-        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write))
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.rows.cut().write))
         if asked:
-            exchange.durability.clear()
-            exchange.durability.read(place)
+            exchange.rows.clear()
+            exchange.rows.read(place)
         exchange.close()
     return folder
 
@@ -615,7 +611,7 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
         exchange, here = connect([first.address], deadline=60.0, **bounds), local(**bounds)
         for number in range(2):
             work(exchange, number), work(here, number)
-            cut, place = exchange.durability.cut(), str(tmp_path / f"step-{number}")
+            cut, place = exchange.rows.cut(), str(tmp_path / f"step-{number}")
             write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=cut.write))
         work(exchange, 2), work(here, 2)
         assert_equal_contents(exchange, here)

@@ -74,7 +74,7 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
     for n, m in PAIRS:
         with threads(m) as servers:
             exchange = connect([s.address for s in servers])
-            exchange.durability.read(places[n])
+            exchange.rows.read(places[n])
             assert_equal_contents(exchange, here)
             counts = exchange.telemetry.statistics().tables
             assert {t: c.rows for t, c in counts.items()} == {t: c.rows for t, c in rows.items()}, n
@@ -90,15 +90,15 @@ def test_a_shard_has_any_number_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
         exchange = connect([s.address for s in servers])
         train(exchange, steps=4, seed=2)
         place = write(exchange, tmp_path / "cut")
-        saved = exchange.durability.snapshot().write
+        saved = exchange.rows.cut(still=True).write
         write_checkpoint(str(tmp_path / "whole"), Checkpoint({}, {}, {}, (), rows=saved))
         sums = [len(e.crc32) for e in read_manifest(Storage(place)).files.values()]
         assert sum(sums) * len("1234567890, ") > 2 * 4000  # so many that each shard has too many
         here = local()
         for each in (place, str(tmp_path / "whole")):
             verify(each)
-            here.durability.clear()
-            here.durability.read(each)
+            here.rows.clear()
+            here.rows.read(each)
             assert_equal_contents(exchange, here)
         here.close()
         exchange.close()
@@ -129,7 +129,7 @@ def test_one_process_reads_what_shards_wrote(tmp_path: Path) -> None:
         there = connect([s.address for s in servers])
         train(there, steps=3, seed=1)
         here = local()
-        here.durability.read(write(there, tmp_path / "a"))
+        here.rows.read(write(there, tmp_path / "a"))
         assert_equal_contents(here, there)
         here.close()
         there.close()
@@ -141,7 +141,7 @@ def test_real_processes(tmp_path: Path) -> None:
         two = connect([a.address, b.address])
         train(two, steps=3, seed=1)
         one = connect([c.address])
-        one.durability.read(write(two, tmp_path / "x"))
+        one.rows.read(write(two, tmp_path / "x"))
         assert_equal_contents(one, two)
         one.close()
         two.close()
@@ -194,7 +194,7 @@ def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
         for worker in workers:
             worker.start()
         ready.wait(20)
-        cut = first.durability.cut()
+        cut = first.rows.cut()
         taken.wait(20)
         with faults.armed("disk.write", faults.delay(0.2), every=1):
             write_checkpoint(str(tmp_path / "x"), Checkpoint({}, {}, {}, (), rows=cut.write))
@@ -244,10 +244,10 @@ def test_damage_is_named_when_shards_read(tmp_path: Path) -> None:
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
         with pytest.raises(CheckpointError, match="damaged") as caught:
-            exchange.durability.read(place)
+            exchange.rows.read(place)
         assert file.name in caught.value.where
         with pytest.raises(CheckpointError, match="has no checkpoint"):
-            exchange.durability.read(str(tmp_path / "nothing"))
+            exchange.rows.read(str(tmp_path / "nothing"))
         exchange.close()
 
 
@@ -255,7 +255,7 @@ def test_a_cut_is_written_once_and_the_newest_only(tmp_path: Path) -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         train(exchange, steps=1, seed=1)
-        old, new = exchange.durability.cut(), exchange.durability.cut()
+        old, new = exchange.rows.cut(), exchange.rows.cut()
         with pytest.raises(StoreError, match="has no cut"):
             write_checkpoint(str(tmp_path / "a"), Checkpoint({}, {}, {}, (), rows=old.write))
         write_checkpoint(str(tmp_path / "b"), Checkpoint({}, {}, {}, (), rows=new.write))
@@ -295,7 +295,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         new.flush()
         other.flush()
         assert new.telemetry.statistics().rows == 9
-        steps = {float(c.state[0, -1]) for _, c in new.durability.snapshot()}
+        steps = {float(c.state[0, -1]) for _, c in new.rows.cut(still=True)}
         assert steps == ({1.0} if mode == "sync" else {2.0})
         for one in (new, other):
             one.close()
@@ -312,7 +312,6 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         (MessageKind.WRITE, {"url": "x", "folder": "../x", "number": 1}),
         (MessageKind.WRITE, {"url": "x", "folder": "data-00000000", "number": None}),
         (MessageKind.WRITE, {"url": "x", "folder": "data-00000000", "number": True}),
-        (MessageKind.JOB, {}),
         (MessageKind.CUT, {"number": 1, "delta": 1}),
         (MessageKind.CUT, {"number": 1, "since": "1"}),
         (MessageKind.PUT_BACK, {}),
@@ -330,6 +329,14 @@ def test_an_impossible_request_is_refused_and_harms_nothing(
         exchange.close()
 
 
+def test_a_job_that_a_restarted_shard_does_not_know_is_an_error() -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address])
+        with pytest.raises(StoreError, match="neither writing nor reading a snapshot"):
+            exchange.rows._check([exchange.rows._result(0, {})])
+        exchange.close()
+
+
 def use(exchange: Exchange, seed: int, rows: int = 1800) -> None:
     """One step on random ids out of many."""
     rng = np.random.default_rng(seed)
@@ -342,7 +349,7 @@ def use(exchange: Exchange, seed: int, rows: int = 1800) -> None:
 
 def save(exchange: Exchange, series: Series, step: int, *, full: bool = False) -> bool:
     """Write a delta if possible; return whether it was one."""
-    cut = exchange.durability.cut(delta=not full and series.followable(step))
+    cut = exchange.rows.cut(delta=not full and series.followable(step))
     try:
         series.write(step, Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted))
     except SatrapError:
@@ -353,7 +360,7 @@ def save(exchange: Exchange, series: Series, step: int, *, full: bool = False) -
 
 def rows_in(series: Series, step: int) -> dict[str, tuple[np.ndarray, ...]]:
     whole = local()
-    whole.durability.read(series.place(step))
+    whole.rows.read(series.place(step))
     found = contents(whole)
     whole.close()
     return found
@@ -387,7 +394,7 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
     for readers in (1, 2, 4):
         with threads(readers) as servers:
             exchange = connect([s.address for s in servers])
-            exchange.durability.read(series.place(4))
+            exchange.rows.read(series.place(4))
             for name, columns in held[4].items():
                 for x, y in zip(columns, contents(exchange)[name], strict=True):
                     np.testing.assert_array_equal(x, y)
@@ -440,11 +447,11 @@ def test_after_a_failed_save_no_shard_copies_rows_any_more(
     with threads(2) as servers:
         exchange = connect([s.address for s in servers], **SMALL)
         use(exchange, 1)
-        exchange.durability.cut(delta=False).put_back()
+        exchange.rows.cut(delta=False).put_back()
         groups = [group for server in servers for group in server.service.store.groups]
         gc.disable()  # a cycle of references would be found some time
         try:
-            cut = exchange.durability.cut(delta=delta)
+            cut = exchange.rows.cut(delta=delta)
             assert all(len(group._cuts) == 1 for group in groups)
             full = faults.fail(lambda: OSError(28, "No space left on device"))
             with faults.armed(point, full, every=1), pytest.raises(CheckpointError, match="No space"):
@@ -509,14 +516,14 @@ def test_deltas_go_on_from_what_was_read_only_where_that_is_all(tmp_path: Path) 
             if not empty:
                 exchange.lookup([request(0, [2**60], []), request(1, [])], create=True).result()
             series.read(2)
-            exchange.durability.read(series.place(2), follow=True)
+            exchange.rows.read(series.place(2), follow=True)
             use(exchange, step)
             assert save(exchange, series, step) == (fits and empty)
             assert_saved(series, {step: contents(exchange)})
             exchange.close()
     here = local()
     series.read(2)
-    here.durability.read(series.place(2), follow=True)
+    here.rows.read(series.place(2), follow=True)
     use(here, 9)
     assert save(here, series, 9)
     assert_saved(series, {9: contents(here)})
@@ -538,7 +545,7 @@ def test_deltas_go_on_after_a_shard_came_back_from_its_journal(
                 use(exchange, step)
                 save(exchange, series, step)
             use(exchange, 3)
-            cut = exchange.durability.cut(delta=True)
+            cut = exchange.rows.cut(delta=True)
             state = Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted)
             if written:
                 series.write(3, state)
@@ -579,10 +586,10 @@ def test_after_state_is_taken_over_the_next_cut_is_full(tmp_path: Path) -> None:
     here = local(**SMALL)
     use(here, 1)
     place = write(here, tmp_path / "x")
-    here.durability.cut(delta=False)
-    assert here.durability.cut(delta=True).deleted is not None
-    here.durability.read(place, exact=True)
-    assert here.durability.cut(delta=True).deleted is None
+    here.rows.cut(delta=False)
+    assert here.rows.cut(delta=True).deleted is not None
+    here.rows.read(place, exact=True)
+    assert here.rows.cut(delta=True).deleted is None
     here.close()
 
 
@@ -602,7 +609,7 @@ def test_each_shard_writes_its_order_of_eviction_and_takes_it_back(tmp_path: Pat
     for exact in (True, False):
         with threads(2) as servers:
             exchange = connect([s.address for s in servers], **SMALL)
-            exchange.durability.read(place, exact=exact)
+            exchange.rows.read(place, exact=exact)
             use(exchange, 9, 500)
             found[exact] = contents(exchange)
             exchange.close()
@@ -622,7 +629,7 @@ def test_real_processes_write_deltas(tmp_path: Path) -> None:
             assert save(two, series, step) == (step > 1)
         one = connect([c.address])
         series.read(3)
-        one.durability.read(series.place(3), follow=True)
+        one.rows.read(series.place(3), follow=True)
         assert_equal_contents(one, two)
         use(one, 4)
         assert save(one, series, 4)

@@ -14,11 +14,11 @@ from satrap.exchange.kernels import FLOAT32, row_bytes
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
 from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
 from satrap.exchange.resharding.bucket_moves import Moves
-from satrap.exchange.servers.client.durability import ServersDurability
-from satrap.exchange.servers.client.telemetry import ServersTelemetry
+from satrap.exchange.servers.client.rows import ServerRows
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Splitter
+from satrap.exchange.telemetry import ExchangeStatistics, ShardStatistics, Telemetry
 from satrap.exchange.wire.formats import CODES
 from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
 from satrap.exchange.wire.sections import Section, pack, unpack
@@ -29,6 +29,7 @@ from satrap.rpc.wire.frames import SPLIT, Buffer, MessageKind
 from satrap.schema import Table
 from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
+from satrap.store.statistics import merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +135,23 @@ class ServersExchange(Exchange):
             for g in first["groups"]
         ]
         self.splitter = Splitter(self.groups, self.map)
-        self.telemetry = ServersTelemetry(self._shards)
+        self.telemetry = Telemetry(self._statistics, self._shards.transfer)
         rounding = self.telemetry.meter.backward
         self._gradients = GradientEncoder(self.groups, CODES[wire.backward], self.world, rounding)
-        self.durability = ServersDurability(self._shards, self.groups, lambda: self.splitter)
+        self.rows = ServerRows(self._shards, self.groups, lambda: self.splitter)
         self.moves = self._mover(evicts="eviction" in store.bounds(tables).values())
+
+    def _statistics(self) -> ExchangeStatistics:
+        answers = self._shards.ask_all(MessageKind.STATISTICS)
+        shards = tuple(ShardStatistics.of(told(parts)) for parts in answers)
+        sums = merged(shards)
+        sums["refused"] += self.telemetry.refused
+        return ExchangeStatistics(**sums, shards=shards)
 
     def _mover(self, *, evicts: bool) -> Moves:
         return Moves(
             self._shards,
-            self.durability,
+            self.rows,
             tiered=bool(self._tiered),
             evicts=evicts,
             backward=self.wire.backward,

@@ -18,7 +18,7 @@ from satrap.exchange.serial import Serial
 from satrap.exchange.servers.client.exchange import Fetch, ServersExchange
 from satrap.exchange.servers.client.row_mirror import RowMirror
 from satrap.exchange.split import ShardPart
-from satrap.exchange.traffic import Rounding
+from satrap.exchange.telemetry import Rounding
 from satrap.exchange.wire.formats import CODES
 from satrap.exchange.wire.rows import GradientEncoder, from_wire, row_section
 
@@ -50,7 +50,7 @@ class ServersLookahead(Exchange):
     def __init__(self, shards: ServersExchange) -> None:
         self._shards, self._shadow = shards, RowMirror(shards.tables, shards.seed)
         self.groups, self.moves = shards.groups, shards.moves
-        self.telemetry, self.durability = shards.telemetry, shards.durability
+        self.telemetry, self.rows = shards.telemetry, shards.rows
         self._thread = Serial("satrap-lookahead")
         self._early: deque[_PrefetchedLookup] = deque()
         self._error: BaseException | None = None

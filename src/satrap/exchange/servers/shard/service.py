@@ -21,7 +21,7 @@ from satrap.exchange.servers.shard.row_requests import EXPORT_ROWS, RowRequests
 from satrap.exchange.servers.shard.snapshots import Asked, Cuts, ShardSnapshots, error_of, pack_result
 from satrap.exchange.servers.shard.worker_registry import WorkerRegistry
 from satrap.exchange.states import state_of, take_state
-from satrap.exchange.statistics import ShardStatistics
+from satrap.exchange.telemetry import ShardStatistics
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, MessageKind
@@ -244,8 +244,8 @@ class Service(SerialHandler):
         assert self.config is not None
         snapshots, config, store = self._cuts.of(_feed(asked)), self.config, self.store
         if kind == MessageKind.JOB:
-            report = snapshots.saved if asked.get("save") is True else partial(self._result, snapshots)
-            return _telling(report)
+            job_of = self._cuts.still if asked.get("save") is True else snapshots
+            return _telling(partial(self._result, job_of))
         url = _value(asked, "url", str)
         if kind == MessageKind.READ:
             numbers = _numbers(asked)
@@ -258,7 +258,7 @@ class Service(SerialHandler):
             shown = _value(asked, "shown", str)
             if self.repeating:  # the client will send the request again, if it still waits
                 return _telling(dict)
-            return _telling(partial(snapshots.save, config, store, url, folder, shown))
+            return _telling(partial(self._cuts.still.save, config, store, url, folder, shown))
         number = _number(asked)
         if self.repeating:  # its files are complete, or were abandoned
             return _telling(snapshots.stop)

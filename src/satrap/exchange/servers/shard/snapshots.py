@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,10 @@ class ShardSnapshots:
 
     def __init__(self, changes: Callable[[Shard], Changes] = lambda store: store.changes) -> None:
         self._changes = changes
-        self._cut: Delta | None = None
-        self._feed: str | None = None
+        self._write_cut: Callable[[ShardConfig, str, str, threading.Event], Result] | None = None
         self._number = 0
         self._job: _SnapshotJob | None = None
-        self._saving: _SnapshotJob | None = None
         self._reading: _SnapshotJob | None = None
-        self._state: State = {}
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
         self.loaded = 0
@@ -88,8 +86,8 @@ class ShardSnapshots:
             self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
             self.since = asked.number
         self._number = asked.number
-        self._cut, self._feed = cut if keep else None, asked.feed
-        self._state = state_of(store) if keep and asked.feed is None else {}
+        state = state_of(store) if keep and asked.feed is None else {}
+        self._write_cut = partial(_write, cut, state, asked.feed) if keep else None
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
@@ -108,7 +106,7 @@ class ShardSnapshots:
 
     def check(self, config: ShardConfig, number: int) -> None:
         """Raise a `StoreError` if there is no cut of this number."""
-        if self._cut is None or number != self._number:
+        if self._write_cut is None or number != self._number:
             raise StoreError(
                 f"shard {config.shard} has no cut {number}",
                 why="the shard was restarted, or a newer cut has replaced this one",
@@ -118,26 +116,17 @@ class ShardSnapshots:
     def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
         """Start to write a cut, which can be done once; raise a `StoreError` if there is none."""
         self.check(config, number)
-        assert self._cut is not None
-        cut, state, feed = self._cut, self._state, self._feed
-        return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping, feed))
+        assert self._write_cut is not None
+        return self._start(partial(self._write_cut, config, url, folder))
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
-        """Start to write all present rows, independently of the cut and the job; `saved` returns the result.
+        """Start to write all present rows, without a state to continue from.
 
-        Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder.
+        Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder; then the
+        result's `files` are None.
         """
-        self._stop_saving()
         cut = Delta(True, store.snapshot(chunk_rows=CHUNK_ROWS), {})
-        self._saving = _SnapshotJob(lambda stopping: _save(config, cut, url, folder, shown, stopping))
-        return {}
-
-    def saved(self) -> Result:
-        """Return the result of `save` as `result` does; its `files` are None if `shown` was not seen.
-
-        `{"done": False, "lost": True}`: the process that started it has ended.
-        """
-        return {"done": False, "lost": True} if self._saving is None else self._saving.result
+        return self._start(partial(_save, cut, shown, config, url, folder))
 
     def read(
         self,
@@ -199,13 +188,10 @@ class ShardSnapshots:
     def result(self) -> Result:
         """Return `{"done": False}`, or the job's result, or `{"done": True, "error": ...}`.
 
-        Without a job it raises a `StoreError`.
+        `{"done": False, "lost": True}`: the process that started the job has ended.
         """
         if self._job is None:
-            raise StoreError(
-                "the shard is neither writing nor reading a snapshot",
-                why="the shard was restarted in between",
-            )
+            return {"done": False, "lost": True}
         result = self._job.result
         if result.get("follows") is not None:
             self.since = result["follows"]
@@ -213,36 +199,31 @@ class ShardSnapshots:
 
     def let_go(self) -> None:
         """Drop the cut, which will not be requested any more; running jobs continue."""
-        self._cut, self._state = None, {}
+        self._write_cut = None
 
     def stop(self) -> Result:
-        """Drop the cut, and stop running jobs as soon as possible."""
+        """Drop the cut, and stop a running job as soon as possible."""
         self._stop_job()
-        self._stop_saving()
         return {}
 
-    def _stop_saving(self) -> None:
-        if self._saving is not None:
-            self._saving.stopping.set()
-            self._saving = None
-
     def _stop_job(self) -> None:
-        self._cut, self._state = None, {}
+        self._write_cut = None
         if self._job is not None:
             self._job.stopping.set()
             self._job = self._reading = None
 
 
 class Cuts:
-    """Takes the cuts of a shard: one kind for snapshots, one for a feed.
+    """Takes the cuts of a shard: for snapshots, for a feed, and of rows that do not change.
 
     Attributes:
         snapshots: takes cuts for snapshots, and also loads rows.
+        still: writes rows that do not change until they are written.
         client: number of the client that requested the last cut.
     """
 
     def __init__(self) -> None:
-        self.snapshots, self.client = ShardSnapshots(), 0
+        self.snapshots, self.still, self.client = ShardSnapshots(), ShardSnapshots(), 0
         self._feed = ShardSnapshots(lambda store: store.weight_changes)
 
     def of(self, feed: str | None) -> ShardSnapshots:
@@ -264,8 +245,8 @@ class Cuts:
 
     def stop(self) -> None:
         """Drop the cuts, and stop running jobs as soon as possible."""
-        self.snapshots.stop()
-        self._feed.stop()
+        for each in (self.snapshots, self._feed, self.still):
+            each.stop()
 
 
 class _SnapshotJob:
@@ -296,13 +277,13 @@ def _until(chunks: Iterator[RowChunk], stopping: threading.Event) -> Generator[R
 
 
 def _write(
-    config: ShardConfig,
     cut: Delta,
+    state: State,
+    feed: str | None,
+    config: ShardConfig,
     url: str,
     folder: str,
-    state: State,
     stopping: threading.Event,
-    feed: str | None = None,
 ) -> Result:
     from satrap.checkpoint.files.storage import Storage
     from satrap.checkpoint.store_part import StorePart
@@ -324,7 +305,7 @@ def _write(
 
 
 def _save(
-    config: ShardConfig, rows: Delta, url: str, folder: str, shown: str, stopping: threading.Event
+    cut: Delta, shown: str, config: ShardConfig, url: str, folder: str, stopping: threading.Event
 ) -> Result:
     from satrap.checkpoint.files.storage import Storage
 
@@ -333,7 +314,7 @@ def _save(
     except (OSError, CheckpointError):
         seen = False
     try:
-        return _write(config, rows, url, folder, {}, stopping) if seen else {"files": None}
+        return _write(cut, {}, None, config, url, folder, stopping) if seen else {"files": None}
     except PermissionError:
         return {"files": None}
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from satrap.exchange import Lookup, LookupRequest, kernels
 from satrap.exchange.kernels import FLOAT32, FORMATS, INT8
-from satrap.exchange.traffic import Meter, RequestTotals, Rounding, Traffic
+from satrap.exchange.telemetry import (
+    ExchangeStatistics,
+    Meter,
+    RequestTotals,
+    Rounding,
+    ShardStatistics,
+    Telemetry,
+    Traffic,
+)
 from satrap.exchange.wire.formats import gather_gradients
+from satrap.rpc.server.statistics import ServerStatistics
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store.arrays import address
+from satrap.store.statistics import TableStatistics, TierStatistics
 
 
 def lookup() -> Lookup[np.ndarray]:
@@ -138,4 +151,52 @@ def test_some_rows_of_a_long_message_tell_how_far_all_are_rounded(code: int) -> 
     exact = rows[places].astype(np.float64)
     assert rounding.error == pytest.approx(
         (np.square(sent - exact).sum() / np.square(exact).sum()) ** 0.5, rel=0.1
+    )
+
+
+@pytest.mark.parametrize("tier", [None, TierStatistics(rows=4, prefetch_hits=2)])
+def test_the_counters_of_a_shard_survive_the_wire(tier: TierStatistics | None) -> None:
+    sent = ShardStatistics(
+        rows=3,
+        bytes=1 << 40,
+        load_factor=(0.5, 0.25),
+        tables={"a": TableStatistics(rows=3, evicted=9)},
+        tier=tier,
+        shard=1,
+        steps=7,
+        server=ServerStatistics(messages=5, requests={"lookup": 2}, seconds=1.5),
+    )
+    assert ShardStatistics.of(unpack_text(pack_text(asdict(sent)))) == sent
+    assert ShardStatistics.of(unpack_text(pack_text(asdict(ShardStatistics())))) == ShardStatistics()
+
+
+def counted(n: int, table: str, **transfer: int) -> Telemetry:
+    """Counters of one exchange, each a multiple of a number, after so many lookups."""
+    statistics = ExchangeStatistics(
+        rows=n,
+        bytes=10 * n,
+        refused=100 * n,
+        load_factor=(n / 8,),
+        tables={table: TableStatistics(rows=n)},
+    )
+    telemetry = Telemetry(lambda: statistics, lambda: transfer)
+    for _ in range(n):
+        telemetry.meter.issue("lookup")
+    return telemetry
+
+
+def test_counters_of_several_exchanges_are_summed_by_name() -> None:
+    telemetry = Telemetry.of(
+        counted(1, "a", sent=1, received=10, resent=1), counted(3, "b", sent=3, received=30)
+    )
+    assert telemetry.statistics() == ExchangeStatistics(
+        rows=4,
+        bytes=40,
+        refused=400,
+        load_factor=(0.125, 0.375),
+        tables={"a": TableStatistics(rows=1), "b": TableStatistics(rows=3)},
+    )
+    lookups = RequestTotals(in_flight=1)  # of the first alone
+    assert telemetry.traffic() == Traffic(
+        {}, {}, lookups, RequestTotals(), sent=4, received=40, resent=1, waiting=1
     )

@@ -1,9 +1,10 @@
-"""Saves and restores rows that shard servers hold: each shard reads and writes its own."""
+"""The rows on shard servers: each shard reads and writes its own."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.exchange.protocol import Durability, Snapshot, SnapshotCut, TableGroup
-from satrap.exchange.servers.client.background_jobs import BackgroundJobs
+from satrap.errors import StoreError
+from satrap.exchange.protocol import RowSource, SnapshotCut, TableGroup
 from satrap.exchange.servers.shard.row_requests import EXPORT_ROWS
+from satrap.exchange.servers.shard.snapshots import error_of, unpack_result
 from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
 from satrap.exchange.wire.rows import pack_chunk, unpack_chunk
@@ -30,32 +32,34 @@ if TYPE_CHECKING:
 
 LOAD_BYTES = 32 << 20
 """Rows of a chunk are sent to the shards in pieces of about this size."""
+JOB_SECONDS = 0.02
+"""Seconds between two polls of a shard's background job."""
 AHEAD = 1
 """Chunks of an export that are requested while one is used."""
 
 
-class ServersDurability(Durability):
-    """Saves and restores the rows of shards.
+class ServerRows(RowSource):
+    """The rows of shards.
 
     Args:
         shards: the shards.
         groups: their table groups.
         splitter: returns the present assignment of rows to shards.
+
+    Attributes:
+        flush: called before a cut or `clear`; default: flushes the shards.
     """
 
     def __init__(
         self, shards: Client, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
     ) -> None:
-        self._shards, self._jobs, self._splitter = shards, BackgroundJobs(shards), splitter
+        self._shards, self._splitter = shards, splitter
         self._tables = [table for group in groups for table in group.tables]
         self._since: dict[bool, int | None] = {False: None, True: None}  # of snapshots, and of a feed
-
-    def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`; rows of a table come in order of (bucket, id), as from one store."""
-        return Snapshot(self._chunks(), self._write)
+        self.flush: Callable[[], object] = shards.flush
 
     def _chunks(self) -> Iterator[tuple[str, RowChunk]]:
-        self._shards.flush()
+        """Yield the present rows; rows of a table come in order of (bucket, id), as from one store."""
         map = self._splitter().map
         for table in self._tables:
             sources = [self.export(shard, table, runs_of(map.buckets(shard))) for shard in map.members]
@@ -80,15 +84,17 @@ class ServersDurability(Durability):
         for answer in coming:
             self._shards.wait(answer)
 
-    def cut(self, *, delta: bool | None = None, feed: str | None = None) -> SnapshotCut:
-        """See `Durability.cut`. Each shard writes its own rows, all at the same time.
+    def cut(self, *, delta: bool | None = None, feed: str | None = None, still: bool = False) -> SnapshotCut:
+        """See `RowSource.cut`. Each shard writes its own rows, all at the same time.
 
         A shard knows changes only since this client's previous cut. If one shard was restarted, it gives all
         its rows, and then all shards do.
         """
         from satrap.checkpoint.files.storage import FileEntry
 
-        self._shards.flush()
+        self.flush()
+        if still:
+            return SnapshotCut({}, self._write, chunks=self._chunks())
         number, answers = self._cut_all(delta, feed)
         if len({text["full"] for text in answers}) > 1:
             number, answers = self._cut_all(False, feed)
@@ -105,7 +111,7 @@ class ServersDurability(Durability):
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
             place = {"number": number, "url": storage.absolute, "folder": folder, "feed": feed}
-            results = self._jobs.run(MessageKind.WRITE, place, {"feed": feed})
+            results = self._run(MessageKind.WRITE, place, {"feed": feed})
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
         return SnapshotCut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
@@ -127,12 +133,11 @@ class ServersDurability(Durability):
         from satrap.checkpoint.files.storage import FileEntry
         from satrap.checkpoint.store_part import StorePart
 
-        self._shards.flush()
         shown = next(iter(storage.names(folder)), "")
         request = {"url": storage.absolute, "folder": folder, "shown": shown}
         self._shards.ask_all(MessageKind.SAVE, [pack_text(request)])
         results = [self._saved(shard, request) for shard in self._shards.peers]
-        self._jobs.check(results)
+        self._check(results)
         files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
         if all(r["files"] is not None for r in results):
             return {name: FileEntry(**entry) for name, entry in files.items()}
@@ -142,21 +147,53 @@ class ServersDurability(Durability):
 
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until a shard has written its rows, or reports an error."""
-        while (result := self._jobs.result(shard, {"save": True})).get("lost"):
+        while (result := self._result(shard, {"save": True})).get("lost"):
             self._shards.ask(shard, MessageKind.SAVE, [pack_text(asked)]).result()
         return result
 
+    def _run(
+        self, kind: MessageKind, text: Mapping[str, Any], name: Mapping[str, Any] = {}
+    ) -> list[dict[str, Any]]:
+        """Run a job on all shards, next to their requests; wait for all, then raise the first error.
+
+        `name`: identifies the job for `_result`.
+        """
+        self._shards.ask_all(kind, [pack_text(text)])
+        return self._check([self._result(shard, name) for shard in self._shards.peers])
+
+    def _result(self, shard: int, name: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until a shard's job is "done", or "lost" with a process, and return the shard's report."""
+        while True:
+            answer = self._shards.ask(shard, MessageKind.JOB, [pack_text(name)]).result()
+            result = unpack_result(answer)
+            if result["done"] or result.get("lost"):
+                return result
+            time.sleep(JOB_SECONDS)
+
+    def _check(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the results of all shards' jobs, or raise the first error."""
+        for result, peer in zip(results, self._shards.peers.values(), strict=True):
+            if result.get("lost"):
+                raise StoreError(
+                    "the shard is neither writing nor reading a snapshot",
+                    where=peer.name,
+                    why="the shard was restarted in between",
+                )
+            if "error" in result:
+                raise error_of(result["error"], peer.name)
+        return results
+
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
-        """See `Durability.read`. Each shard reads its own buckets from the files of all shards."""
+        """See `RowSource.read`. Each shard reads its own buckets from the files of all shards."""
         from satrap.checkpoint.files.storage import Storage
 
         numbers = [secrets.randbits(48) if enabled else None for enabled in (follow, feed)]
         request = {"url": Storage(url).absolute, "exact": exact}
-        self._jobs.run(MessageKind.READ, request | dict(zip(("number", "feed_number"), numbers, strict=True)))
+        self._run(MessageKind.READ, request | dict(zip(("number", "feed_number"), numbers, strict=True)))
         self._since = dict(zip((False, True), numbers, strict=True))
 
     def load(self, table: str, chunk: RowChunk) -> None:
-        """See `Durability.load`."""
+        """See `RowSource.load`."""
         for future in self.send(table, chunk, self._splitter().shards_of(table, chunk.ids)):
             self._shards.wait(future)
 
@@ -179,7 +216,8 @@ class ServersDurability(Durability):
         return waiting
 
     def clear(self) -> None:
-        """See `Durability.clear`."""
+        """See `RowSource.clear`."""
+        self.flush()
         self._shards.ask_all(MessageKind.CLEAR)
 
 

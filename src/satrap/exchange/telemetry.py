@@ -1,11 +1,11 @@
-"""Measures the requests of one caller: staleness of lookups, and response times."""
+"""Counters of the stores behind an exchange, and of the requests of one caller: staleness and times."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,54 @@ import numpy.typing as npt
 
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, Seen
+from satrap.rpc.server.statistics import ServerStatistics
+from satrap.store import Statistics
 from satrap.store.arrays import address
+from satrap.store.statistics import TableStatistics, TierStatistics, summed
 
 _LOOKS = 61
 """One message in this number is measured; a prime, so that it is not always of the same table group."""
 _ROWS = 256
 """At most this many rows of a message are measured, at equal distances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStatistics(Statistics):
+    """Counters of a shard server; store counters are 0 before the first hello.
+
+    Args:
+        shard: its number, None before the first hello.
+        steps: complete optimizer steps of `sync` with several workers.
+        server: counters of its server.
+    """
+
+    shard: int | None = None
+    steps: int = 0
+    server: ServerStatistics = field(default_factory=ServerStatistics)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ShardStatistics:
+        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as in JSON."""
+        fields = dict(values)
+        fields["load_factor"] = tuple(fields["load_factor"])
+        fields["tables"] = {name: TableStatistics(**counts) for name, counts in fields["tables"].items()}
+        fields["tier"] = fields["tier"] and TierStatistics(**fields["tier"])
+        return cls(**{**fields, "server": ServerStatistics(**fields["server"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeStatistics(Statistics):
+    """Counters of all stores of an exchange together.
+
+    Args:
+        shards: counters of each shard server; empty without servers.
+        peeked, unseen: by table, ids of lookups that create nothing, and the number of these without a row;
+            empty unless all rows are in this process.
+    """
+
+    shards: tuple[ShardStatistics, ...] = ()
+    peeked: Mapping[str, int] = field(default_factory=dict)
+    unseen: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +191,10 @@ class Meter:
             others = seen[1] - then[1] - own_updates
             lookup.missed = max(lookup.missed[0], own_updates), max(lookup.missed[1], others)
 
+    def measured(self, own: Mapping[int, int], others: Mapping[int, int]) -> None:
+        """Replace the staleness by the counts of a process that issues this caller's requests for it."""
+        self._own, self._others = Counter(own), Counter(others)
+
     def report(self, **transfer: int) -> Traffic:
         """Return the counts so far; `transfer` has the fields of `Traffic` that the caller counts.
 
@@ -170,3 +216,44 @@ class Meter:
             rounding_backward=self.backward.error,
             **(waiting | transfer),
         )
+
+
+class Telemetry:
+    """Counters of the stores and of this caller's requests: trees of counters, which are summed by name.
+
+    Args:
+        stores: returns the counters of all stores together.
+        transfer: returns fields of `Traffic` that the connections count; any thread may call it.
+        meter: measures this caller's requests; default: a new one.
+
+    Attributes:
+        transfer, meter: of the arguments.
+        refused: updates that this caller rejected before it sent them; `stores` includes them.
+    """
+
+    def __init__(
+        self,
+        stores: Callable[[], ExchangeStatistics],
+        transfer: Callable[[], Mapping[str, int]] = dict,
+        meter: Meter | None = None,
+    ) -> None:
+        self._stores, self.transfer, self.meter = stores, transfer, meter or Meter()
+        self.refused = 0
+
+    @classmethod
+    def of(cls, first: Telemetry, *others: Telemetry) -> Telemetry:
+        """Return the counters of several exchanges, with the staleness, times and rounding of the first."""
+        parts = first, *others
+        return cls(
+            lambda: summed(part.statistics() for part in parts),
+            lambda: summed(part.transfer() for part in parts),
+            first.meter,
+        )
+
+    def statistics(self) -> ExchangeStatistics:
+        """Return the counters of all stores together."""
+        return self._stores()
+
+    def traffic(self) -> Traffic:
+        """Return the traffic of this caller's requests, without any communication; any thread may call it."""
+        return self.meter.report(**self.transfer())
