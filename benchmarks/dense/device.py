@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from benchmarks.dense.rank import Tower, adam, batch_of, loss_of
+from benchmarks.dense.rank import Parts, Tower, adam, batch_of, loss_of
 from satrap.batch import EmbeddedBatch
 from satrap.dense import DataParallelBackend, Mesh, Workers
 from satrap.dense.compute import compiled
@@ -21,7 +21,6 @@ from satrap.dense.compute.precision import PRECISIONS, computed
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
 from satrap.dense.parallel import stages as cutting
 from satrap.dense.parallel.pipeline_runner import Boundary, PipelineRunner, Stage
-from satrap.train.step.microbatches import MicroBatches
 
 Step = Callable[[], object]
 
@@ -76,7 +75,7 @@ def backend(
         _compile(model, device)
     dense = DataParallelBackend(model, adam, None, Workers(), precision)
     dense.begin()
-    batches = MicroBatches(batch, parts).batches if parts > 1 else [batch]
+    batches = Parts(batch, parts)
 
     def loss(part: EmbeddedBatch) -> torch.Tensor:
         return loss_of(computed(partial(model, part), precision, device), part)
@@ -127,11 +126,11 @@ def looped(sizes: tuple[int, int, int], stages: int) -> Step:
         device=torch.device("cuda"),
         backward=True,
     )
-    optimizer, parts = adam(list(model.parameters())), MicroBatches(batch, PARTS)
+    optimizer, parts = adam(list(model.parameters())), Parts(batch, PARTS)
 
     def step() -> None:
         optimizer.zero_grad()
-        passes.run(parts.batches, lambda number, logits: loss_of(logits, parts.batches[number]) / PARTS)
+        passes.run(parts, lambda number, logits: loss_of(logits, parts[number]) / PARTS)
         optimizer.step()
 
     return step

@@ -19,7 +19,6 @@ from satrap.dense.backends.pipelined import PipelinedBackend
 from satrap.dense.backends.sharded import ShardedBackend
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
 from satrap.runtime.malloc import keep_freed_memory
-from satrap.train.step.microbatches import MicroBatches
 
 WARM = 3
 
@@ -42,6 +41,19 @@ class Tower(nn.Module):
 
 def batch_of(size: int, width: int) -> EmbeddedBatch:
     return EmbeddedBatch(size, {}, torch.randn(size, width), labels=torch.rand(size, 1).round())
+
+
+class Parts(list[EmbeddedBatch]):
+    """The microbatches of a batch of numbers, see `satrap.train.step.split_batch.MicroBatches`."""
+
+    rows = ()
+
+    def __init__(self, batch: EmbeddedBatch, count: int) -> None:
+        assert batch.labels is not None
+        pairs = zip(batch.numeric.tensor_split(count), batch.labels.tensor_split(count), strict=True)
+        super().__init__(EmbeddedBatch(len(numeric), {}, numeric, labels=labels) for numeric, labels in pairs)
+        self.sizes = [part.size for part in self]
+        self.shares = [size / batch.size for size in self.sizes]
 
 
 def loss_of(logits: Tensor, batch: EmbeddedBatch) -> Tensor:
@@ -89,12 +101,10 @@ class Party:
             self.optimizer.step()
             return
         if (pipeline := self.dense.pipeline) is not None:
-            parts = MicroBatches(self.batch, pipeline.count)
-            _, loss = pipeline.run(parts, loss_of, [float(size) for size in parts.sizes], 1.0)
+            _, loss = pipeline.run(Parts(self.batch, pipeline.count), loss_of, 1.0)
             self.dense.backward(loss, 1.0)
         else:
-            batches = MicroBatches(self.batch, self.parts).batches if self.parts > 1 else [self.batch]
-            for number, part in enumerate(batches, 1):
+            for number, part in enumerate(Parts(self.batch, self.parts), 1):
                 self.dense.backward(
                     loss_of(self.model(part), part), 1 / self.parts, last=number == self.parts
                 )

@@ -15,7 +15,7 @@ from tests.cluster.machines import Machines
 from benchmarks.collective.__main__ import free_port
 from benchmarks.record import write
 
-FORMATS = ("float32", "bfloat16", "float16", "int8", "powersgd", "sign")
+FORMATS = ("float32", "bfloat16", "float16", "int8", "powersgd")
 
 
 def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:

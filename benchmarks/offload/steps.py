@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from satrap.dense import offload_weights, offloaded
-from satrap.dense.memory.deferred_init import deferred
+from satrap.dense.memory.initial_weights import build
 from satrap.dense.memory.weight_offload import stay_off
 from satrap.runtime.malloc import keep_freed_memory
 
@@ -24,7 +24,6 @@ def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 def network(layers: int, width: int) -> nn.Module:
     """Return square layers."""
-    torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
 
 
@@ -33,7 +32,7 @@ def train(
 ) -> list[Any]:
     """Return [seconds, processor seconds] of each step, and the sum of the weights."""
     off = how == "weights"
-    model = deferred(lambda: network(layers, width)) if off and folder else network(layers, width)
+    model = build(lambda: network(layers, width), 0, in_parts=bool(off and folder))
     if off:
         stay_off(offload_weights(model, folder), device)
     else:

@@ -26,7 +26,6 @@ WIRES = {
     "dense float16": ("float32", "float32", "float16"),
     "dense int8": ("float32", "float32", "int8"),
     "dense powersgd": ("float32", "float32", "powersgd"),
-    "dense sign": ("float32", "float32", "sign"),
     "network bfloat16": ("float32", "float32", "float32", "bfloat16"),
     "32 bits": ("float32", "float32"),
 }

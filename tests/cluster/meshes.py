@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint.files import tensor_stream
-from satrap.dense import ConnectedWorkers, Mesh
+from satrap.dense import ConnectedWorkers, Mesh, StepResult
 from satrap.dense.backends import sharded as monkey
-from satrap.dense.memory import deferred_init as monkey_deferred
-from satrap.dense.memory.deferred_init import deferral, deferred
+from satrap.dense.memory import initial_weights as monkey_initial
+from satrap.dense.memory.initial_weights import build, initial_weights
 from satrap.dense.parallel import param_shards
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
@@ -30,7 +30,7 @@ from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
 from satrap.train.state.coordinator import SharedCut
-from satrap.train.step.microbatches import MicroBatches
+from satrap.train.step.split_batch import MicroBatches
 from satrap.train.worker_context import torch_ranks
 from tests.support.trainers import joined
 from tests.train.plain import Batches, grouped, make_batches, make_schema
@@ -122,15 +122,21 @@ def make_trainer(mode: str, model: str = "mine", **arguments: Any) -> tuple[Trai
         "threads": 1,
     }
     in_parts = arguments.pop("in_parts", False)
-    network = deferred(MODELS[model]) if in_parts else MODELS[model]()
-    assert (deferral(network) is not None) == in_parts
+    network = build(MODELS[model], 3, in_parts=in_parts)
+    assert (initial_weights(network) is not None) == (in_parts and model != "mine")  # it ties weights
     trainer = Trainer(network, make_schema(), **grouped(**made | arguments))
     losses, step = list[float](), trainer.dense.step
 
     def noted(*given: Any, **named: Any) -> Any:
-        done = step(*given, **named)
-        losses.append(done.loss)
-        return done
+        pending = step(*given, **named)
+        take = pending._take
+
+        def taken(agreed: StepResult) -> StepResult:
+            losses.append(agreed.loss)
+            return take(agreed)
+
+        pending._take = taken
+        return pending
 
     trainer.dense.step = noted  # type: ignore[method-assign]
     return trainer, losses
@@ -155,7 +161,7 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     param_shards.UNIT = task.get("unit", param_shards.UNIT)
     tensor_stream.READ = task.get("read", tensor_stream.READ)
-    monkey_deferred.LARGE = 2
+    monkey_initial.LARGE = 2
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
     extra |= {
@@ -169,7 +175,7 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     if "scale" in task:
         trainer.dense.scale.value = task["scale"]
     if task.get("forget") and workers.mesh.pipeline > 1:  # a mean of means
-        MicroBatches.weights = lambda parts, weight: [1.0] * len(parts.sizes)  # type: ignore[method-assign]
+        MicroBatches.shares = property(lambda parts: [1 / len(parts)] * len(parts), lambda *_: None)  # type: ignore[assignment]
     elif task.get("forget"):
         monkey.average = lambda parameters, group: [group.sum(p.grad) for p in parameters]
     own = Batches(share(workers.data.rank, workers.data.size))

@@ -15,12 +15,11 @@ from torch import nn
 
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.dense.backends.sharded import ShardedBackend
-from satrap.dense.memory.deferred_init import deferred
+from satrap.dense.memory.initial_weights import build
 
 
 def network(width: int) -> nn.Module:
     """Eight square layers."""
-    torch.manual_seed(1)
     return nn.Sequential(*(nn.Linear(width, width) for _ in range(8)))
 
 
@@ -35,12 +34,14 @@ def main() -> None:
     mesh = Mesh(**json.loads(shape))
     workers = ConnectedWorkers(store, int(rank), mesh.size, mesh=mesh, deadline=200)
     # What the first network of a process takes for itself.
-    ShardedBackend(deferred(lambda: network(300)), lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
+    ShardedBackend(
+        build(lambda: network(300), 1, in_parts=True), lambda p: torch.optim.SGD(p, lr=0.1), None, workers
+    )
     Path("/proc/self/clear_refs").write_text("5")
     if group:  # what was loaded before counts for nothing there
         Path(group[0]).write_text("0")
     before = peak()
-    model = network(int(width)) if how == "whole" else deferred(lambda: network(int(width)))
+    model = build(lambda: network(int(width)), 1, in_parts=how != "whole")
     dense = ShardedBackend(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
     took = peak() - before
     print(json.dumps([took, sum(p.numel() * 4 for p in dense._locals)]), flush=True)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from satrap.dense import WorkerGroup, Workers
-from satrap.dense.comm.compressed_gradients import KINDS
 from satrap.dense.comm.quantized_allreduce import Bytes, ShortSum
 from satrap.dense.comm.workers import Compression
 from satrap.exchange.wire.formats import CODES
@@ -73,8 +72,8 @@ class ThreadGroup(WorkerGroup):
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self.rank, self.size = board, rank, board.world
         kind, _, of_products = board.dense.partition(" ")
-        if kind in KINDS:
-            self.compression = Compression(kind, int(of_products or 4))
+        if kind == "powersgd":
+            self.compression = Compression(int(of_products or 4))
         short = board.dense != "float32" and self.compression is None
         self._short = ShortSum(CODES[board.dense], self.size, self._swap) if short else None
 
@@ -100,9 +99,6 @@ class ThreadGroup(WorkerGroup):
         for part in parts[1:]:
             total += part
         tensor.copy_(total)
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        return torch.stack(self._exchange("all gather", tensor.clone()))
 
     def count(self, values: Sequence[float]) -> list[float]:
         parts = self._exchange("count", list(values))

@@ -66,3 +66,38 @@ def test_programs_in_strings_and_pages_import_names_that_exist() -> None:
                 if not hasattr(loaded, plain) and find_spec(f"{module}.{plain}") is None:
                     wrong.append(f"{path.relative_to(root)}: from {module} import {plain}")
     assert wrong == []
+
+
+PRIVATE = re.compile(r"torch(\.\w+)*\._[a-z]\w*(\.|$)")
+CORE = ("dense", "train", "models", "launch", "embedding", "exchange", "store")
+
+
+def private_imports(source: str) -> list[str]:
+    """Return the private modules of PyTorch that a program imports, or reaches through attributes."""
+    found = list[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if PRIVATE.match(alias.name)]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name for name in names if PRIVATE.match(name)]
+    return found + re.findall(r"\bnn\.modules(?:\.\w+)*\._\w+", source)
+
+
+def test_the_core_imports_no_private_module_of_pytorch() -> None:
+    files = [path for package in CORE for path in (SOURCE / "satrap" / package).rglob("*.py")]
+    assert len(files) > 100
+    wrong = {str(path): names for path in files if (names := private_imports(path.read_text()))}
+    assert wrong == {}
+
+
+def test_a_private_module_of_pytorch_would_be_found() -> None:
+    for line in (
+        "import torch._dynamo",
+        "from torch import _inductor",
+        "from torch._subclasses.fake_tensor import FakeTensorMode",
+        "from torch.utils._pytree import tree_map",
+        "BatchNorm = nn.modules.batchnorm._BatchNorm",
+    ):
+        assert len(private_imports(line)) == 1, line
+    assert private_imports("import torch.nn\nfrom torch.overrides import TorchFunctionMode") == []

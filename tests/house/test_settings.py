@@ -21,15 +21,12 @@ LIVE = {
     "compatibility.py": "the table",
     "config/checks/processes.py": "a list of addresses against its own number",
     "dense/backends/sharded.py": "an optimizer is tried",
-    "dense/memory/activation_checkpoint.py": "looks for batch normalization in a network",
-    "dense/parallel/stages.py": "looks for batch normalization in a network",
-    "dense/parallel/tensor_plan.py": "looks for batch normalization in a network",
+    "dense/compute/support.py": "looks for batch normalization in a network",
     "exchange/lookahead.py": "an exchange that pools rows",
     "exchange/wrappers/broadcast.py": "an exchange tells its peers what it is",
     "schema.py": "the fields of one feature",
     "sequences.py": "the fields of one feature",
     "settings/tier.py": "the eviction of a store",
-    "train/step/split_batch.py": "looks for batch normalization in a network",
 }
 """Modules that refuse a combination themselves, and what object they need for it."""
 

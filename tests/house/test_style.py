@@ -19,7 +19,7 @@ HANDED_OVER = {
     "data/prefetch.py",
     "checkpoint/background.py",
     "checkpoint/files/disk.py",
-    "dense/memory/deferred_init.py",
+    "dense/memory/initial_weights.py",
     "train/state/coordinator.py",
     "exchange/servers/shard/snapshots.py",
     "rpc/server/unexpected.py",
@@ -30,8 +30,9 @@ HANDED_OVER = {
 }
 """Files whose one catch-all carries every error to whoever waits for the work of a thread, server or rank;
 that of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of
-`own_code.py` for what the user's own code raises: it becomes an error that names the line. `deferred.py`
-repeats a constructor without what it tried, so an error of the constructor itself comes again.
+`own_code.py` for what the user's own code raises: it becomes an error that names the line.
+`initial_weights.py` repeats a constructor without what it tried, so an error of the constructor itself comes
+again.
 """
 
 

@@ -236,7 +236,9 @@ def test_arguments_lists_the_defaults():
 def test_each_model_is_one_short_file(name):
     source = Path(inspect.getfile(models._MODELS[name]))
     assert source.stem == name
-    assert len(source.read_text().splitlines()) <= 105  # a pass, and its order for stages
+    assert (
+        len(source.read_text().splitlines()) <= 111
+    )  # a pass, its initial weights, and its order for stages
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,6 @@ def test_a_rank_is_a_positive_number() -> None:
         Wire(dense="powersgd", dense_rank=0)
 
 
-@pytest.mark.parametrize(("dense", "compresses"), [("int8", False), ("float32", False), ("sign", True)])
+@pytest.mark.parametrize(("dense", "compresses"), [("int8", False), ("float32", False), ("powersgd", True)])
 def test_a_compression_is_not_a_format(dense: str, compresses: bool) -> None:
     assert Wire(dense=dense).compresses == compresses  # type: ignore[arg-type]

@@ -180,7 +180,6 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
         {"mode": "hybrid", "staleness": 2, "placement": MIXED},
         {"mode": "sync", "dense": "int8"},
         {"mode": "sync", "dense": "powersgd 1"},
-        {"mode": "sync", "dense": "sign"},
     ],
 )
 @pytest.mark.parametrize("delta", [pytest.param(None, marks=pytest.mark.slow), 2])

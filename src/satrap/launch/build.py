@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from satrap.config import Recipe
 from satrap.config.keys.derive import fill
 from satrap.dense import Mesh, offload_weights
-from satrap.dense.memory.deferred_init import deferred
 from satrap.embedding import tables_of
 from satrap.exchange.servers import Wire
 from satrap.launch.network import make_model, own_functions, placed_optimizer
@@ -35,11 +33,11 @@ def make_trainer(
     """
     sections = recipe.sections
     training = sections.training
-    workers, make = context.workers, partial(make_model, recipe, schema)
+    workers = context.workers
     offload = sections.dense.offload
     folder = offload.folder if offload is not None and offload.weights else None
     in_parts = folder is not None or not workers.mesh.whole
-    model = network or (deferred(make, notice) if in_parts else make())
+    model = network or make_model(recipe, schema, in_parts=in_parts, notice=notice)
     if offload is not None and offload.weights:
         offload_weights(model, folder)
     if number := workers.data.rank * workers.pipeline.size + workers.pipeline.rank:

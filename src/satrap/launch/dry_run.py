@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.config import Recipe
-from satrap.dense.memory.deferred_init import deferred
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
 from satrap.launch.build import make_trainer, mesh_of, store_of, wire_of
@@ -66,7 +64,7 @@ def _in_place_of_large(recipe: Recipe, schema: Schema) -> nn.Module | None:
     """Return a placeholder for a sharded network that may not fit here; None: use the network itself."""
     if mesh_of(recipe).whole:
         return None
-    model = deferred(partial(make_model, recipe, schema))
+    model = make_model(recipe, schema, in_parts=True)
     if sum(parameter.numel() for parameter in model.parameters()) < LARGE_NETWORK:
         return None
     return _StandIn(schema.outputs, getattr(model, "embedding_dims", None))

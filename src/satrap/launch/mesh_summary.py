@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.config import Recipe
-from satrap.dense.memory.deferred_init import deferral, deferred
+from satrap.dense.memory.initial_weights import initial_weights
 from satrap.dense.parallel.stages import chain_steps, described, stage_cuts, stages_of
 from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.embedding import EmbeddingPlan, Embeddings
@@ -37,18 +37,18 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
     mesh = mesh_of(recipe)
     if mesh.whole:
         return ""
-    model = deferred(partial(make_model, recipe, schema))
+    model = make_model(recipe, schema, in_parts=True)
     layout = ("dense", "layout" if recipe.sections.dense.layout else "mesh")
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else layout
         recipe.located(place, chain_steps, model, mesh)
         if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
             return f"mesh: {mesh}"
-        record = deferral(model)
-        with torch.no_grad(), nullcontext() if record is None else record.reading():
-            batch = _blank(recipe, schema, model)
-            with blaming("your own code failed"):
-                stages = recipe.located(place, stages_of, model.eval(), mesh, batch).stages
+        cut = partial(stages_of, model.eval(), mesh, _blank(recipe, schema, model))
+        with torch.no_grad(), blaming("your own code failed"):
+            record = initial_weights(model)
+            cutting = recipe.located(place, cut if record is None else partial(record.computed, model, cut))
+        stages = cutting.stages
         plan = recipe.located(place, stage_cuts, model, mesh, stages)
         text = f"mesh: {mesh}; stages: {described(stages)}"
     else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from satrap import models
 from satrap.config import Recipe, unknown_value
 from satrap.config.recipe import checked
 from satrap.dense import offloaded
+from satrap.dense.memory.initial_weights import build
 from satrap.errors import ConfigError
 from satrap.models.presets import PRESETS
 from satrap.runtime import user_code
@@ -25,8 +27,23 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 
-def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
-    """Return the untrained network of a recipe: the same weights in every process."""
+def make_model(
+    recipe: Recipe,
+    schema: Schema,
+    *,
+    in_parts: bool = False,
+    notice: Callable[[str], None] = lambda _: None,
+) -> torch.nn.Module:
+    """Return the untrained network of a recipe: the same weights in every process.
+
+    `in_parts` and `notice` are as in `satrap.dense.memory.initial_weights.build`.
+    """
+    seed = recipe.sections.training.seed
+    return build(partial(construct_model, recipe, schema), seed, in_parts=in_parts, notice=notice)
+
+
+def construct_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
+    """Return the network of a recipe with any weights, or none on the meta device."""
     model = _own_or_shipped(recipe, schema)
     if layout := recipe.sections.dense.layout:
         setattr(model, "tensor_plan", layout)  # noqa: B010 - replaces the model's default
@@ -36,7 +53,6 @@ def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
 def _own_or_shipped(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     recipe = without_leftovers(recipe)
     sections = recipe.sections
-    torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}
     if reference := recipe.own_code().get(("model", "class")):
         return recipe.located(("model",), models.create_own, reference, schema, **arguments)

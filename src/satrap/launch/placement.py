@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.batch import Batch
 from satrap.checkpoint import Series
@@ -23,7 +23,7 @@ from satrap.exchange.wire.formats import CODES
 from satrap.launch.build import pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.folder.run_folder import RunFolder, write_whole
-from satrap.launch.network import make_model
+from satrap.launch.network import construct_model
 from satrap.plan import Plan, Topology, WorkerRates, Workload, measure, place, workload
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.runtime import numba_cache
@@ -82,7 +82,7 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
         CheckpointError: `facts.run` has no checkpoint.
     """
     schema, workers = recipe.schema(), facts.workers or recipe.sections.shares
-    tables, _ = tables_and_network(recipe, schema, notice, FakeTensorMode())
+    tables, _ = tables_and_network(recipe, schema, notice, torch.device("meta"))
     load, topology = (
         measured_load(recipe, schema, tables, workers, facts),
         _topology(recipe, tables, workers, facts),
@@ -139,13 +139,13 @@ def check_tables(schema: Schema) -> None:
 
 
 def tables_and_network(
-    recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: FakeTensorMode
+    recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: AbstractContextManager[object]
 ) -> tuple[list[Table], torch.nn.Module]:
-    """Return the tables, and the network on fake tensors, which may be larger than this machine."""
+    """Return the tables, and the network; `mode` makes its tensors, without memory."""
     check_tables(schema)
     numba_cache.announce(lambda: notice(numba_cache.COMPILING))
     with mode, blaming(WITHOUT_NUMBERS, ConfigError):
-        model = make_model(recipe, schema)
+        model = construct_model(recipe, schema)
         return tables_for(recipe, schema, model), model
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.common import CrossLayer, Ranker, check_whole, input_width, mlp, output_layer
+from satrap.models.layers.common import CrossLayer, OutputLayer, Ranker, check_whole, input_width, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -68,7 +68,7 @@ class DCNv2(Ranker):
         self.cross = nn.ModuleList(CrossLayer(width, rank, zero=zero) for _ in range(cross_layers))
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"
-        self.head = output_layer(deep_width + width * self.parallel, schema.labels)
+        self.head = OutputLayer(deep_width + width * self.parallel, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""

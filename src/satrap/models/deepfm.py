@@ -9,7 +9,7 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.fm import FM
-from satrap.models.layers.common import input_width, mlp, output_layer
+from satrap.models.layers.common import OutputLayer, input_width, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -46,7 +46,7 @@ class DeepFM(FM):
         super().__init__(schema)
         width = input_width(schema, "DeepFM")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = output_layer(width, schema.labels, bias=False)
+        self.head = OutputLayer(width, schema.labels, bias=False)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.common import Ranker, equal_dim, mlp, output_layer
+from satrap.models.layers.common import OutputLayer, Ranker, equal_dim, mlp
 from satrap.models.layers.interaction import DotInteraction
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -55,7 +55,7 @@ class DLRM(Ranker):
         self.interaction = DotInteraction(fields)
         width = fields * (fields - 1) // 2 + (dim if numbers else 0)
         self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = output_layer(width, schema.labels)
+        self.head = OutputLayer(width, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers.common import Ranker, input_width, mlp, output_layer
+from satrap.models.layers.common import OutputLayer, Ranker, input_width, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -40,7 +40,7 @@ class DNN(Ranker):
         super().__init__()
         width = input_width(schema, "DNN")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = output_layer(width, schema.labels)
+        self.head = OutputLayer(width, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""

@@ -11,12 +11,12 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.layers.common import (
     FeatureGate,
+    OutputLayer,
     Ranker,
     check_whole,
     input_width,
     mlp,
     num_outputs,
-    output_layer,
 )
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -67,9 +67,15 @@ class FinalMLP(Ranker):
         self.deep2, width2 = mlp(width, second, dropout=dropout, batch_norm=batch_norm)
         if width1 % heads or width2 % heads:
             raise ConfigError(f"FinalMLP: heads={heads} must divide the output widths {width1} and {width2}")
-        self.linear = output_layer(width1 + width2, schema.labels)
+        self.linear = OutputLayer(width1 + width2, schema.labels)
         self.fusion = nn.Parameter(torch.empty(heads, width1 // heads, outputs * (width2 // heads)))
-        nn.init.normal_(self.fusion, std=(width1 * width2 / heads) ** -0.5)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights of the fusion; the layers set their own."""
+        heads, width1, columns = self.fusion.shape
+        width2 = columns // self.linear.out_features
+        nn.init.normal_(self.fusion, std=(heads * width1 * width2) ** -0.5)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

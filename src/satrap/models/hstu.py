@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
 from satrap.models.layers.attention import HSTUBlock, layout, sight, with_last
-from satrap.models.layers.common import Ranker, check_whole, history_of, mlp, output_layer, xavier
+from satrap.models.layers.common import OutputLayer, Ranker, check_whole, history_of, mlp
+from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -67,16 +68,19 @@ class HSTU(Ranker):
         self.events, self.numbers = group.ids, group.numbers
         dims = {schema.table_of(name): feature.dim for name, feature in schema.categorical.items()}
         self.tables = {name: list(dims).index(schema.table_of(name)) for name in schema.categorical}
-        self.project = nn.ModuleList(xavier(nn.Linear(dim, width, bias=False)) for dim in dims.values())
-        self.kinds = nn.Parameter(torch.zeros(2, width))  # one vector of all events, one of all targets
+        self.project = nn.ModuleList(XavierLinear(dim, width, bias=False) for dim in dims.values())
+        self.kinds = nn.Parameter(torch.empty(2, width))  # one vector of all events, one of all targets
         counts = {"0": len(group.numbers), "1": schema.numeric_width}
-        self.scales = nn.ModuleDict(
-            {k: xavier(nn.Linear(n, width, bias=False)) for k, n in counts.items() if n}
-        )
+        self.scales = nn.ModuleDict({k: XavierLinear(n, width, bias=False) for k, n in counts.items() if n})
         self.blocks = nn.ModuleList(HSTUBlock(width, heads, length + 1) for _ in range(layers))
         beside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
         self.deep, last = mlp(width + beside, hidden, dropout=dropout)
-        self.head = output_layer(last, schema.labels)
+        self.head = OutputLayer(last, schema.labels)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial vectors of both kinds of tokens; the layers set their own weights."""
+        nn.init.zeros_(self.kinds)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.layers.blocks import MixerBlock
-from satrap.models.layers.common import Ranker, check_whole, input_width, mlp, output_layer, xavier
+from satrap.models.layers.common import OutputLayer, Ranker, check_whole, input_width, mlp
+from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -64,10 +65,10 @@ class RankMixer(Ranker):
                 fix=f"set tokens to at most {columns}, and width to a multiple of tokens",
             )
         pieces = [len(piece) for piece in torch.tensor_split(torch.arange(columns), tokens)]
-        self.project = nn.ModuleList(xavier(nn.Linear(piece, width)) for piece in pieces)
+        self.project = nn.ModuleList(XavierLinear(piece, width) for piece in pieces)
         self.blocks = nn.Sequential(*(MixerBlock(tokens, width, expansion) for _ in range(layers)))
         self.deep, last = mlp(width, hidden, dropout=dropout)
-        self.head = output_layer(last, schema.labels)
+        self.head = OutputLayer(last, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError, did_you_mean
-from satrap.models.layers.common import Ranker, check_pooled, check_whole, first_logits, mlp, xavier
+from satrap.models.layers.common import Ranker, check_pooled, check_whole, first_logits, mlp, set_first
+from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -54,10 +55,10 @@ class TwoTower(Ranker):
         check_pooled(schema, "TwoTower")
         check_whole("width", width)
         self.tower_features = _divided(schema, item)
-        bias, _ = first_logits(schema.labels)
-        if len(bias) != 1:
+        self.first = first_logits(schema.labels)
+        if len(self.first) != 1:
             raise ConfigError(
-                f"TwoTower has one output, but the labels need {len(bias)}",
+                f"TwoTower has one output, but the labels need {len(self.first)}",
                 fix="keep one label of one output, or use dnn, mmoe or ple",
             )
         self.numbers = {
@@ -69,8 +70,13 @@ class TwoTower(Ranker):
             columns = sum(schema.categorical[name].dim for name in names if name in schema.categorical)
             columns += sum(part.stop - part.start for part in self.numbers[tower])
             deep, last = mlp(columns, hidden, dropout=dropout, batch_norm=batch_norm)
-            self.towers[tower] = nn.Sequential(*deep, xavier(nn.Linear(last, width)))
-        self.bias = nn.Parameter(bias)
+            self.towers[tower] = nn.Sequential(*deep, XavierLinear(last, width))
+        self.bias = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial bias; the towers set their own weights."""
+        set_first(self.bias, self.first)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, 1]."""

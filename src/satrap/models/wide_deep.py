@@ -10,12 +10,12 @@ from torch import Tensor
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers.common import (
     FirstOrder,
+    OutputLayer,
     Ranker,
     check_categorical,
     input_width,
     mlp,
     num_outputs,
-    output_layer,
     with_linear,
 )
 from satrap.runtime.arguments import checked
@@ -59,7 +59,7 @@ class WideDeep(Ranker):
         self.wide = FirstOrder(schema)
         width = input_width(schema, "WideDeep")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = output_layer(width, schema.labels, bias=False)
+        self.head = OutputLayer(width, schema.labels, bias=False)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers.blocks import WukongLayer
-from satrap.models.layers.common import Ranker, check_whole, equal_dim, mlp, output_layer
+from satrap.models.layers.common import OutputLayer, Ranker, check_whole, equal_dim, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -62,7 +62,7 @@ class Wukong(Ranker):
         fields = [len(schema.categorical) + (numbers > 0)] + [fmb + lcb] * (layers - 1)
         self.layers = nn.Sequential(*(WukongLayer(n, dim, fmb, lcb, rank, fmb_hidden) for n in fields))
         self.top, width = mlp((fmb + lcb) * dim, hidden, dropout=dropout)
-        self.head = output_layer(width, schema.labels)
+        self.head = OutputLayer(width, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""

@@ -39,8 +39,9 @@ from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
-from satrap.train.step.dummy_batch import blank_batch
+from satrap.train.step.dummy_batch import blank_rows
 from satrap.train.step.loss import as_matrix, as_tensor, predictions
+from satrap.train.step.split_batch import MicroBatches
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -56,6 +57,10 @@ LOOKAHEAD = 2
 
 DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts"
 """Advice for data without a reader."""
+
+
+Embedded = EmbeddedBatch | MicroBatches
+"""The input of a network, or of a pipeline."""
 
 
 @runtime_checkable
@@ -99,6 +104,7 @@ class Predictor:
     Attributes:
         plan: turns batches into requests for rows.
         embeddings: turns rows into the network's input.
+        embed: returns the input of `network` for a batch and its rows; a pipeline takes microbatches.
         network: computes the logits; initially the model, of which a pipeline has only a part.
         collective: whether each forward pass is a collective of all workers, see `DenseBackend`; initially
             False.
@@ -121,10 +127,11 @@ class Predictor:
         self.collective = self._passed = self._closed = False
         self.step = -1
         self.model, self.schema, self.exchange = model, schema, exchange
-        self.network: Callable[[EmbeddedBatch], Tensor] = model
+        self.network: Callable[[Any], Tensor] = model
         self.workers, self.precision = workers or Workers(), precision
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
         self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
+        self.embed: Callable[[BatchLookup, Sequence[Tensor]], Embedded] = self.embeddings.embed
 
     @classmethod
     def load(
@@ -228,7 +235,7 @@ class Predictor:
                 lookup.result()
                 if self.collective:
                     with torch.no_grad(), self.workers.watched("forward pass"):
-                        self.logits(blank_batch(self.plan, self.embeddings))
+                        self.logits(self.embed(*blank_rows(self.plan, self.embeddings)))
                 elif not lookup.active:
                     return
                 continue
@@ -244,9 +251,9 @@ class Predictor:
             rows: of each request, float32[unique ids, dim].
         """
         with torch.no_grad():
-            return self.predicted(self.embeddings.embed(ticket, self.embeddings.rows(rows)))
+            return self.predicted(self.embed(ticket, self.embeddings.rows(rows)))
 
-    def predicted(self, batch: EmbeddedBatch) -> Rows:
+    def predicted(self, batch: Embedded) -> Rows:
         """Return the predictions [size, outputs] of embedded samples, without gradients."""
         with torch.no_grad():
             logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
@@ -264,7 +271,7 @@ class Predictor:
                 return
             yield None if ended else ticket
 
-    def logits(self, batch: EmbeddedBatch) -> Tensor:
+    def logits(self, batch: Embedded) -> Tensor:
         """Return the network's outputs as float32, in every precision."""
         outputs = self.schema.outputs
         with nullcontext() if self._passed else failing(self.model, outputs):

@@ -20,7 +20,7 @@ from satrap.compatibility import POOLS
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
-from satrap.dense.memory.deferred_init import deferral
+from satrap.dense.memory.initial_weights import initial_weights
 from satrap.dense.memory.weight_offload import stay_off, weights_are_off
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError, SatrapError
@@ -50,8 +50,7 @@ from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
-from satrap.train.step.microbatches import MicroBatches
-from satrap.train.step.split_batch import check_parts
+from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -429,8 +428,8 @@ def _prepared(
     check_parts(model, options.microbatches)
     if options.checkpoint_activations and workers.mesh.pipeline == 1:  # pipeline stages do it themselves
         checkpoint_activations(model)
-    if record := deferral(model):
-        record.move(model, device)
+    if record := initial_weights(model):
+        record.device = device
     elif weights_are_off(model):
         stay_off(model, device)
     else:
@@ -459,8 +458,10 @@ def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
     """Let a predictor score in the way of a backend."""
     predictor.collective = dense.collective
     if (pipeline := dense.pipeline) is not None:
+        embed = predictor.embeddings.embed
         pipeline.try_out(blank_batch(predictor.plan, predictor.embeddings))
-        predictor.network = lambda batch: pipeline.scores(MicroBatches(batch, pipeline.count))
+        predictor.embed = lambda ticket, rows: MicroBatches(ticket, rows, embed, pipeline.count)
+        predictor.network = pipeline.scores
 
 
 def _settings_of(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from satrap.dense import DataParallelBackend, Workers
 from satrap.dense.comm.compressed_gradients import (
     LARGEST,
-    Compressed,
     PowerSGD,
     compressed,
     kept_bytes,
@@ -28,7 +27,6 @@ SHAPES = ((24, 40), (24,), (3, 4), (), (20, 3, 9))
 """Of these "powersgd 2" compresses the first and the last."""
 
 STEPS, REFUSED = 7, 3
-KINDS = ("powersgd 2", "sign")
 Gradients = list[np.ndarray | None]
 
 
@@ -44,8 +42,8 @@ def gradients(step: int, worker: int) -> Gradients:
 class Loop:
     """The oracle: one process, in float64, with the errors of all workers."""
 
-    def __init__(self, kind: str, world: int, first: Sequence[np.ndarray]) -> None:
-        self.kind, self.factors = kind.split()[0], list(first)
+    def __init__(self, world: int, first: Sequence[np.ndarray]) -> None:
+        self.factors = list(first)
         self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(world)]
 
     def step(self, given: list[Gradients]) -> Gradients:
@@ -56,10 +54,10 @@ class Loop:
             if all(one[n] is None for one in given):
                 means.append(None)
                 continue
-            if self.kind == "powersgd" and n not in (0, 4):
+            if n not in (0, 4):
                 means.append(np.mean(own, 0))
                 continue
-            sent = self.products(n, terms) if self.kind == "powersgd" else [signs(term) for term in terms]
+            sent = self.products(n, terms)
             for errors, term, one in zip(self.errors, terms, sent, strict=True):
                 errors[n] = term - one
             means.append(np.mean(sent, 0))
@@ -73,13 +71,7 @@ class Loop:
         return [(p @ self.factors[n].T).reshape(terms[0].shape)] * len(terms)
 
 
-def signs(term: np.ndarray) -> np.ndarray:
-    return np.asarray(np.where(term >= 0, 1.0, -1.0) * np.abs(term).mean())
-
-
-def averaged(
-    kind: str, world: int, work: Callable[[Compressed, Workers, list[nn.Parameter]], Any]
-) -> list[Any]:
+def averaged(world: int, work: Callable[[PowerSGD, Workers, list[nn.Parameter]], Any]) -> list[Any]:
     """What each worker makes of its parameters and its way to average them."""
 
     def run(workers: Workers) -> Any:
@@ -88,10 +80,10 @@ def averaged(
         assert way is not None
         return work(way, workers, parameters)
 
-    return together(world, run, dense=kind)
+    return together(world, run, dense="powersgd 2")
 
 
-def steps(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> list[list[Tensor | None]]:
+def steps(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> list[list[Tensor | None]]:
     found = []
     for step in range(STEPS):
         for p, g in zip(parameters, gradients(step, workers.rank), strict=True):
@@ -105,19 +97,17 @@ def steps(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> 
     return found
 
 
-def first_factors(way: Compressed, *_: Any) -> list[np.ndarray]:
+def first_factors(way: PowerSGD, *_: Any) -> list[np.ndarray]:
     found = [np.zeros(0)] * len(SHAPES)
-    if isinstance(way, PowerSGD):
-        for n, q in way.factors.items():
-            found[n] = q.double().numpy()
+    for n, q in way.factors.items():
+        found[n] = q.double().numpy()
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world", [2, 3])
-def test_means_are_those_of_a_loop_over_all_workers(kind: str, world: int) -> None:
-    loop = Loop(kind, world, averaged(kind, world, first_factors)[0])
-    found = averaged(kind, world, steps)
+def test_means_are_those_of_a_loop_over_all_workers(world: int) -> None:
+    loop = Loop(world, averaged(world, first_factors)[0])
+    found = averaged(world, steps)
     for step in range(STEPS):
         if step == REFUSED:
             assert found[0][step] == [None] * len(SHAPES)
@@ -131,12 +121,11 @@ def test_means_are_those_of_a_loop_over_all_workers(kind: str, world: int) -> No
             np.testing.assert_allclose(mine[0].numpy(), expected, atol=3e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_left_out_is_in_the_errors(kind: str) -> None:
-    def left(way: Compressed, *given: Any) -> tuple[list[Any], dict[int, Tensor]]:
+def test_what_is_left_out_is_in_the_errors() -> None:
+    def left(way: PowerSGD, *given: Any) -> tuple[list[Any], dict[int, Tensor]]:
         return steps(way, *given), way.errors
 
-    found = averaged(kind, 2, left)
+    found = averaged(2, left)
     for n, error in found[0][1].items():
         given = [gradients(s, w)[n] for s in range(STEPS) if s != REFUSED for w in (0, 1)]
         whole = sum(g for g in given if g is not None) / 2
@@ -145,22 +134,20 @@ def test_what_is_left_out_is_in_the_errors(kind: str) -> None:
         assert float((came - torch.as_tensor(whole)).abs().max()) > 0.1 or error.numel() == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_matrix_that_can_be_sent_exactly_comes_at_once(kind: str) -> None:
-    """A product of thin matrices is one; numbers of one magnitude are signs."""
+def test_a_matrix_that_can_be_sent_exactly_comes_at_once() -> None:
+    """A product of thin matrices is one."""
 
-    def one(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> Tensor:
+    def one(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> Tensor:
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 2.0 + workers.rank)
         way.average([], refused=False)
         return torch.cat([p.grad.view(-1) for p in parameters])  # type: ignore[union-attr]
 
-    torch.testing.assert_close(averaged(kind, 2, one)[0], torch.full((1537,), 2.5))
+    torch.testing.assert_close(averaged(2, one)[0], torch.full((1537,), 2.5))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_after_a_gradient_of_zeros_others_come(kind: str) -> None:
-    def two(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> float:
+def test_after_a_gradient_of_zeros_others_come() -> None:
+    def two(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> float:
         for value in (0.0, 1.0):
             for parameter in parameters:
                 parameter.grad = torch.zeros_like(parameter)
@@ -168,12 +155,11 @@ def test_after_a_gradient_of_zeros_others_come(kind: str) -> None:
             way.average([], refused=False)
         return float(parameters[0].grad.abs().sum())  # type: ignore[union-attr]
 
-    assert averaged(kind, 2, two)[0] > 100
+    assert averaged(2, two)[0] > 100
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_worker_goes_on_to_the_bit(kind: str) -> None:
-    def resumed(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> list[bool]:
+def test_a_resumed_worker_goes_on_to_the_bit() -> None:
+    def resumed(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> list[bool]:
         steps(way, workers, parameters)
         kept = {name: t.clone() for name, t in way.state().items()}
         on = steps(way, workers, parameters)
@@ -187,31 +173,25 @@ def test_a_resumed_worker_goes_on_to_the_bit(kind: str) -> None:
             for mine, other in ((on[-1], same[-1]), (on[-1], afresh[-1]))
         ]
 
-    assert averaged(kind, 2, resumed) == [[True, False]] * 2
+    assert averaged(2, resumed) == [[True, False]] * 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_how_much_is_left_out_is_measured(kind: str) -> None:
-    def measured(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> float | None:
+def test_how_much_is_left_out_is_measured() -> None:
+    def measured(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> float | None:
         assert workers.data.rounding is None
         parameters[0].grad = torch.from_numpy(np.array(gradients(0, 0)[0]))
         way.average([], refused=False)
         return workers.data.rounding
 
-    found = averaged(kind, 2, measured)
+    found = averaged(2, measured)
     matrix = np.array(gradients(0, 0)[0], np.float64)
     least = np.sqrt(1 - (np.linalg.svd(matrix)[1][:2] ** 2).sum() / (matrix**2).sum())
-    expected = (
-        (least, 1.0)
-        if kind != "sign"
-        else [np.linalg.norm(matrix - signs(matrix)) / np.linalg.norm(matrix)] * 2
-    )
-    assert expected[0] - 1e-6 <= found[0] <= expected[1] + 1e-6
+    assert least - 1e-6 <= found[0] <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(("kind", "world"), [("powersgd 2", 2), ("powersgd 2", 4), ("sign", 2), ("sign", 4)])
-def test_the_bytes_that_are_predicted_are_sent(kind: str, world: int) -> None:
-    def sent(way: Compressed, workers: Workers, parameters: list[nn.Parameter]) -> float:
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_bytes_that_are_predicted_are_sent(world: int) -> None:
+    def sent(way: PowerSGD, workers: Workers, parameters: list[nn.Parameter]) -> float:
         count, group = 0.0, type(workers.data)
 
         class Counted(group):  # type: ignore[misc, valid-type]
@@ -220,22 +200,14 @@ def test_the_bytes_that_are_predicted_are_sent(kind: str, world: int) -> None:
                 count += 2 * (world - 1) / world * 4 * tensor.numel()
                 super().sum(tensor, **given)
 
-            def all_gather(self, tensor: Tensor) -> Any:
-                nonlocal count
-                count += (world - 1) * tensor.numel()
-                return super().all_gather(tensor)
-
         workers.data.__class__ = Counted
         for p, g in zip(parameters, gradients(0, workers.rank), strict=True):
             p.grad = torch.from_numpy(np.array(g))
         way.average([], refused=False)
         return count
 
-    name, _, rank = kind.partition(" ")
-    head = 4 * (1 + len(SHAPES)) * (world - 1) * (1 if name == "sign" else 2 / world)
-    assert (
-        averaged(kind, world, sent)[0] == sent_bytes(Compression(name, int(rank or 4)), SHAPES, world) + head
-    )
+    head = 4 * (1 + len(SHAPES)) * (world - 1) * 2 / world
+    assert averaged(world, sent)[0] == sent_bytes(Compression(2), SHAPES, world) + head
 
 
 def test_only_matrices_that_are_much_smaller_as_products_are_compressed() -> None:
@@ -250,16 +222,12 @@ def test_only_matrices_that_are_much_smaller_as_products_are_compressed() -> Non
 
 
 def test_what_is_kept_is_errors_and_factors() -> None:
-    assert kept_bytes(Compression("sign"), SHAPES) == 4 * (24 * 40 + 24 + 12 + 1 + 20 * 27)
-    assert kept_bytes(Compression("powersgd", 2), SHAPES) == 4 * (24 * 40 + 2 * 40 + 20 * 27 + 2 * 27)
-    for kind in KINDS:
-        name, _, rank = kind.partition(" ")
-        [kept, _] = averaged(kind, 2, lambda way, *_: sum(t.nbytes for t in way.state().values()))
-        assert kept == kept_bytes(Compression(name, int(rank or 4)), SHAPES)
+    expected = 4 * (24 * 40 + 2 * 40 + 20 * 27 + 2 * 27)
+    assert kept_bytes(Compression(2), SHAPES) == expected
+    assert averaged(2, lambda way, *_: sum(t.nbytes for t in way.state().values())) == [expected] * 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_whose_products_might_overflow_are_refused(kind: str) -> None:
+def test_gradients_whose_products_might_overflow_are_refused() -> None:
     def work(workers: Workers) -> list[bool]:
         model = nn.Linear(40, 24)
         dense = DataParallelBackend(model, lambda p: torch.optim.SGD(p, lr=1e-30), None, workers)
@@ -270,10 +238,10 @@ def test_gradients_whose_products_might_overflow_are_refused(kind: str) -> None:
             said.append(stepped(dense, loss).accepted)
         return [*said, all(bool(p.isfinite().all()) for p in model.parameters())]
 
-    assert together(2, work, dense=kind) == [[True, False, True]] * 2
+    assert together(2, work, dense="powersgd 2") == [[True, False, True]] * 2
 
 
 def test_one_worker_compresses_nothing() -> None:
     assert together(
-        1, lambda workers: compressed([nn.Parameter(torch.zeros(9, 9))], workers.data), dense="sign"
+        1, lambda workers: compressed([nn.Parameter(torch.zeros(9, 9))], workers.data), dense="powersgd 2"
     ) == [None]

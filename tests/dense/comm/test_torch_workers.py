@@ -142,7 +142,7 @@ def test_a_short_format_is_refused_on_cuda() -> None:
 @pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, sharded=True)], ids=str)
 def test_compressed_gradients_are_refused_where_the_network_is_divided(mesh: Mesh) -> None:
     with pytest.raises(ConfigError, match=r"wire\.dense cannot be combined with mesh\."):
-        ConnectedWorkers("127.0.0.1:1", 0, 2, mesh=mesh, wire=Wire(dense="sign"))
+        ConnectedWorkers("127.0.0.1:1", 0, 2, mesh=mesh, wire=Wire(dense="powersgd"))
 
 
 @pytest.mark.cluster

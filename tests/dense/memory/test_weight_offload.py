@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import satrap
 from satrap.checkpoint import Series
 from satrap.dense import offload_weights, offloaded
-from satrap.dense.memory.deferred_init import LARGE, deferred
+from satrap.dense.memory.initial_weights import build
 from satrap.dense.memory.on_disk import is_on_disk
 from satrap.dense.memory.weight_offload import weights_are_off
 from satrap.dense.parallel.param_shards import UNIT
@@ -24,7 +24,7 @@ from satrap.train import Checkpointing, Observer, Progress, Trainer
 from tests.dense.networks import OPTIMIZERS, WIDTH, Net, net, train
 from tests.train.plain import Batches, grouped, make_batches, make_schema
 
-assert max(UNIT, LARGE) <= WIDTH * WIDTH
+assert UNIT <= WIDTH * WIDTH
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -69,11 +69,10 @@ def test_a_gradient_that_is_not_strided_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_network_begins_on_the_disk_with_the_same_numbers(tmp_path: Path) -> None:
     def make() -> nn.Module:
-        torch.manual_seed(3)
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2))
 
-    model = offload_weights(deferred(make), str(tmp_path))
-    for one, two in zip(model.parameters(), make().parameters(), strict=True):
+    model = offload_weights(build(make, 1, in_parts=True), str(tmp_path))
+    for one, two in zip(model.parameters(), build(make, 1).parameters(), strict=True):
         assert type(one) is nn.Parameter
         assert is_on_disk(one)
         assert torch.equal(one, two)

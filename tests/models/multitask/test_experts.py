@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from satrap.models.layers.common import mlp
+from satrap.models.layers.linear import GroupedLinear
 from satrap.models.multitask.experts import Experts, Level, MixtureGate, Towers
 from satrap.schema import Label
 
@@ -18,6 +20,12 @@ def test_experts_are_networks_that_know_nothing_of_each_other(
     experts = Experts(count, 6, hidden, dropout=0.0, batch_norm=batch_norm)
     torch.manual_seed(1)
     networks = [mlp(6, hidden, batch_norm=batch_norm)[0] for _ in range(count)]
+    grouped = [layer for layer in experts.modules() if isinstance(layer, GroupedLinear)]
+    layers = zip(*([one for one in net if isinstance(one, nn.Linear)] for net in networks), strict=True)
+    with torch.no_grad():
+        for group, same in zip(grouped, layers if count > 1 else (), strict=True):
+            group.weight.copy_(torch.cat([layer.weight for layer in same]))
+            group.bias.copy_(torch.cat([layer.bias for layer in same]))
     both = [torch.randn(9, 6, requires_grad=True)]
     both.append(both[0].detach().requires_grad_())
     found, expected = experts(both[0]), torch.stack([one(both[1]) for one in networks], 1)

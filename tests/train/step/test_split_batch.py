@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import satrap
-from satrap.batch import Batch, EmbeddedBatch, JaggedRows
-from satrap.embedding import NO_BATCH
+from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
+from satrap.embedding import NO_BATCH, BatchLookup, Embeddings, embeddings_of, tables_of
 from satrap.errors import ConfigError
+from satrap.exchange import LocalExchange
+from satrap.store import StoreConfig
 from satrap.train import TrainingOptions
 from satrap.train.step.loss import known_weight
-from satrap.train.step.split_batch import parts_of
+from satrap.train.step.split_batch import MicroBatches, parts_of
 from tests.support.trainers import alone, assert_same, make_trainer, sgd
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 from tests.train.ranks import trained
@@ -69,6 +73,73 @@ def test_a_batch_of_few_samples_has_empty_parts() -> None:
     assert sum(share for _, share in parts_of(ticket, 5, known_weight)) == 1
     assert parts_of(NO_BATCH, 2, known_weight) == [(NO_BATCH, 0.0)] * 2
     trainer.close()
+
+
+def looked_up(size: int) -> tuple[BatchLookup, list[Tensor], Embeddings]:
+    """A batch of features pooled and not, its rows, and what embeds them."""
+    tags = satrap.Categorical(dim=8, multi=True, pooling="none", sequence="past")
+    schema = make_schema(tags=tags, paid=satrap.Numeric(sequence="past"))
+    store = StoreConfig(initial_scale=0.5)
+    exchange = LocalExchange(store.open(tables_of(schema, satrap.optim.SGD(lr=1.0), None, store)))
+    plan, embeddings = embeddings_of(exchange, schema, exchange.groups, torch.device("cpu"))
+    [batch] = make_batches(1, size=size)
+    batch.weights = np.arange(size, dtype=np.float32)
+    offsets = batch.ids["tags"].offsets
+    assert offsets is not None
+    batch.events = {"paid": Jagged(np.arange(offsets[-1], dtype=np.float32), offsets)}
+    ticket = plan.ticket(batch)
+    rows = embeddings.rows(exchange.lookup(ticket.requests, create=True).result())
+    exchange.close()
+    return ticket, rows, embeddings
+
+
+def value(batch: EmbeddedBatch) -> Tensor:
+    """A number that depends on everything in a batch."""
+    tags = batch.embeddings["tags"]
+    assert isinstance(tags, JaggedRows)
+    padded, mask = JaggedRows(tags.values * batch.events["paid"].values, tags.offsets).padded(5)
+    assert batch.weights is not None
+    each = (
+        torch.tanh(batch.flat()).sum(1) * batch.stack()[:, 0].sum(1) + (padded**2).sum((1, 2)) + mask.sum(1)
+    )
+    return (each * batch.weights).sum()
+
+
+@pytest.mark.parametrize(("size", "count"), [(12, 4), (7, 3), (5, 1), (2, 5)])
+def test_parts_together_are_the_batch_and_so_are_their_gradients(size: int, count: int) -> None:
+    ticket, rows, embeddings = looked_up(size)
+    expected = value(embeddings.embed(ticket, rows))
+    expected.backward()
+    gradients = [row.grad.clone() for row in rows if row.grad is not None]
+    ticket, fresh, embeddings = looked_up(size)
+    parts = MicroBatches(ticket, fresh, embeddings.embed, count)
+    assert (len(parts), parts.size, sum(parts.sizes)) == (count, size, size)
+    assert max(parts.sizes) - min(parts.sizes) <= 1
+    found = [value(parts[number]) for number, own in enumerate(parts.sizes) if own]
+    for one in found:
+        one.backward()
+    torch.testing.assert_close(torch.stack(found).sum(), expected)
+    torch.testing.assert_close([row.grad for row in fresh], gradients)
+
+
+def test_a_part_without_samples_has_the_last_one_and_counts_nothing() -> None:
+    ticket, rows, embeddings = looked_up(2)
+    parts = MicroBatches(ticket, rows, embeddings.embed, 4, known_weight)
+    assert parts.sizes == [0, 1, 0, 1]
+    assert [parts[number].size for number in range(4)] == [1] * 4
+    assert parts.shares == [0.0, 0.0, 0.0, 1.0]  # sample 0 weighs 0
+    assert MicroBatches(ticket, rows, embeddings.embed, 4).shares == [0, 0.5, 0, 0.5]
+
+
+def test_pooled_features_are_free_once_nobody_needs_them() -> None:
+    ticket, rows, embeddings = looked_up(4)
+    parts = MicroBatches(ticket, rows, embeddings.embed, 2)
+    gc.disable()  # it would find circles of references, some steps later
+    try:
+        pooled = weakref.ref(parts[0].stack())
+        assert pooled() is None
+    finally:
+        gc.enable()
 
 
 class Seen(Tower):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense.backends.protocol import DenseBackend, DenseState, PendingStep, StepResult, in_memory
-from satrap.dense.comm import compressed_gradients
+from satrap.dense.comm.compressed_gradients import KEPT, LARGEST, PowerSGD, compressed
 from satrap.dense.comm.workers import WorkerGroup, Workers
 from satrap.dense.compute.fused import HostCopy, can_leave_out, fuse, keep_impl_flags, step_unless_overflow
 from satrap.dense.compute.precision import LossScale
@@ -55,17 +55,25 @@ class DataParallelBackend(DenseBackend):
         workers: Workers | None = None,
         precision: str = "float32",
     ) -> None:
-        self.model = model
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.model, self.trainable = model, make is not None
         self.workers = self.partners = workers or Workers()
-        self.trainable = make is not None
-        self.optimizer = make(self.parameters) if make is not None and self.parameters else None
-        if self.optimizer is not None:
-            fuse(self.optimizer)
-        self.clip_norm, self.scale = clip_norm, LossScale(precision)
-        self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
-        self._compressed = compressed_gradients.compressed(self.parameters, self.workers.data)
+        self.clip_norm, self.precision, self.scale = clip_norm, precision, LossScale(precision)
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._base_rates: list[float] = []
+        self._compressed: PowerSGD | None = None
         self._losses: list[Tensor] = []  # of the microbatches, each times its share
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._set_up(make)
+
+    def _set_up(self, make: MakeOptimizer | None) -> None:
+        """Decide which weights this process has, and make their optimizer."""
+        if make is not None and self.parameters:
+            self._use(make(self.parameters))
+        self._compressed = compressed(self.parameters, self.workers.data)
+
+    def _use(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self._base_rates = optimizer, [g["lr"] for g in optimizer.param_groups]
+        fuse(optimizer)
 
     def begin(self) -> None:
         """Broadcast the weights of the first copy to every copy of the network."""
@@ -148,7 +156,7 @@ class DataParallelBackend(DenseBackend):
         if self._compressed is None:
             return _summable(gradients, self.partners.data.size, LARGEST_SUM)
         terms = [*gradients, *self._compressed.errors.values()]
-        return _summable(terms, self.partners.data.size, compressed_gradients.LARGEST)
+        return _summable(terms, self.partners.data.size, LARGEST)
 
     def _take(self, lr_scale: float, refused: Tensor | None = None) -> None:
         """Take the optimizer step, and drop the gradients: the next forward pass can use their memory."""
@@ -222,21 +230,17 @@ class DataParallelBackend(DenseBackend):
         """Return copies of the buffers (process 0 has its buffers in `part`), and of compression errors."""
         tensors = {} if self.workers.rank == 0 else dict(self.model.named_buffers())
         if self._compressed is not None:
-            tensors |= {
-                f"{compressed_gradients.KEPT}{name}": t for name, t in self._compressed.state().items()
-            }
+            tensors |= {f"{KEPT}{name}": t for name, t in self._compressed.state().items()}
         return {name: t.detach().cpu().clone() for name, t in tensors.items()}
 
     def restore_own(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore buffers, and compression errors if the compression has not changed."""
-        buffers, prefix = dict(self.model.named_buffers()), compressed_gradients.KEPT
+        buffers = dict(self.model.named_buffers())
         if self._compressed is not None:
-            self._compressed.restore(
-                {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            )
+            self._compressed.restore({name.removeprefix(KEPT): tensor for name, tensor in tensors.items()})
         with torch.no_grad():
             for name, value in tensors.items():
-                if not name.startswith(prefix):
+                if not name.startswith(KEPT):
                     buffers[name].copy_(value)
 
 

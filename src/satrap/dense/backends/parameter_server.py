@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap import optim
 from satrap.dense.backends.data_parallel import DataParallelBackend
@@ -36,30 +36,16 @@ class RemoteStep(DataParallelBackend):
     are as old as its lookup, and pushes of other workers arrive at any time: this is the classic parameter
     server.
 
-    Args:
-        model: the network.
-        make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
-        workers: all workers, default this one alone; each worker takes its steps independently.
-        precision: see `DataParallelBackend`; each worker has its own scale.
+    It takes the arguments of `DataParallelBackend`. Each worker takes its steps, clips its gradients and
+    scales its loss independently of the others.
 
     Raises:
         ConfigError: the store does not support the optimizer.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers | None = None,
-        precision: str = "float32",
-    ) -> None:
-        super().__init__(model, make, clip_norm, workers, precision)
-        self.partners = Workers()
-        self._rule = None if self.optimizer is None else row_optimizer(self.optimizer)
-        self.optimizer = None
-        self._tables: list[Table] = []
+    def _set_up(self, make: MakeOptimizer | None) -> None:
+        self.partners, self._tables = Workers(), list[Table]()
+        self._rule = None if make is None or not self.parameters else row_optimizer(make(self.parameters))
 
     def tables(self, widths: Collection[int]) -> list[Table]:
         """Return the reserved table."""

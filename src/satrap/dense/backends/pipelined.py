@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense.backends.data_parallel import DataParallelBackend, average
+from satrap.dense.backends.data_parallel import average
 from satrap.dense.backends.protocol import BatchParts, LossOfBatch
 from satrap.dense.backends.sharded import ShardedBackend, check_separable
-from satrap.dense.comm.torch_workers import ConnectedWorkers
 from satrap.dense.comm.workers import Workers
 from satrap.dense.compute.precision import autocast
-from satrap.dense.memory.deferred_init import common
 from satrap.dense.memory.optimizer_offload import MakeOptimizer
-from satrap.dense.parallel.param_shards import shard_model
 from satrap.dense.parallel.pipeline_runner import Boundary, PipelineRunner, Stage
 from satrap.dense.parallel.stages import ChainStep, chain_steps, stage_cuts, stages_of
 from satrap.dense.parallel.tensor_plan import tensor_plan
@@ -35,14 +32,12 @@ class PipelinedBackend(ShardedBackend):
     `Mesh.sharded`, its copies shard its weights; PyTorch gathers them for the first microbatch, and reduces
     the gradients of all microbatches together after the last.
 
-    Until `try_out`, each process has the whole network, or no memory for it, see `deferred`, and no
+    Until `try_out`, each process has the whole network, or no memory for it, see `build`, and no
     optimizer.
 
     Args:
         model: the network, see `chain_steps`; training starts with the weights it has in process 0.
-        make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallelBackend`.
-        workers: the processes of the mesh.
+        make, clip_norm, workers: see `ShardedBackend`.
         precision: precision of the stages and of the tensors they send, see `ShardedBackend`.
         recomputes: whether stages recompute their activations, see `Stage`.
 
@@ -61,54 +56,35 @@ class PipelinedBackend(ShardedBackend):
         *,
         recomputes: bool = False,
     ) -> None:
-        assert isinstance(workers, ConnectedWorkers)
-        # Skips the constructor of `ShardedBackend`: only some stages are kept here, after `try_out` has found
-        # them.
-        DataParallelBackend.__init__(self, model, None, clip_norm, workers, precision)
-        self._precision, self._recomputes = precision, recomputes
-        self.pipeline, self._mesh = self, workers.mesh
-        self._places = self._mesh.numbers(workers.pipeline.rank)
-        self.count = self._mesh.parts
-        chain_steps(model, self._mesh)  # raises errors that need no batch
-        if make is not None and tensor_plan(model, self._mesh.tensor):
+        self._recomputes = recomputes
+        super().__init__(model, make, clip_norm, workers, precision)
+
+    def _set_up(self, make: MakeOptimizer | None) -> None:
+        self.pipeline, self._mesh, self._make = self, self.workers.mesh, make
+        self._places, self.count = self._mesh.numbers(self.workers.pipeline.rank), self._mesh.parts
+        chain_steps(self.model, self._mesh)  # raises errors that need no batch
+        if make is not None and tensor_plan(self.model, self._mesh.tensor):
             check_separable(make)
-        self._record, self._make = common(model, workers), make
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._device = device if self._record is None else self._record.device
-        self.trainable = make is not None
+        self._begin_in_parts()
 
     def try_out(self, batch: EmbeddedBatch) -> None:
         """See `Pipeline.try_out`; afterwards this process keeps its shards of its stages only."""
-        with nullcontext() if self._record is None else self._record.reading():
-            links, boundaries = self._cut(batch)
-        plan = stage_cuts(self.model, self._mesh, links)
+        cut = partial(self._cut, batch)
+        links, boundaries = cut() if self._record is None else self._record.computed(self.model, cut)
         self._names = set[str]().union(*(_names(self.model, links, number) for number in self._places))
-        assert isinstance(self.workers, ConnectedWorkers)
-        mesh, last = self.workers.device_mesh(self._device.type), self._mesh.stage_count - 1
+        last = self._mesh.stage_count - 1
         stages = {
             n: Stage(
                 links[n],
                 first=n == 0,
                 last=n == last,
-                precision=self._precision,
+                precision=self.precision,
                 device=self._device,
                 recomputes=self._recomputes,
             )
             for n in self._places
         }
-        self.parameters = []  # else every parameter would stay whole until all are sharded
-        pieces = shard_model(self.model, self._mesh, mesh, plan, [*stages.values()], self._record)
-        parameters = {piece.parameter for piece in pieces}
-        for module in self.model.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter not in parameters:
-                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
-                    setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
-        if self._record is not None:
-            self._record.fill(self.model.modules())  # the buffers of all stages
-        self._know(pieces, self._make)
-        if self._record is not None:
-            self._equalize()
+        self._shard(self._make, stage_cuts(self.model, self._mesh, links), [*stages.values()])
         group = self.workers.pipeline_group(self._device.type)
         self._training, self._scoring = (
             PipelineRunner(
@@ -127,8 +103,8 @@ class PipelinedBackend(ShardedBackend):
         with torch.no_grad():
             whole = self.model(batch)
         handed = cutting.handed
-        if self._precision != "float32":  # then the boundary tensors have another dtype
-            with autocast(self._precision, self._device):
+        if self.precision != "float32":  # then the boundary tensors have another dtype
+            with autocast(self.precision, self._device):
                 handed = stages_of(self.model, self._mesh, batch).handed
         self.model.train(was)
         last = cutting.handed[-1][0]
@@ -149,21 +125,19 @@ class PipelinedBackend(ShardedBackend):
     def _buffers(self) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in self.model.named_buffers() if name in self._names}
 
-    def run(
-        self, parts: BatchParts, loss: LossOfBatch, weights: Sequence[float], share: float
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, parts: BatchParts, loss: LossOfBatch, share: float) -> tuple[Tensor, Tensor]:
         """See `Pipeline.run`."""
         for parameter in self.parameters:
             parameter.grad = None
-        total, losses = sum(weights), list[Tensor]()
+        losses = list[Tensor]()
 
         def of_part(number: int, logits: Tensor) -> Tensor:
-            part_loss = loss(logits, parts.batches[number]) * (weights[number] / total if total else 0.0)
+            part_loss = loss(logits, parts[number]) * parts.shares[number]
             losses.append(part_loss.detach())
             return part_loss * (share * self.scale.value)
 
-        logits = self._training.run(parts.batches, of_part)
-        if parts.backward() and 0 not in self._places:
+        logits = self._training.run(parts, of_part)
+        if 0 not in self._places and any(row.grad is not None for row in parts.rows):
             raise ConfigError(
                 "the loss uses embeddings, which only the first stage has",
                 why="the rows of these embeddings would get no gradient from the loss",
@@ -173,7 +147,7 @@ class PipelinedBackend(ShardedBackend):
 
     def scores(self, parts: BatchParts) -> Tensor:
         """See `Pipeline.scores`."""
-        return self._shared(parts, self._scoring.run(parts.batches), [])[0]
+        return self._shared(parts, self._scoring.run(parts), [])[0]
 
     def _shared(
         self, parts: BatchParts, logits: Sequence[Tensor], losses: Sequence[Tensor]

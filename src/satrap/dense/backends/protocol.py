@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.checkpoint.saved_dense import DensePart
+from satrap.checkpoint.saved_dense import DensePart, SavedTensor
 from satrap.dense.comm.workers import Workers
 from satrap.dense.compute.precision import LossScale
 from satrap.exchange import Exchange, LookupRequest, TableGroup
@@ -79,7 +78,7 @@ class DenseState:
     """The state of a trained network, to be restored.
 
     Args:
-        weights: name -> tensor, as in the `state_dict` of the whole network, or a saved tensor, see `Slices`.
+        weights: name -> tensor, as in the `state_dict` of the whole network, or a saved tensor.
             Tensors of the optimizer may be saved tensors as well.
         optimizer: `state_dict` of its optimizer, with base learning rates and with parameters numbered as in
             the whole network; empty if it has none.
@@ -89,26 +88,9 @@ class DenseState:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Slices(Protocol):
-    """A saved tensor that is not in memory, see `satrap.checkpoint.saved_dense.SavedTensor`."""
-
-    @property
-    def shape(self) -> torch.Size:
-        """Return the shape of the whole tensor."""
-
-    def read(self, start: Sequence[int], size: Sequence[int]) -> Tensor:
-        """Return a slice: `size` elements from `start` on, in each dimension."""
-
-    def whole(self) -> Tensor:
-        """Return the whole tensor."""
-
-
-Sliceable = Tensor | Slices
-
-
 def in_memory(value: Any) -> Any:
     """Return a value; load it if it is a saved tensor."""
-    return value if isinstance(value, Tensor) or not hasattr(value, "whole") else value.whole()
+    return value.whole() if isinstance(value, SavedTensor) else value
 
 
 LossOfBatch = Callable[[Tensor, EmbeddedBatch], Tensor]
@@ -116,18 +98,17 @@ LossOfBatch = Callable[[Tensor, EmbeddedBatch], Tensor]
 
 
 class BatchParts(Protocol):
-    """The microbatches of a batch, see `satrap.train.step.microbatches.MicroBatches`."""
+    """The microbatches of a batch, see `satrap.train.step.split_batch.MicroBatches`."""
 
-    @property
-    def batches(self) -> Sequence[EmbeddedBatch]:
-        """Return the microbatches, in order."""
+    sizes: list[int]
+    shares: list[float]
+    rows: Sequence[Tensor]
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Return the number of samples of each; 0: a dummy sample that does not count."""
+    def __len__(self) -> int:
+        """Return the number of microbatches."""
 
-    def backward(self) -> bool:
-        """Propagate the microbatches' gradients to the rows, and return whether there were any."""
+    def __getitem__(self, number: int) -> EmbeddedBatch:
+        """Return a microbatch."""
 
 
 class Pipeline(Protocol):
@@ -147,15 +128,12 @@ class Pipeline(Protocol):
             ConfigError: the stages do not compute the same as the network, or cannot send their activations.
         """
 
-    def run(
-        self, parts: BatchParts, loss: LossOfBatch, weights: Sequence[float], share: float
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, parts: BatchParts, loss: LossOfBatch, share: float) -> tuple[Tensor, Tensor]:
         """Compute the logits and the loss of a batch, and its gradients times `share`.
 
         Args:
             parts: microbatches of the batch.
             loss: mean loss of a microbatch.
-            weights: weight of each microbatch in the mean over the batch.
             share: see `DenseBackend.backward`.
 
         Returns:

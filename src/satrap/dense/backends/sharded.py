@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,12 @@ from satrap.checkpoint.saved_dense import DensePart, Region
 from satrap.dense.backends.data_parallel import DataParallelBackend, average, finite_sum, squares
 from satrap.dense.backends.protocol import DenseState, PendingStep, StepResult, in_memory
 from satrap.dense.comm.torch_workers import ConnectedWorkers
-from satrap.dense.comm.workers import WorkerGroup, Workers
-from satrap.dense.compute.fused import fuse, keep_impl_flags
-from satrap.dense.memory.deferred_init import common
+from satrap.dense.comm.workers import WorkerGroup
+from satrap.dense.compute.fused import keep_impl_flags
+from satrap.dense.memory.initial_weights import common
 from satrap.dense.memory.optimizer_offload import MakeOptimizer
 from satrap.dense.parallel.param_shards import ParamShard, shard_model
-from satrap.dense.parallel.tensor_plan import tensor_plan
+from satrap.dense.parallel.tensor_plan import Cut, tensor_plan
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.runtime.finite_gradients import all_finite
@@ -38,11 +38,10 @@ class ShardedBackend(DataParallelBackend):
 
     Args:
         model: the network; it is sharded in place, with the weights it has in process 0.
-        make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallelBackend`.
-        workers: the processes of the mesh.
-        precision: precision of the loss computation, see `DataParallelBackend`; all processes share one scale
-            with "float16", because all accept a step or none does.
+        make, clip_norm: see `DataParallelBackend`.
+        workers: the processes of the mesh, `ConnectedWorkers`.
+        precision: see `DataParallelBackend`; all processes share one scale with "float16", because all accept
+            a step or none does.
 
     Raises:
         ConfigError: the network cannot be sharded this way, see `tensor_plan`, or the optimizer's update is
@@ -50,27 +49,45 @@ class ShardedBackend(DataParallelBackend):
     """
 
     whole, collective = False, True
+    workers: ConnectedWorkers
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers | None = None,
-        precision: str = "float32",
-    ) -> None:
-        assert isinstance(workers, ConnectedWorkers)
-        super().__init__(model, None, clip_norm, workers, precision)
+    def _set_up(self, make: MakeOptimizer | None) -> None:
         if make is not None:
             check_separable(make)
-        plan, record = tensor_plan(model, workers.mesh.tensor), common(model, workers)
-        device = next((p.device for p in self.parameters), torch.device("cpu"))
-        mesh = workers.device_mesh((device if record is None else record.device).type)
-        self.parameters = []  # else every parameter would stay whole until all are sharded
-        self._know(shard_model(model, workers.mesh, mesh, plan, deferred=record), make)
-        if record is not None:
-            self._equalize()
+        self._begin_in_parts()
+        self._shard(make, tensor_plan(self.model, self.workers.mesh.tensor))
         self._reduce_next(False)
+
+    def _begin_in_parts(self) -> None:
+        """Agree with the other processes on the initial weights, which may have no memory yet."""
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        self._record = common(self.model, self.workers)
+        self._device = device if self._record is None else self._record.device
+
+    def _shard(
+        self, make: MakeOptimizer | None, plan: Mapping[str, Cut], stages: Sequence[nn.Module] = ()
+    ) -> None:
+        """Keep this process's shards of the network, or of some stages, and make their optimizer."""
+        mesh = self.workers.device_mesh(self._device.type)
+        self.parameters = []  # else every parameter would stay whole until all are sharded
+        self._pieces = shard_model(self.model, self.workers.mesh, mesh, plan, stages, self._record)
+        if self._record is not None:
+            self._record.fill(self.model.modules(), parameters=False)  # the buffers of all stages
+        held = {piece.parameter for piece in self._pieces}
+        for module in self.model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter not in held and not parameter.is_meta:
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                    setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
+        self._trained = [piece for piece in self._pieces if piece.parameter.requires_grad]
+        self.parameters = [piece.parameter for piece in self._trained]
+        self._locals = [nn.Parameter(piece.local) for piece in self._trained]
+        locals_of = dict(zip(map(id, self.parameters), self._locals, strict=True))
+        trained = [locals_of.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
+        if make is not None and trained:
+            self._keep_own(make(trained))
+        if self._record is not None:
+            self._equalize()
 
     def _equalize(self) -> None:
         """Make copies equal that several processes computed: their processors may round differently."""
@@ -79,24 +96,9 @@ class ShardedBackend(DataParallelBackend):
                 piece.equalize()
         self.workers.broadcast(list(self.model.buffers()))
 
-    def _know(self, pieces: list[ParamShard], make: MakeOptimizer | None) -> None:
-        """Store this process's parameter shards, and make their optimizer."""
-        self._pieces = pieces
-        self._trained = [piece for piece in pieces if piece.parameter.requires_grad]
-        self.parameters = [piece.parameter for piece in self._trained]
-        self._locals = [nn.Parameter(piece.local) for piece in self._trained]
-        self.trainable = make is not None
-        locals_of = {
-            id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)
-        }
-        trained = [locals_of.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
-        if make is not None and trained:
-            self._keep_own(make(trained))
-
     def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
         """Reduce the optimizer of the whole network, whose groups are right, to this process's shards."""
-        self.optimizer, count, mine = optimizer, 0, set(self._locals)
-        self._base_rates = [g["lr"] for g in optimizer.param_groups]
+        count, mine = 0, set(self._locals)
         self._groups, self._numbers = list[list[int]](), list[int]()
         for group in optimizer.param_groups:
             numbers = list(range(count, count + len(group["params"])))
@@ -106,7 +108,7 @@ class ShardedBackend(DataParallelBackend):
             group["params"], count = [p for _, p in pairs], count + len(numbers)
         for parameter in set(optimizer.state) - mine:
             del optimizer.state[parameter]
-        fuse(optimizer)
+        self._use(optimizer)
 
     def forget(self) -> None:
         """See `DenseBackend.forget`."""

@@ -55,7 +55,7 @@ class ConnectedWorkerGroup(WorkerGroup):
         self.rank, self.size, self._process = dist.get_rank(main), dist.get_world_size(main), dist.get_rank()
         self._main, self._counting, self._cuda = main, counting, cuda
         if wire.compresses:
-            self.compression = Compression(wire.dense, wire.dense_rank)
+            self.compression = Compression(wire.dense_rank)
         code = FLOAT32 if wire.compresses else CODES[wire.dense]
         self._short = None if code == FLOAT32 else ShortSum(code, self.size, self._swap)
 
@@ -106,13 +106,6 @@ class ConnectedWorkerGroup(WorkerGroup):
                 dist.all_reduce(tensor, group=self._group(tensor))
             else:
                 self._short(tensor.numpy(), exact)
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """See `WorkerGroup.all_gather`."""
-        gathered = tensor.new_empty((self.size, *tensor.shape))
-        with self._watched("gathering dense gradients"):
-            dist.all_gather(list(gathered.unbind()), tensor, group=self._group(tensor))
-        return gathered
 
     def count(self, values: Sequence[float]) -> list[float]:
         """See `WorkerGroup.count`."""
@@ -247,26 +240,6 @@ class ConnectedWorkers(ConnectedWorkerGroup, Workers):
                     self._axes[axis] = ConnectedWorkerGroup(
                         main, others[0] if others else main, cuda, wire=wire
                     )
-
-    @property
-    def data(self) -> WorkerGroup:
-        """See `Workers.data`."""
-        return self._axes.get("data", self)
-
-    @property
-    def tensor(self) -> WorkerGroup:
-        """See `Workers.tensor`."""
-        return self._axes.get("tensor", super().tensor)
-
-    @property
-    def pipeline(self) -> WorkerGroup:
-        """See `Workers.pipeline`."""
-        return self._axes.get("pipeline", super().pipeline)
-
-    @property
-    def peers(self) -> WorkerGroup:
-        """See `Workers.peers`."""
-        return self._axes.get("peers", self.tensor)
 
     def pipeline_group(self, device: str) -> Any:
         """Return the PyTorch process group of `pipeline`, for tensors on "cpu" or "cuda"."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -15,12 +16,11 @@ class Compression:
     """How a group compresses gradients before averaging, see `satrap.dense.comm.compressed_gradients`.
 
     Args:
-        kind: "powersgd" or "sign".
         rank: rank of the products of "powersgd".
     """
 
-    def __init__(self, kind: str, rank: int = 4) -> None:
-        self.kind, self.rank = kind, rank
+    def __init__(self, rank: int = 4) -> None:
+        self.rank = rank
         self._whole = self._left = 0.0
 
     def note(self, whole: float, left: float) -> None:
@@ -66,10 +66,6 @@ class WorkerGroup:
                 format of the group. Default: nothing is rounded.
         """
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all processes, [size, ...], in order of rank; all have the same shape."""
-        return tensor[None]
-
     def count(self, values: Sequence[float]) -> list[float]:
         """Return the sums of a few numbers, in float64; one other thread may call it during `sum`."""
         return list(values)
@@ -106,6 +102,7 @@ class Workers(WorkerGroup):
     """
 
     mesh = Mesh()
+    _axes: Mapping[str, WorkerGroup] = MappingProxyType({})
 
     @property
     def data(self) -> WorkerGroup:
@@ -114,22 +111,22 @@ class Workers(WorkerGroup):
         Its rank and size decide which batches are read, the weight of a gradient in the mean, and the number
         by which shards identify this worker. Processes with equal `data.rank` read the same batches.
         """
-        return self
+        return self._axes.get("data", self)
 
     @property
     def tensor(self) -> WorkerGroup:
         """The processes that train the same batches and hold the other parts of each layer."""
-        return WorkerGroup()
+        return self._axes.get("tensor", WorkerGroup())
 
     @property
     def pipeline(self) -> WorkerGroup:
         """The processes that train the same batches and hold the other stages; the rank is the stage."""
-        return WorkerGroup()
+        return self._axes.get("pipeline", WorkerGroup())
 
     @property
     def peers(self) -> WorkerGroup:
         """The processes that train the same batches; together they hold one copy of the network."""
-        return WorkerGroup()
+        return self._axes.get("peers", self.tensor)
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """A barrier: wait until all workers have called it, for as long as they are alive.

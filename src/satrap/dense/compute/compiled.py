@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.torch_version import TorchVersion
 
+from satrap.dense.compute.support import check_pytorch
 from satrap.dense.memory.activation_checkpoint import blocks
 from satrap.errors import ConfigError
 
@@ -32,19 +32,10 @@ def compile_blocks(model: nn.Module, device: torch.device) -> None:
         ConfigError: PyTorch is too old, the network has no blocks, or there is no compiler (on the CPU, a C++
             compiler).
     """
-    if TorchVersion(torch.__version__) < PYTORCH:
-        raise ConfigError(
-            f"compile needs PyTorch {PYTORCH} or newer, but {torch.__version__} is installed",
-            why="older versions may recompile a network of several blocks again and again",
-            fix=f"pip install 'torch>={PYTORCH}', or remove compile",
-        )
-    targets = list(blocks(model))
-    if not targets:
-        raise ConfigError(
-            f"compile found no blocks in {type(model).__name__}",
-            why="a block is a module in an nn.Sequential or nn.ModuleList",
-            fix="remove compile, or put the layers into an nn.Sequential or nn.ModuleList",
-        )
+    check_pytorch(
+        PYTORCH, "compile", "older versions may recompile a network of several blocks again and again"
+    )
+    targets = blocks(model, "compile")
     _try_out(device)
     translated: Any = torch.compile  # its annotations lack an argument
     for block in targets:

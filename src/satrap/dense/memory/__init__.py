@@ -1,1 +1,1 @@
-"""Less device memory: recomputed activations, offloaded optimizers and weights, deferred initialization."""
+"""Less device memory: recomputed activations, offloaded optimizers and weights, initial weights."""

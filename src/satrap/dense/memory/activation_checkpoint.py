@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from satrap.dense.compute.support import check_no_batch_norm
 from satrap.errors import ConfigError
-
-BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -30,33 +29,36 @@ def checkpoint_activations(model: nn.Module) -> None:
     Raises:
         ConfigError: the network has batch normalization, which would count a batch twice, or no blocks.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, BatchNorm):
-            raise ConfigError(
-                f"checkpoint_activations cannot be combined with batch normalization: {name}",
-                why="batch normalization would count each batch twice",
-                fix="remove checkpoint_activations, or use the model without batch_norm",
-            )
-    targets = list(blocks(model))
-    if not targets:
-        raise ConfigError(
-            f"checkpoint_activations found no blocks in {type(model).__name__}",
-            why="a block is a module in an nn.Sequential or nn.ModuleList",
-            fix="remove checkpoint_activations, or put the layers into an nn.Sequential or nn.ModuleList",
-        )
-    for block in targets:
+    check_no_batch_norm(
+        model,
+        "checkpoint_activations",
+        "batch normalization would count each batch twice",
+        "remove checkpoint_activations",
+    )
+    for block in blocks(model, "checkpoint_activations"):
         forward: Callable[..., Any] = partial(checkpoint, block.forward, use_reentrant=False)
         if isinstance(block, nn.Sequential):
             forward = partial(_run, _segments(list(block)))
         block.forward = forward
 
 
-def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the blocks that a network computes one after another.
+def blocks(model: nn.Module, feature: str) -> list[nn.Module]:
+    """Return the blocks that a network computes one after another.
 
     A block is an `nn.Sequential` of plain layers, or a module with child modules in an `nn.Sequential` or
-    `nn.ModuleList`.
+    `nn.ModuleList`. Raises `ConfigError` if the network has none, which `feature` needs.
     """
+    targets = list(_blocks(model))
+    if not targets:
+        raise ConfigError(
+            f"{feature} found no blocks in {type(model).__name__}",
+            why="a block is a module in an nn.Sequential or nn.ModuleList",
+            fix=f"remove {feature}, or put the layers into an nn.Sequential or nn.ModuleList",
+        )
+    return targets
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.Sequential) and len(module) and not any(map(_composite, module)):
         yield module
         return
@@ -65,7 +67,7 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
         if listed and _composite(child) and not isinstance(child, nn.Sequential | nn.ModuleList):
             yield child
         else:
-            yield from blocks(child)
+            yield from _blocks(child)
 
 
 def _composite(module: nn.Module) -> bool:

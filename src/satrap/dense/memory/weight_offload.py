@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from satrap.dense.memory.deferred_init import deferral, fill_all
+from satrap.dense.memory.initial_weights import fill_all, initial_weights
 from satrap.dense.memory.on_disk import is_on_disk, on_disk
 from satrap.dense.memory.pinned_staging import bring
 from satrap.runtime.malloc import keep_freed_memory, release_freed_memory
@@ -36,7 +36,7 @@ def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
     which networks it suits.
 
     Args:
-        model: the network, changed in place; its large tensors may be without memory, see `deferred`.
+        model: the network, changed in place; its tensors may be without memory, see `build`.
         folder: a folder on a fast disk; default: host memory, which has an effect only if the device is not
             the cpu.
 
@@ -44,7 +44,7 @@ def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
         ConfigError: the folder is not writable, or full; also raised in the first backward pass.
     """
     if folder is not None:
-        if (record := deferral(model)) is not None:
+        if (record := initial_weights(model)) is not None:
             record.place = partial(_placed, folder)
             fill_all(model)
         _move(model, partial(on_disk, folder=folder))

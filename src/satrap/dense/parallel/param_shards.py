@@ -16,8 +16,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from satrap.dense.backends.protocol import Sliceable, in_memory
-from satrap.dense.memory.deferred_init import Deferred
+from satrap.checkpoint.saved_dense import SavedTensor
+from satrap.dense.backends.protocol import in_memory
+from satrap.dense.memory.initial_weights import InitialWeights
 from satrap.dense.parallel.tensor_plan import Cut
 from satrap.settings.mesh import Mesh
 
@@ -85,7 +86,7 @@ class ParamShard:
             if self.mesh[axis].size() > 1:
                 dist.broadcast(local, group=self.mesh[axis].get_group(), group_src=0)
 
-    def cut(self, whole: Sliceable) -> Tensor:
+    def cut(self, whole: Tensor | SavedTensor) -> Tensor:
         """Return this process's shard of a tensor that has the shape of the whole parameter."""
         _, start, size = self.region
         if not isinstance(whole, Tensor):
@@ -122,7 +123,7 @@ def shard_model(
     device_mesh: DeviceMesh,
     plan: Mapping[str, Cut],
     stages: Sequence[nn.Module] = (),
-    deferred: Deferred | None = None,
+    initial: InitialWeights | None = None,
 ) -> list[ParamShard]:
     """Shard a network in place, and return its parameter shards, one each in the order of `parameters`.
 
@@ -138,14 +139,14 @@ def shard_model(
         plan: linear layer -> how it is split.
         stages: each calls some of the network's modules, and has them as its own; only these are sharded.
             Default: the network.
-        deferred: computes tensors that have no memory; default: all have memory.
+        initial: computes tensors that have no memory; default: all have memory.
     """
     stages = stages or [model]
     ids = {id(p) for stage in stages for p in stage.parameters()}
     names = {name for name, p in model.named_parameters() if id(p) in ids}
     for name, cut in plan.items():
         if any(each.startswith(f"{name}.") for each in names):
-            _fill(deferred, model.get_submodule(name))
+            _fill(initial, model.get_submodule(name))
             parallelize_module(model, device_mesh["tensor"], {name: _style(cut)}, src_data_rank=None)
             for module in model.get_submodule(name).modules():
                 _let_go(module)
@@ -154,12 +155,12 @@ def shard_model(
     if mesh.shards > 1:
         dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
         for unit in [target for stage in stages for target in (*units(stage), stage)]:
-            _fill(deferred, unit)
+            _fill(initial, unit)
             fully_shard(
                 unit, mesh=device_mesh[dims], reshard_after_forward=mesh.regathers, ignored_params=scalars
             )
     for stage in stages:
-        _fill(deferred, stage)
+        _fill(initial, stage)
     return [
         ParamShard(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()
@@ -167,9 +168,9 @@ def shard_model(
     ]
 
 
-def _fill(deferred: Deferred | None, module: nn.Module) -> None:
-    if deferred is not None:
-        deferred.fill(module.modules())
+def _fill(initial: InitialWeights | None, module: nn.Module) -> None:
+    if initial is not None:
+        initial.fill(module.modules())
 
 
 def _let_go(layer: nn.Module) -> None:

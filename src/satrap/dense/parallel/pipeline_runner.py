@@ -20,7 +20,7 @@ from torch.distributed.pipelining import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from satrap.batch import EmbeddedBatch
+from satrap.dense.backends.protocol import BatchParts
 from satrap.dense.compute.precision import autocast, shared_casts
 from satrap.dense.memory.activation_checkpoint import segment_length
 from satrap.dense.parallel.stages import ChainStep, compute, tensors
@@ -104,7 +104,7 @@ class PipelineRunner:
         self._schedule: Any = None
         self._size = 0
 
-    def run(self, parts: Sequence[EmbeddedBatch], loss: LossOfPart | None = None) -> list[Tensor]:
+    def run(self, parts: BatchParts, loss: LossOfPart | None = None) -> list[Tensor]:
         """Compute all microbatches; all processes of the pipeline call this.
 
         Gradients are added to the gradients of parameters and leaves.
@@ -116,7 +116,7 @@ class PipelineRunner:
         Returns:
             In the process of the last stage, the logits of each microbatch, detached; elsewhere nothing.
         """
-        size = max(part.size for part in parts)
+        size = max(1, *parts.sizes)
         if self._schedule is None or size > self._size:
             self._size, self._schedule = size, self._make(size)
         numbers = torch.arange(len(parts), device=self._device)
@@ -204,19 +204,24 @@ class Stage(nn.Module):
         )
         self.used = nn.ModuleList(dict.fromkeys(module for link in links for module in link.modules))
 
-    def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
+    def begin(self, parts: BatchParts, size: int) -> None:
         """Set the microbatches of a batch, the largest of which has `size` samples."""
-        self._parts, self._size, self._found = parts, size, list[Tensor]()
+        self._parts: BatchParts | None = parts
+        self._size, self._found = size, list[Tensor]()
 
     def end(self) -> list[Tensor]:
         """Return the logits of each microbatch, detached, in the last stage; drop the microbatches."""
-        logits, self._found, self._parts = self._found, [], []
+        logits, self._found, self._parts = self._found, [], None
         return logits
 
     def logits(self, number: int, sent: Tensor) -> Tensor:
         """Return the last stage's output for a microbatch, float32, without padding."""
-        logits: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
+        logits: Tensor = _Received.apply(sent, self._samples(number))  # type: ignore[no-untyped-call]
         return logits.float()
+
+    def _samples(self, number: int) -> int:
+        assert self._parts is not None
+        return max(1, self._parts.sizes[number])
 
     def forward(self, *given: Tensor, number: Tensor) -> Any:
         """Compute a microbatch, given its number and the tensors from the stage before."""
@@ -225,11 +230,13 @@ class Stage(nn.Module):
 
     def compute(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the tensors that the stage sends for a microbatch; `given` is empty for the first stage."""
-        part = self._parts[number]
-        entering: Any = part
+        assert self._parts is not None
         if given:
-            received = tuple(_Received.apply(tensor, part.size) for tensor in given)  # type: ignore[no-untyped-call]
-            entering = received if len(received) > 1 else received[0]
+            samples = self._samples(number)
+            received = tuple(_Received.apply(tensor, samples) for tensor in given)  # type: ignore[no-untyped-call]
+            entering: Any = received if len(received) > 1 else received[0]
+        else:
+            entering = self._parts[number]
         with self._autocast():
             entering = compute(self._kept, entering)
             for segment in self._segments:

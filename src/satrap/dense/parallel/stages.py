@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.torch_version import TorchVersion
 from torch.utils.flop_counter import FlopCounterMode
 
+from satrap.dense.compute.support import check_no_batch_norm, check_pytorch
 from satrap.dense.parallel.tensor_plan import Cut, tensor_plan
 from satrap.errors import ConfigError, did_you_mean
 from satrap.settings.mesh import Mesh
@@ -56,13 +55,12 @@ def chain_steps(model: nn.Module, mesh: Mesh) -> list[ChainStep]:
         ConfigError: PyTorch is too old, the chain is missing or too short, or the model uses batch
             normalization.
     """
-    if TorchVersion(torch.__version__) < PYTORCH:
-        raise ConfigError(
-            f"mesh.pipeline needs PyTorch {PYTORCH} or newer, but {torch.__version__} is installed",
-            why="older versions reject some tensors between stages and are not tested",
-            fix=f"pip install 'torch>={PYTORCH}', or use mesh.data",
-        )
-    _refuse_batch_norm(model)
+    check_pytorch(
+        PYTORCH, "mesh.pipeline", "older versions reject some tensors between stages and are not tested"
+    )
+    check_no_batch_norm(
+        model, "mesh.pipeline", "each microbatch would be normalized separately", "use mesh.data"
+    )
     links = _links(model)
     if len(links) < mesh.stage_count:
         each = f" with {mesh.per_rank} stages each" * (mesh.per_rank > 1)
@@ -141,16 +139,6 @@ def described(stages: Sequence[Sequence[ChainStep]]) -> str:
     counts = [sum(p.numel() for link in stage for p in link.parameters) for stage in stages]
     names = [" ".join(link.name for link in stage) for stage in stages]
     return " | ".join(f"{name} ({count:,})" for name, count in zip(names, counts, strict=True))
-
-
-def _refuse_batch_norm(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"mesh.pipeline cannot be combined with batch normalization: {name}",
-                why="each microbatch would be normalized separately",
-                fix="use mesh.data, or the model without batch_norm",
-            )
 
 
 def _links(model: nn.Module) -> list[ChainStep]:

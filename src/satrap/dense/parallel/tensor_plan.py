@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from satrap.dense.compute.support import check_no_batch_norm
 from satrap.errors import ConfigError, did_you_mean
 
 Cut = Literal["column", "row", "alone", "experts"]
@@ -62,7 +63,12 @@ def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None =
     """
     if parts == 1:
         return {}
-    _refuse_batch_norm(model)
+    check_no_batch_norm(
+        model,
+        "mesh.tensor",
+        "each worker would compute the statistics of its part of a layer only",
+        "use mesh.data",
+    )
     patterns = getattr(model, "tensor_plan", None)
     plan = _derived(model, parts, stages or {}) if patterns is None else _named(model, patterns)
     _check_stages(plan, stages or {})
@@ -81,16 +87,6 @@ def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None =
             fix="use mesh.data, or give the model an attribute tensor_plan",
         )
     return plan
-
-
-def _refuse_batch_norm(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"mesh.tensor cannot be combined with batch normalization: {name}",
-                why="each worker would compute the statistics of its part of a layer only",
-                fix="use mesh.data, or the model without batch_norm",
-            )
 
 
 def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.errors import ConfigError
-from satrap.models.layers.common import check_whole, xavier
+from satrap.models.layers.common import check_whole
+from satrap.models.layers.linear import XavierLinear
 
 Whole = npt.NDArray[np.int64]
 
@@ -220,10 +221,15 @@ class HSTUBlock(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.project = xavier(nn.Linear(width, 4 * width))
-        self.bias = nn.Parameter(torch.zeros(heads, n))
+        self.project = XavierLinear(width, 4 * width)
+        self.bias = nn.Parameter(torch.empty(heads, n))
         self.scale = nn.LayerNorm(width, eps=1e-6)
-        self.out = xavier(nn.Linear(width, width))
+        self.out = XavierLinear(width, width)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial bias; the layers set their own weights."""
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, layout: AttentionPattern) -> Tensor:
         """Return float32[queries, width] from float32[tokens, width]."""

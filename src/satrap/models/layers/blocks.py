@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from satrap.models.layers.common import mlp, xavier
+from satrap.models.layers.common import mlp
+from satrap.models.layers.linear import XavierLinear, xavier_bound
 
 
 class WukongLayer(nn.Module):
@@ -20,11 +21,11 @@ class WukongLayer(nn.Module):
 
     def __init__(self, fields: int, dim: int, fmb: int, lcb: int, rank: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.mix = xavier(nn.Linear(fields, rank, bias=False))
+        self.mix = XavierLinear(fields, rank, bias=False)
         deep, width = mlp(fields * rank, hidden)
-        self.fmb = nn.Sequential(nn.LayerNorm(fields * rank), *deep, xavier(nn.Linear(width, fmb * dim)))
-        self.lcb = xavier(nn.Linear(fields, lcb, bias=False))
-        self.residual = xavier(nn.Linear(fields, fmb + lcb, bias=False)) if fields != fmb + lcb else None
+        self.fmb = nn.Sequential(nn.LayerNorm(fields * rank), *deep, XavierLinear(width, fmb * dim))
+        self.lcb = XavierLinear(fields, lcb, bias=False)
+        self.residual = XavierLinear(fields, fmb + lcb, bias=False) if fields != fmb + lcb else None
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,11 +46,16 @@ class TokenNetworks(nn.Module):
         super().__init__()
         self.up = nn.Parameter(torch.empty(tokens, width, hidden))
         self.down = nn.Parameter(torch.empty(tokens, hidden, width))
-        self.up_bias = nn.Parameter(torch.zeros(tokens, 1, hidden))
-        self.down_bias = nn.Parameter(torch.zeros(tokens, 1, width))
-        for token in range(tokens):
-            nn.init.xavier_uniform_(self.up.data[token])
-            nn.init.xavier_uniform_(self.down.data[token])
+        self.up_bias = nn.Parameter(torch.empty(tokens, 1, hidden))
+        self.down_bias = nn.Parameter(torch.empty(tokens, 1, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        bound = xavier_bound(*self.up.shape[1:])
+        for weight, bias in ((self.up, self.up_bias), (self.down, self.down_bias)):
+            nn.init.uniform_(weight, -bound, bound)
+            nn.init.zeros_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return float32[size, tokens, width] from the same shape."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.linear import Linear
+from satrap.models.layers.linear import Linear, XavierLinear
 from satrap.schema import Label, Schema
 from satrap.sequences import SequenceGroup
 
@@ -35,7 +35,7 @@ class Ranker(nn.Module):
 
 def num_outputs(schema: Schema) -> int:
     """Return the columns of the output, see `Label`; raise `ConfigError` if the schema has no labels."""
-    return len(first_logits(schema.labels)[0])
+    return len(first_logits(schema.labels))
 
 
 def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
@@ -124,7 +124,7 @@ def mlp(
         raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
     layers: list[nn.Module] = []
     for size in hidden:
-        layers.append(xavier(Linear(width, size)))
+        layers.append(Linear(width, size))
         layers += [nn.BatchNorm1d(size)] if batch_norm else []
         layers.append(nn.ReLU())
         layers += [nn.Dropout(dropout)] if dropout else []
@@ -132,40 +132,43 @@ def mlp(
     return nn.Sequential(*layers), width
 
 
-def xavier(linear: nn.Linear) -> nn.Linear:
-    """Initialise a linear layer in place: Xavier-uniform weights, zero bias; return it."""
-    nn.init.xavier_uniform_(linear.weight)
-    if linear.bias is not None:
-        nn.init.zeros_(linear.bias)
-    return linear
-
-
-def output_layer(width: int, labels: Sequence[Label], *, bias: bool = True) -> nn.Linear:
-    """Return a model's last layer, from `width` columns to the outputs of labels; Xavier-uniform, zero bias.
+class OutputLayer(XavierLinear):
+    """A model's last layer, from `width` columns to the outputs of labels; Xavier-uniform, zero bias.
 
     For a binary label with a known mean, weights start at 0 and the bias at the log odds. So the model
     initially predicts the mean for every sample: no steps are spent on learning it, and a small data set need
     not correct the output of random weights.
     """
-    start, at_mean = first_logits(labels)
-    layer = xavier(nn.Linear(width, len(start), bias=bias))
-    with torch.no_grad():
-        layer.weight[at_mean] = 0
-        if bias:
-            layer.bias.copy_(start)
-    return layer
+
+    def __init__(self, width: int, labels: Sequence[Label], *, bias: bool = True) -> None:
+        self.first = first_logits(labels)
+        super().__init__(width, len(self.first), bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        super().reset_parameters()
+        with torch.no_grad():
+            for output, logit in enumerate(self.first):
+                if logit is not None:
+                    self.weight[output] = 0
+                    if self.bias is not None:
+                        self.bias[output] = logit
 
 
-def first_logits(labels: Sequence[Label]) -> tuple[Tensor, Tensor]:
-    """Return a model's initial outputs, float32[outputs], and whether each is known, bool[outputs].
+def first_logits(labels: Sequence[Label]) -> list[float | None]:
+    """Return a model's initial output of each label or class; None: unknown.
 
     Raises `ConfigError` if there are no labels.
     """
     if not labels:
         raise ConfigError("the schema has no labels", why="a model has one output per label or class")
-    outputs = [odds for label in labels for odds in [label.first_output] * label.outputs]
-    known = torch.tensor([odds is not None for odds in outputs])
-    return torch.tensor([odds or 0.0 for odds in outputs]), known
+    return [odds for label in labels for odds in [label.first_output] * label.outputs]
+
+
+def set_first(bias: Tensor, logits: Sequence[float | None]) -> None:
+    """Set a bias to the initial outputs of a model; 0 where they are unknown."""
+    with torch.no_grad():
+        bias.copy_(torch.tensor([logit or 0.0 for logit in logits]))
 
 
 class FirstOrder(nn.Module):
@@ -178,8 +181,16 @@ class FirstOrder(nn.Module):
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         outputs, numbers = num_outputs(schema), schema.numeric_width
-        self.bias = nn.Parameter(first_logits(schema.labels)[0])
-        self.weight = nn.Parameter(torch.zeros(numbers, outputs)) if numbers else None
+        self.first = first_logits(schema.labels)
+        self.bias = nn.Parameter(torch.empty(outputs))
+        self.weight = nn.Parameter(torch.empty(numbers, outputs)) if numbers else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        set_first(self.bias, self.first)
+        if self.weight is not None:
+            nn.init.zeros_(self.weight)
 
     def forward(self, summed: Tensor, numeric: Tensor) -> Tensor:
         """Return float32[size, outputs] from the summed row weights [size, outputs] and numbers [size, K]."""
@@ -197,8 +208,16 @@ class SecondOrder(nn.Module):
     def __init__(self, schema: Schema, dim: int) -> None:
         super().__init__()
         outputs, numbers = num_outputs(schema), schema.numeric_width
-        self.vectors = nn.Parameter(torch.randn(numbers, dim) * 0.01) if numbers else None
-        self.factors = nn.Parameter(torch.ones(dim, outputs)) if outputs > 1 else None
+        self.vectors = nn.Parameter(torch.empty(numbers, dim)) if numbers else None
+        self.factors = nn.Parameter(torch.empty(dim, outputs)) if outputs > 1 else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        if self.vectors is not None:
+            nn.init.normal_(self.vectors, std=0.01)
+        if self.factors is not None:
+            nn.init.ones_(self.factors)
 
     def forward(self, vectors: Tensor, numeric: Tensor) -> Tensor:
         """Return float32[size, outputs] from vectors [size, fields, dim] and numbers [size, K]."""
@@ -218,11 +237,8 @@ class CrossLayer(nn.Module):
 
     def __init__(self, width: int, rank: int | None, *, zero: bool = False) -> None:
         super().__init__()
-        down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
-        last = xavier(Linear(rank or width, width))
-        if zero:
-            nn.init.zeros_(last.weight)
-        self.project = nn.Sequential(*down, last)
+        down = [] if rank is None else [Linear(width, rank, bias=False)]
+        self.project = nn.Sequential(*down, Linear(rank or width, width, gain=0.0 if zero else 1.0))
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:
         """Return float32[size, width] from the inputs of the first layer and of this layer, of that shape."""
@@ -248,8 +264,14 @@ class FeatureGate(nn.Module):
         self.features = tuple(features)
         width = sum(schema.categorical[name].dim for name in features)
         columns = input_width(schema, "FinalMLP")
-        self.score = nn.Sequential(*mlp(width, [64])[0], xavier(nn.Linear(64, columns))) if width else None
-        self.constant = None if width else nn.Parameter(torch.zeros(columns))
+        self.score = nn.Sequential(*mlp(width, [64])[0], XavierLinear(64, columns)) if width else None
+        self.constant = None if width else nn.Parameter(torch.empty(columns))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        if self.constant is not None:
+            nn.init.zeros_(self.constant)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return float32[size, columns of batch.flat()], or [columns] without features."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,12 +21,19 @@ class DotInteraction(nn.Module):
 
     def __init__(self, fields: int) -> None:
         super().__init__()
-        row, column = torch.tril_indices(fields, fields, -1)
+        self.fields = fields
+        for name, size in (("lower", fields * (fields - 1) // 2), ("pairs", fields * fields)):
+            self.register_buffer(name, torch.empty(size, dtype=torch.int64), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the buffers."""
+        row, column = np.tril_indices(self.fields, -1)
         count = len(row)
-        pairs = torch.full((fields, fields), count)  # the diagonal has no product
-        pairs[row, column] = pairs[column, row] = torch.arange(count)
-        self.register_buffer("lower", row * fields + column, persistent=False)
-        self.register_buffer("pairs", pairs.flatten(), persistent=False)
+        pairs = np.full((self.fields, self.fields), count)  # the diagonal has no product
+        pairs[row, column] = pairs[column, row] = np.arange(count)
+        self.lower.copy_(torch.from_numpy(row * self.fields + column))
+        self.pairs.copy_(torch.from_numpy(pairs.reshape(-1)))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return all products, from float32[size, F, dim]."""

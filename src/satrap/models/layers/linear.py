@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,8 +53,27 @@ class _Linear(torch.autograd.Function):
         )
 
 
-class Linear(nn.Linear):
-    """`torch.nn.Linear` that uses oneDNN on CPUs, instead of the BLAS library PyTorch was built with.
+class XavierLinear(nn.Linear):
+    """`torch.nn.Linear` that starts with Xavier-uniform weights (Glorot and Bengio, AISTATS 2010) and bias 0.
+
+    Args:
+        in_features, out_features, bias: see `torch.nn.Linear`.
+        gain: factor on the weights; with 0 they start at 0.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, gain: float = 1.0) -> None:
+        self.gain = gain  # `nn.Linear` calls `reset_parameters`
+        super().__init__(in_features, out_features, bias)
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        nn.init.xavier_uniform_(self.weight, self.gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Linear(XavierLinear):
+    """`XavierLinear` that uses oneDNN on CPUs, instead of the BLAS library PyTorch was built with.
 
     Same parameters, same result up to rounding. PyTorch's CPU builds multiply float32 matrices with MKL,
     which uses AVX-512 only on Intel's processors; on others oneDNN was measured 2 to 4 times faster. Other
@@ -85,7 +105,7 @@ def pack(network: nn.Module, like: nn.Module | None = None) -> None:
         return
     layers = {} if like is None else dict(like.named_modules())
     for name, layer in network.named_modules():
-        if type(layer) is nn.Linear:
+        if type(layer) is nn.Linear or isinstance(layer, XavierLinear):
             layer.__class__ = Linear  # the same parameters
         if isinstance(layer, Linear) and layer.weight.dtype in (torch.float32, torch.bfloat16):
             before = getattr(layers.get(name), "packed", None)  # another thread may compute with it
@@ -172,19 +192,29 @@ def _packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class GroupedLinear(nn.Module):
     """Several linear layers of the same shape, each with its own input.
 
+    Weights start as in `XavierLinear`.
+
     Args:
-        layers: at least one.
+        count: number of layers, at least one.
+        in_features, out_features: of each layer.
 
     Attributes:
         weight: float32[count * out_features, in_features], one layer below the other.
         bias: float32[count * out_features].
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, count: int, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.out_features = layers[0].out_features
-        self.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]))
-        self.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]))
+        self.out_features = out_features
+        self.weight = nn.Parameter(torch.empty(count * out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(count * out_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the initial weights."""
+        bound = xavier_bound(self.weight.shape[1], self.out_features)
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.zeros_(self.bias)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return float32[size, out_features] of each layer; a single input is used for all layers.
@@ -194,6 +224,11 @@ class GroupedLinear(nn.Module):
         weights, biases = (torch.split(_own(p), self.out_features) for p in (self.weight, self.bias))
         inputs = inputs if len(inputs) > 1 else [*inputs] * len(biases)
         return [linear(*each) for each in zip(inputs, weights, biases, strict=True)]
+
+
+def xavier_bound(fan_in: int, fan_out: int) -> float:
+    """Return the largest initial weight of a layer, see `XavierLinear`."""
+    return math.sqrt(6 / (fan_in + fan_out))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from satrap.models.layers.common import check_whole, mlp, output_layer, xavier
-from satrap.models.layers.linear import GroupedLinear
+from satrap.models.layers.common import OutputLayer, check_whole, mlp
+from satrap.models.layers.linear import GroupedLinear, XavierLinear
 from satrap.schema import Label
 
 
@@ -67,10 +67,9 @@ class _BatchNorms(nn.ModuleList):
 
 def _for_each(same: Sequence[nn.Module]) -> nn.Module:
     """Return one layer for all experts, which takes a list of their inputs."""
-    linears = [layer for layer in same if isinstance(layer, nn.Linear)]
-    if linears:
-        return GroupedLinear(linears)
     match same[0]:
+        case nn.Linear(in_features=inputs, out_features=outputs):
+            return GroupedLinear(len(same), inputs, outputs)
         case nn.ReLU():
             return _ReLUs()
         case nn.Dropout(p=p):
@@ -87,7 +86,7 @@ class MixtureGate(nn.Module):
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
-        self.scores = xavier(nn.Linear(width, experts, bias=False)) if experts > 1 else None
+        self.scores = XavierLinear(width, experts, bias=False) if experts > 1 else None
 
     def forward(self, x: Tensor, outputs: Tensor) -> Tensor:
         """Return float32[size, w] from the gate's input [size, width] and outputs [size, experts, w]."""
@@ -143,7 +142,7 @@ class Towers(nn.Module):
         self.towers = nn.ModuleList()
         for label in labels:
             tower, last = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-            self.towers.append(nn.Sequential(*tower, output_layer(last, [label])))
+            self.towers.append(nn.Sequential(*tower, OutputLayer(last, [label])))
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return float32[size, outputs of all labels] from float32[size, width] per label."""

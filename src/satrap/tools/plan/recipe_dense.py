@@ -19,7 +19,7 @@ from satrap.exchange.kernels import row_bytes
 from satrap.exchange.wire.formats import CODES
 from satrap.launch.build import mesh_of, tables_for, training_options, wire_of
 from satrap.launch.datasets import open_part
-from satrap.launch.network import dense_optimizer, make_model, own_functions
+from satrap.launch.network import construct_model, dense_optimizer, own_functions
 from satrap.launch.placement import WITHOUT_NUMBERS
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema
@@ -72,7 +72,7 @@ def plan_network(
 def _network(recipe: Recipe) -> NetworkSpec:
     schema, options, wire = recipe.schema(), training_options(recipe), wire_of(recipe)
     dense = recipe.sections.dense
-    make = partial(make_model, recipe, schema)
+    make = partial(construct_model, recipe, schema)
     return NetworkSpec(
         make,
         _inputs(recipe, schema, make),
@@ -84,7 +84,7 @@ def _network(recipe: Recipe) -> NetworkSpec:
         number_bytes=4.0 if wire.compresses else row_bytes(CODES[wire.dense], _MANY) / _MANY,
         offload=offload_of(recipe),
         weights_off=dense.offload is not None and dense.offload.weights,
-        compression=Compression(wire.dense, wire.dense_rank) if wire.compresses else None,
+        compression=Compression(wire.dense_rank) if wire.compresses else None,
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.embedding import BatchLookup, EmbeddingPlan, Embeddings
@@ -34,8 +34,8 @@ def blank_ticket(plan: EmbeddingPlan) -> BatchLookup:
     )
 
 
-def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
-    """Return the batch of a `blank_ticket` with rows of ones; no row is looked up.
+def blank_rows(plan: EmbeddingPlan, embeddings: Embeddings) -> tuple[BatchLookup, list[Tensor]]:
+    """Return a `blank_ticket` and rows of ones for it; no row is looked up.
 
     The rows are ones, since a model may divide by a norm, or take a logarithm.
     """
@@ -43,7 +43,12 @@ def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
     rows = [
         np.ones((request.rows, plan.groups[i].dim), np.float32) for i, request in enumerate(ticket.requests)
     ]
-    return embeddings.embed(ticket, embeddings.rows(rows))
+    return ticket, embeddings.rows(rows)
+
+
+def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
+    """Return the batch of `blank_rows`."""
+    return embeddings.embed(*blank_rows(plan, embeddings))
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from satrap.batch import Batch, EmbeddedBatch
 from satrap.embedding import NO_BATCH, BatchLookup
 from satrap.train.state.training_state import TrainingState
 from satrap.train.step.agree import StepInput
-from satrap.train.step.dummy_batch import blank_batch, buffers_kept
+from satrap.train.step.dummy_batch import blank_rows, buffers_kept
 from satrap.train.step.loss import LabelLoss, as_matrix, as_mean, known_weight
-from satrap.train.step.microbatches import MicroBatches
-from satrap.train.step.split_batch import parts_of
+from satrap.train.step.split_batch import MicroBatches, parts_of
 
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 
@@ -61,21 +60,21 @@ class ForwardBackward:
 
     def _forward(self, part: BatchLookup, leaves: Sequence[Tensor], share: float) -> tuple[Tensor, Tensor]:
         """Return the mean loss and the logits of a microbatch."""
-        embeddings = self._predictor.embeddings
         if part is NO_BATCH:  # other workers wait for this worker's part of their collectives
             with buffers_kept(self._state.model):
-                return self._scored(blank_batch(self._predictor.plan, embeddings), share)
-        return self._scored(embeddings.embed(part, leaves), share)
+                return self._scored(*blank_rows(self._predictor.plan, self._predictor.embeddings), share)
+        return self._scored(part, leaves, share)
 
-    def _scored(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
-        pipeline = self._dense.pipeline
+    def _scored(self, part: BatchLookup, leaves: Sequence[Tensor], share: float) -> tuple[Tensor, Tensor]:
+        pipeline, embed = self._dense.pipeline, self._predictor.embeddings.embed
         if pipeline is None:
+            batch = embed(part, leaves)
             logits = self._predictor.logits(batch)
             loss = self._mean_loss(logits, batch)
         else:  # also computes gradients
-            parts = MicroBatches(batch, pipeline.count)
-            logits, loss = pipeline.run(parts, self._mean_loss, parts.weights(self.weight), share)
-        return loss, as_matrix(logits.detach(), batch.size, self._predictor.schema.outputs)
+            parts = MicroBatches(part, leaves, embed, pipeline.count, self.weight)
+            logits, loss = pipeline.run(parts, self._mean_loss, share)
+        return loss, as_matrix(logits.detach(), part.batch.size, self._predictor.schema.outputs)
 
     def _mean_loss(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
         return as_mean(self._loss(logits, batch))

@@ -1,19 +1,19 @@
-"""Cuts a batch into microbatches, so that only the activations of one are in memory at a time."""
+"""Cuts a batch into microbatches, after the lookup of its rows and before they are pooled."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
-from satrap.batch import Batch
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.data.batch_rows import slice_rows
+from satrap.dense.compute.support import check_no_batch_norm
 from satrap.embedding import NO_BATCH, BatchLookup
 from satrap.embedding.plan import Span
-from satrap.errors import ConfigError
 
 
 def parts_of(
@@ -44,6 +44,48 @@ def parts_of(
     ]
 
 
+class MicroBatches:
+    """The microbatches of a batch for a pipeline, see `parts_of`; each is embedded whenever it is used.
+
+    So pooled features are in memory from the forward pass of a microbatch to its backward pass only. The
+    gradients of all microbatches add up in the rows.
+
+    Args:
+        ticket: the batch with its lookup.
+        rows: the looked-up rows, autograd leaves.
+        embed: returns the network's input for a ticket and these rows.
+        count: number of microbatches. One beyond the samples repeats the last sample, with share 0.
+        weight: returns the denominator of a batch's mean loss; default: all microbatches have the same.
+
+    Attributes:
+        size: number of samples of the batch.
+        sizes: number of samples of the batch in each microbatch; 0: it has one that does not count.
+        shares: share of each in the batch's mean loss.
+        rows: the rows.
+    """
+
+    def __init__(
+        self,
+        ticket: BatchLookup,
+        rows: Sequence[Tensor],
+        embed: Callable[[BatchLookup, Sequence[Tensor]], EmbeddedBatch],
+        count: int,
+        weight: Callable[[Batch], float] = lambda _: 1.0,
+    ) -> None:
+        self.size, self.rows, self._embed = ticket.batch.size, rows, embed
+        parts = parts_of(ticket, count, weight)
+        self.sizes = [0 if part is NO_BATCH else part.batch.size for part, _ in parts]
+        self.shares = [share for _, share in parts]
+        last = _part(ticket, max(self.size - 1, 0), self.size)
+        self._tickets = [last if part is NO_BATCH else part for part, _ in parts]
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __getitem__(self, number: int) -> EmbeddedBatch:
+        return self._embed(self._tickets[number], self.rows)
+
+
 def _part(ticket: BatchLookup, start: int, stop: int) -> BatchLookup:
     """Return the samples start..stop; their rows keep their positions among the rows of the whole batch."""
     inverses, spans = [], dict[str, Span]()
@@ -64,10 +106,9 @@ def check_parts(model: nn.Module, count: int) -> None:
     """Raise `ConfigError` if microbatches would change the training of a network."""
     if count == 1:
         return
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"microbatches cannot be combined with batch normalization: {name}",
-                why="batch normalization would use the statistics of a microbatch, not of the batch",
-                fix="use microbatches: 1, or the model without batch_norm",
-            )
+    check_no_batch_norm(
+        model,
+        "microbatches",
+        "batch normalization would use the statistics of a microbatch, not of the batch",
+        "use microbatches: 1",
+    )

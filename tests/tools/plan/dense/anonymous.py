@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.dense import Mesh, offload_weights, offloaded
-from satrap.dense.memory.deferred_init import deferred
+from satrap.dense.memory.initial_weights import build
 from satrap.tools.plan.dense import Inputs, NetworkSpec
 from satrap.tools.plan.dense.meshes import needs
 from satrap.train import Trainer
@@ -45,7 +45,7 @@ class Wide(nn.Module):
 
 def train(width: int, batch: Batch, offload: str, folder: str, mode: dict[str, Any]) -> None:
     """Train on a batch, with "optimizer" or "weights" on a disk, or "nothing"."""
-    model = deferred(lambda: Wide(width)) if offload == "weights" else Wide(width)
+    model = build(lambda: Wide(width), 1, in_parts=True) if offload == "weights" else Wide(width)
     if offload == "weights":
         offload_weights(model, folder)
     make = adam if offload == "nothing" else offloaded(adam, folder)

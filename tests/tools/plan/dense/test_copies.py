@@ -32,10 +32,8 @@ def test_bytes_that_meshes_send() -> None:
     assert copies == {"gradients": 2 * 3 / 4 * n}  # a ring
     short = need_of_copy(network(number_bytes=2), Mesh(4)).sent
     assert short == {"gradients": 3 / 4 * n}
-    signs = need_of_copy(network(compression=Compression("sign")), Mesh(4))
-    assert signs.sent == {"gradients": pytest.approx(3 * n / 32, rel=0.01)}
-    assert signs.peak == pytest.approx(need_of_copy(net, Mesh(4)).peak + n, rel=0.01)
-    thin = need_of_copy(network(compression=Compression("powersgd", 1)), Mesh(4))
+    thin = need_of_copy(network(compression=Compression(1)), Mesh(4))
+    assert thin.peak == pytest.approx(need_of_copy(net, Mesh(4)).peak + n, rel=0.02)
     assert thin.sent["gradients"] < copies["gradients"] / 20
     third = need_of_copy(net, Mesh(4, sharded=True)).sent
     assert sum(third.values()) == pytest.approx(3 * 3 / 4 * n, rel=0.01)  # ZeRO, arXiv 1910.02054, section 7

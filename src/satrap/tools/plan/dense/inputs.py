@@ -96,6 +96,10 @@ class Inputs:
             },
         )
 
+    def parts(self, leaves: Sequence[Tensor], count: int) -> FakeParts:
+        """Return `count` microbatches."""
+        return FakeParts(self, leaves, count)
+
     def _blocks(self, leaves: Sequence[Tensor], size: int) -> list[Block]:
         return [
             (names, _pooled(leaves[group], (size, len(names), self.rows[group][1])))
@@ -117,6 +121,21 @@ class Inputs:
     def _beside(self, leaves: Sequence[Tensor], size: int) -> Tensor:
         [(group, names)] = self.pooled.items()
         return _pooled(leaves[group], (size, len(names) * self.rows[group][1] + self.numeric))
+
+
+class FakeParts:
+    """The microbatches of a fake batch, see `satrap.train.step.split_batch.MicroBatches`."""
+
+    def __init__(self, inputs: Inputs, leaves: Sequence[Tensor], count: int) -> None:
+        self.inputs, self.rows = inputs, leaves
+        self.sizes = [inputs.size * (n + 1) // count - inputs.size * n // count for n in range(count)]
+        self.shares = [1 / count] * count
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, number: int) -> EmbeddedBatch:
+        return self.inputs.batch(self.rows, max(1, self.sizes[number]))
 
 
 class _Pooling(torch.autograd.Function):

@@ -26,7 +26,6 @@ from satrap.tools.plan.dense.network import (
 )
 from satrap.tools.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.step.loss import as_mean
-from satrap.train.step.microbatches import MicroBatches
 
 CPU = torch.device("cpu")
 BLANK = 2
@@ -135,9 +134,9 @@ def _passes(
         # PyTorch has buffers per part, for activations of the previous stage and for gradients.
         before = {n: _buffers(boundaries[n - 1] if n else [], size, live, mesh.parts) for n in own}
         after = {n: _buffers(boundaries[n] if n < last else [], size, live, mesh.parts) for n in own}
-        parts = MicroBatches(network.inputs.batch(leaves), mesh.parts)
+        parts = network.inputs.parts(leaves, mesh.parts)
         for called in own.values():
-            called.stage.begin(parts.batches, size)
+            called.stage.begin(parts, size)
         for shard in sharding.values():
             shard.begin()
         sent, done = dict[tuple[int, int], tuple[Tensor, ...]](), Counter[int]()
@@ -150,7 +149,7 @@ def _passes(
                     sharding[n].turn()
                 if n == last:
                     logits = own[n].stage.logits(part, *sent[n, part])
-                    sent[n, part] = (as_mean(network.loss(logits, parts.batches[part])),)
+                    sent[n, part] = (as_mean(network.loss(logits, parts[part])),)
                 else:
                     kept.extend(map(Tensor.detach, sent[n, part]))
                 continue
@@ -162,7 +161,6 @@ def _passes(
             if sharding and done[n] == mesh.parts:
                 sharding[n].end()
         kept.clear()
-        parts.backward()
         for called in own.values():
             called.stage.end()
     return leaves
