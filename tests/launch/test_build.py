@@ -57,4 +57,4 @@ def test_tables_of_their_own_are_the_same_with_shard_servers(tmp_path: Path) -> 
     assert other.test == pytest.approx(one.test, rel=1e-5)
     assert launch.evaluate(other.folder) == pytest.approx(other.test, rel=1e-6)
     plain = launch.train(load(make_recipe(tmp_path, text.replace(TABLES, ""))), str(tmp_path / "plain"))
-    assert abs(plain.test["logloss"] - one.test["logloss"]) > 1e-3
+    assert abs(plain.test["logloss"] - one.test["logloss"]) > 1e-4

@@ -15,6 +15,7 @@ from torch import nn
 import satrap
 from satrap import launch
 from satrap.config import load
+from satrap.dense.memory.initial_weights import build
 from satrap.errors import ConfigError, TrainingError
 from satrap.launch import code_snapshot
 from satrap.launch.folder.run_folder import RunFolder
@@ -86,20 +87,18 @@ def test_an_own_model_trains_as_in_plain_python(tmp_path: Path) -> None:
     outcome = launch.train(recipe, str(tmp_path / "run"))
 
     schema = satrap.data.measure(recipe.schema(), _rows(recipe.schema(), tmp_path, (0, 1, 2, 3, 4, 5, 6, 7)))
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 1))
 
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tower = model
+            self.tower = nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 1))
 
         def forward(self, batch: satrap.EmbeddedBatch) -> torch.Tensor:
             out: torch.Tensor = self.tower(batch.flat())
             return out
 
     trainer = satrap.Trainer(
-        Plain(),
+        build(Plain, seed=1),
         schema,
         embedding_optimizer=satrap.optim.Adagrad(lr=0.1),
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01),

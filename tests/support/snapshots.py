@@ -9,9 +9,8 @@ from typing import Any
 from unittest import mock
 
 import pyarrow.ipc
-from safetensors.numpy import load_file
 
-from satrap.checkpoint import Background, Checkpoint, write_checkpoint
+from satrap.checkpoint import Background, Checkpoint, read_checkpoint, write_checkpoint
 from satrap.exchange import Exchange
 
 
@@ -31,7 +30,8 @@ def write(exchange: Exchange, place: Path) -> str:
 def saved(folder: Path) -> dict[str, Any]:
     """Every weight and row of a run."""
     (data,) = (folder / "model").glob("data-*")
-    content: dict[str, Any] = {k: v.tobytes() for k, v in load_file(data / "model.safetensors").items()}
+    network = read_checkpoint(str(folder / "model")).model
+    content: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in sorted(network.items())}
     for name in sorted({path.name.split(".")[0] for path in data.glob("table-*.arrow")}):
         parts = [pyarrow.ipc.open_stream(path).read_all() for path in data.glob(f"{name}.*arrow")]
         content[name] = pyarrow.concat_tables(parts).sort_by("ids").to_pydict()  # shards write their own

@@ -110,7 +110,7 @@ def test_a_rank_that_cannot_write_its_rows_costs_a_snapshot_and_no_more(
     assert fault.fired == ["disk.create"]
     [notice] = notices
     assert "no room in memory" in notice
-    assert "rank " in notice
+    assert "worker " in notice
     assert_same(mine, trained(2, epochs=2, **arguments))
     assert (Series(plan.url).latest() or 0) >= 6  # the next ones were written, at once or a little late
 

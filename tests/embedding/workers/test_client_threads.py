@@ -34,7 +34,7 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
             tier.trainer(shards, middle, workers=ThreadWorkers(board, rank), deadline=d)
             for rank, d in ((0, 20.0), (1, 20.0))
         ]
-        ranks[1].exchange._client._peer.deadline = 1.0  # type: ignore[attr-defined]
+        ranks[1].exchange._client.peers[0].deadline = 1.0  # type: ignore[attr-defined]
         tickets = [one.predictor.plan.ticket(batch) for one in ranks]
         lookups = [
             one.exchange.lookup(t.requests, create=True) for one, t in zip(ranks, tickets, strict=True)

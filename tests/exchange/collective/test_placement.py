@@ -147,13 +147,13 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
     for ranks in (1, 2, 4):
         for other in (Placement(), *UNIFORM, MIXED):
             there = Together(members(ranks, TABLES, StoreConfig(seed=SEED), other))
-            there.read(series.place(2), exact=True, follow=True)
+            there.rows.read(series.place(2), exact=True, follow=True)
             assert_equal_contents(exchange, there)  # type: ignore[arg-type]
             assert there.statistics().rows == 620
-            assert there.cut(delta=True).deleted == {}  # it knows what it has read
+            assert there.rows.cut(delta=True).deleted == {}  # it knows what it has read
             there.clear()
             for table, chunk in exchange.rows.cut(still=True):
-                there.load(table, chunk)
+                there.rows.load(table, chunk)
             assert_equal_contents(exchange, there)  # type: ignore[arg-type]
             there.close()
     one = local()

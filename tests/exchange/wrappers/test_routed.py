@@ -258,13 +258,13 @@ def test_shards_that_hold_other_tables_than_before_go_on_with_those_that_stay(
         names = RowChunk(
             "names", np.arange(50, dtype=np.uint64), np.ones((50, 5), np.float32), np.empty((50, 0))
         )
-        first.load("names", replace(names, state=names.state.astype(np.float32)))
+        first.rows.load("names", replace(names, state=names.state.astype(np.float32)))
         for seed in range(3):
             use(first, seed)
-        cut = first.cut()
+        cut = first.rows.cut()
         settings = {COUNTS: dict(cut.counts)}
         write_checkpoint(str(tmp_path), Checkpoint(settings, {}, {}, (), rows=cut.write))
-        second.read(str(tmp_path), exact=True)
+        second.rows.read(str(tmp_path), exact=True)
         assert_same_rows(first, second)
         for one in (first, second):
             use(one, 9)
