@@ -151,7 +151,7 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
             assert_equal_contents(exchange, there)  # type: ignore[arg-type]
             assert there.statistics().rows == 620
             assert there.rows.cut(delta=True).deleted == {}  # it knows what it has read
-            there.clear()
+            there.rows.clear()
             for table, chunk in exchange.rows.cut(still=True):
                 there.rows.load(table, chunk)
             assert_equal_contents(exchange, there)  # type: ignore[arg-type]
