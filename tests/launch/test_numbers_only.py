@@ -11,6 +11,7 @@ import torch
 
 from satrap import launch
 from satrap.config import load
+from satrap.launch.network import make_model
 from tests.launch.runs import make_recipe
 from tests.support.clusters import SERVERS
 from tests.support.interruptions import Stop
@@ -42,13 +43,17 @@ def numbers(count: int = 400) -> pd.DataFrame:
     return pd.DataFrame({"a": columns[:, 0], "b": columns[:, 1], "text": text, "clicked": clicked})
 
 
-def plain_pytorch(rows: pd.DataFrame, epochs: int = 2) -> tuple[list[float], np.ndarray]:
+def plain_pytorch(
+    rows: pd.DataFrame, initial: torch.nn.Module, epochs: int = 2
+) -> tuple[list[float], np.ndarray]:
     """The log loss after each pass, and the last probabilities, of the same network in plain PyTorch."""
     vectors = [[float(number) for number in text.split(";")] for text in rows["text"]]
     x = torch.tensor(np.column_stack([rows["a"], rows["b"], vectors]), dtype=torch.float32)
     y = torch.tensor(rows["clicked"].to_numpy(), dtype=torch.float32).unsqueeze(1)
-    torch.manual_seed(1)
-    net = torch.nn.Sequential(_linear(5, 8), torch.nn.ReLU(), _linear(8, 1))
+    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    with torch.no_grad():
+        for mine, given in zip(net.parameters(), initial.parameters(), strict=True):
+            mine.copy_(given)
     loss, optimizer = torch.nn.BCEWithLogitsLoss(), torch.optim.SGD(net.parameters(), lr=0.2)
     losses = []
     for _ in range(epochs):
@@ -60,19 +65,12 @@ def plain_pytorch(rows: pd.DataFrame, epochs: int = 2) -> tuple[list[float], np.
     return losses, torch.sigmoid(net(x)).detach().numpy()[:, 0]
 
 
-def _linear(inputs: int, outputs: int) -> torch.nn.Linear:
-    layer = torch.nn.Linear(inputs, outputs)
-    torch.nn.init.xavier_uniform_(layer.weight)
-    torch.nn.init.zeros_(layer.bias)
-    return layer
-
-
 @pytest.mark.parametrize("mode", ["sync", "hybrid", "async"])
 def test_it_trains_as_plain_pytorch_does(tmp_path: Path, mode: str) -> None:
     rows = numbers(200)
     recipe = load(make_recipe(tmp_path, RECIPE, rows), [f"training.mode={mode}", "training.staleness=0"])
     outcome = launch.train(recipe, str(tmp_path / "run"))
-    losses, scores = plain_pytorch(rows)
+    losses, scores = plain_pytorch(rows, make_model(recipe, recipe.schema()))
     assert [line["logloss"] for line in outcome.result.history] == pytest.approx(losses, rel=1e-5)
     assert launch.evaluate(outcome.folder)["logloss"] == pytest.approx(losses[-1], rel=1e-5)
     launch.predict(outcome.folder, [str(tmp_path / "rows.csv")], tmp_path / "out.csv")

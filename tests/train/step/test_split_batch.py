@@ -16,7 +16,7 @@ from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
 from satrap.embedding import NO_BATCH, BatchLookup, Embeddings, embeddings_of, tables_of
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
-from satrap.store import StoreConfig
+from satrap.store import StoreConfig, open_store
 from satrap.train import TrainingOptions
 from satrap.train.step.loss import known_weight
 from satrap.train.step.split_batch import MicroBatches, parts_of
@@ -80,7 +80,7 @@ def looked_up(size: int) -> tuple[BatchLookup, list[Tensor], Embeddings]:
     tags = satrap.Categorical(dim=8, multi=True, pooling="none", sequence="past")
     schema = make_schema(tags=tags, paid=satrap.Numeric(sequence="past"))
     store = StoreConfig(initial_scale=0.5)
-    exchange = LocalExchange(store.open(tables_of(schema, satrap.optim.SGD(lr=1.0), None, store)))
+    exchange = LocalExchange(open_store(store, tables_of(schema, satrap.optim.SGD(lr=1.0), None, store)))
     plan, embeddings = embeddings_of(exchange, schema, exchange.groups, torch.device("cpu"))
     [batch] = make_batches(1, size=size)
     batch.weights = np.arange(size, dtype=np.float32)
