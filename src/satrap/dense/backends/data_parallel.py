@@ -110,20 +110,20 @@ class DataParallelBackend(DenseBackend):
         empty, total = not self._losses, self._mean_loss()
         if not empty and self.partners.data.size == 1 and can_leave_out(self.optimizer):
             taken = self._step_ahead(total, rows, lr_scale, stop)
-            return PendingStep(taken.accepted, lambda: taken, self._counted)
+            return PendingStep(taken.accepted, partial(self._counted, taken))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         right = empty or (finite_sum(total, gradients) and self._summable(gradients) and all_finite(rows))
         del gradients  # so that the averaged gradients can use their memory
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
         here = StepResult(right, total.item(), stop)
         of_rows = [row.grad for row in rows if row.grad is not None]
-        step = PendingStep(right, partial(self._agree, here, of_rows), partial(self._finish, lr_scale))
+        if self.clip_norm is None:
+            return PendingStep(right, lambda: self._finish(self._agree(here, of_rows), lr_scale))
         # Clipping still changes the gradients of rows: its factor needs the norm over all workers.
-        if self.clip_norm is not None:
-            step.own = step.accepted()
-        return step
+        agreed = self._agree(here, of_rows)
+        return PendingStep(agreed.accepted, partial(self._finish, agreed, lr_scale))
 
-    def _finish(self, lr_scale: float, agreed: StepResult) -> StepResult:
+    def _finish(self, agreed: StepResult, lr_scale: float) -> StepResult:
         """Take the step if all workers accept it, and adjust the loss scale."""
         if agreed.accepted:
             self._take(lr_scale)

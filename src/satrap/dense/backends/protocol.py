@@ -40,37 +40,26 @@ class StepResult:
 
 
 class PendingStep:
-    """A step whose gradients this worker has computed, and about which the workers do not agree yet.
+    """A step whose gradients this worker has computed, and about which the workers may not agree yet.
 
     Args:
         own: whether this worker accepts it: its loss and all of its gradients are finite.
-        agree: sums gradients and verdicts over the workers, and returns the common result.
-        take: takes the optimizer step if the workers accept it, and returns the result to report.
+        finish: sums gradients and verdicts over the workers, takes the optimizer step if all accept it, and
+            returns the result.
 
     Attributes:
         own: of the arguments.
     """
 
-    def __init__(
-        self,
-        own: bool,
-        agree: Callable[[], StepResult],
-        take: Callable[[StepResult], StepResult],
-    ) -> None:
-        self.own, self._agree, self._take = own, agree, take
-        self._agreed: StepResult | None = None
-
-    def accepted(self) -> bool:
-        """Return whether all workers accept the step; each of them must call this or `result`."""
-        if self._agreed is None:
-            self._agreed = self._agree()
-        return self._agreed.accepted
+    def __init__(self, own: bool, finish: Callable[[], StepResult]) -> None:
+        self.own, self._finish = own, finish
+        self._result: StepResult | None = None
 
     def result(self) -> StepResult:
-        """Take the step, and return its result; to be called once."""
-        self.accepted()
-        assert self._agreed is not None
-        return self._take(self._agreed)
+        """Take the step, and return its result; further calls return the same. All workers call it."""
+        if self._result is None:
+            self._result = self._finish()
+        return self._result
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class ShardedBackend(DataParallelBackend):
         right = finite_sum(total, gradients) and all_finite(rows)
         self.scale.divide([*gradients, *of_rows])
         agreed = self._agree_on(StepResult(right, total.item() if right else 0.0, stop), of_rows)
-        return PendingStep(agreed.accepted, lambda: agreed, partial(self._finish, lr_scale))
+        return PendingStep(agreed.accepted, partial(self._finish, agreed, lr_scale))
 
     def _average(self) -> None:
         """Average the gradients that `fully_shard` has not, over the copies of their shard."""
