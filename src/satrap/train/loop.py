@@ -142,8 +142,8 @@ class Loop:
         logits = self._compute.run(step, leaves)
 
         # From here on, this worker's gradients of rows are final, but no worker knows yet whether the others
-        # accept the step. An exchange that needs to know it waits for the verdict, which sums the gradients of
-        # the network and takes its step. Any other sends the gradients of rows now, concurrently with this sum.
+        # accept the step. An exchange that needs to know it waits for the verdict: that sums the gradients of
+        # the network and takes its step. Any other sends gradients of rows now, concurrently with this sum.
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         with run.stages.timed("dense"):
             taken = state.dense.step(leaves, lr_scale, stop=state.stopping)
