@@ -74,7 +74,8 @@ def test_roc_and_calibration_are_scikit_learns(folder: Path, found: Scores) -> N
     probabilities, labels = predicted(folder, table), table["clicked"]
     assert (found.part, found.rows, found.sampled) == ("validation", 200, 200)
     one = found.labels["clicked"]
-    assert one.auc == pytest.approx(roc_auc_score(labels, probabilities))
+    # Other batches round differently, so two rows may have equal scores in one of them.
+    assert one.auc == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-4)
     expected = np.stack(roc_curve(labels, probabilities, drop_intermediate=False)[:2], axis=1)
     distances = [np.abs(expected - point).max(axis=1).min() for point in one.roc]
     assert max(distances) < 1e-9
