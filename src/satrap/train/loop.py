@@ -61,7 +61,7 @@ class Loop:
         self._predictor, self._schedule = state.predictor, state.schedule
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
         replays = self._position.replays
-        self._rows = with_replays(self._exchange, replays) if replays else self._exchange
+        self._source = with_replays(self._exchange, replays) if replays else self._exchange
         self._open = deque[Lookup[Any]]()  # lookups without an update so far
         self._ending = threading.Event()
 
@@ -126,7 +126,7 @@ class Loop:
         if self._position.replays and not step.idle:
             distinct = [*self._predictor.plan.distinct(step.ticket), *self._state.dense.requests]
             seen = self._position.replayed(distinct, self._run.steps + 1)
-        lookup = self._rows.lookup(requests, create=True)
+        lookup = self._source.lookup(requests, create=True)
         self._open.append(lookup)
         return InFlightLookup(lookup, seen)
 

@@ -61,7 +61,7 @@ class PeerExchange(Exchange):
 
     def __init__(self, inner: Exchange | None, peers: Peers) -> None:
         self._inner, self._peers = inner, peers
-        self._rows: LooksUp | None = inner
+        self._source: LooksUp | None = inner
         header: list[Any] = []
         if inner is not None:
             groups = [asdict(group) for group in inner.groups]
@@ -83,14 +83,14 @@ class PeerExchange(Exchange):
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Any]:
         """See `Exchange.lookup`."""
-        lookup = None if self._rows is None else self._rows.lookup(requests, create=create)
+        lookup = None if self._source is None else self._source.lookup(requests, create=create)
         shapes = [(request.rows, self.groups[request.group].dim) for request in requests]
         return _Shared(requests, _BroadcastRows(lookup, shapes, self._peers), exchange=self, inner=lookup)
 
     def replay(self, lookups: Iterable[Sequence[Any]]) -> None:
         """See `CanReplay.replay`."""
         if self._inner is not None:
-            self._rows = with_replays(self._inner, lookups)
+            self._source = with_replays(self._inner, lookups)
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
