@@ -9,9 +9,10 @@ from satrap.launch.launchers.launcher import Launcher
 from satrap.runtime.events import Event
 
 SERVER = """
-import select, signal, sys
+import os, select, signal, sys
 from satrap.runtime.events import Notice, Ready, encode
-signal.signal(signal.SIGINT, lambda *_: print(encode(Notice("saves")), flush=True))
+# Written without a buffer: the signal may come while the line below is still being printed.
+signal.signal(signal.SIGINT, lambda *_: os.write(1, f"{encode(Notice('saves'))}\\n".encode()))
 print("no event")
 print(encode(Ready(" ".join(sys.argv[1:]))), flush=True)
 while not select.select([0], [], [], 0.1)[0]:  # a signal just before a wait is handled after it
