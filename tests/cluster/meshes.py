@@ -19,6 +19,7 @@ from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint.files import tensor_stream
 from satrap.dense import ConnectedWorkers, Mesh, StepResult
 from satrap.dense.backends import sharded as monkey
+from satrap.dense.backends.protocol import PendingStep
 from satrap.dense.memory import initial_weights as monkey_initial
 from satrap.dense.memory.initial_weights import build, initial_weights
 from satrap.dense.parallel import param_shards
@@ -129,14 +130,13 @@ def make_trainer(mode: str, model: str = "mine", **arguments: Any) -> tuple[Trai
 
     def noted(*given: Any, **named: Any) -> Any:
         pending = step(*given, **named)
-        take = pending._take
 
-        def taken(agreed: StepResult) -> StepResult:
+        def finish() -> StepResult:
+            agreed = pending.result()
             losses.append(agreed.loss)
-            return take(agreed)
+            return agreed
 
-        pending._take = taken
-        return pending
+        return PendingStep(pending.own, finish)
 
     trainer.dense.step = noted  # type: ignore[method-assign]
     return trainer, losses
