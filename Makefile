@@ -5,6 +5,7 @@ TORCH  ?= "torch>=2.11,<2.14"
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TRITON := .triton
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
@@ -19,7 +20,7 @@ OTHERS := $(addprefix --ignore ,$(TOOLS))
 # Programs that start again and again read compiled files, not the source.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
+.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-triton test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -67,6 +68,15 @@ test-dense: setup
 
 test-chaos: setup
 	$(PYTEST) -m "chaos and not slow" --timeout 900
+
+# Kernels for a GPU in Triton's interpreter; needs a network once, for the oldest Triton that PyTorch's floor brings.
+test-triton: setup $(TRITON)/.installed
+	PYTHONPATH=$(TRITON) $(PYTEST) -m triton --timeout 900 tests/store/gpu
+
+# Apart from .venv, so that no other test sees Triton; its interpreter needs an older NumPy.
+$(TRITON)/.installed:
+	@$(PIP) --no-deps --target $(TRITON) "triton==3.6.0" "numpy==2.3.*"
+	@touch $@
 
 # Needs a CUDA device; without one, each test is skipped and says why.
 test-gpu: setup
@@ -132,4 +142,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .venv-floor .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site
+	rm -rf $(VENV) .venv-floor $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

@@ -41,6 +41,7 @@ CI = (
     Stage("make check", 1),
     Stage("make test-cluster", 21),
     Stage("make test-chaos", 8),
+    Stage("make test-triton", None),
     Stage("make test-tools", 7, tools=True),
 )
 ALL = (

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -39,6 +40,8 @@ def test_the_public_names_are_frozen() -> None:
 def test_every_module_imports_and_exports_what_it_lists() -> None:
     for module in pkgutil.walk_packages(satrap.__path__, "satrap."):
         if module.name.rsplit(".", 1)[-1] == "__main__":
+            continue
+        if module.name.startswith("satrap.store.gpu.kernels.") and find_spec("triton") is None:
             continue
         loaded = importlib.import_module(module.name)
         missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]
