@@ -1,11 +1,12 @@
-"""What a model is told when it asks a batch for what is not there."""
+"""What a batch says of its features, and what a model is told when it asks for what is not there."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from satrap.batch import EmbeddedBatch
+from satrap.batch import EmbeddedBatch, Jagged
 from satrap.errors import ConfigError
 
 
@@ -19,3 +20,10 @@ def test_a_misspelt_feature_brings_the_nearest_one() -> None:
     with pytest.raises(ConfigError) as caught:
         batch["price"]
     assert caught.value.fix.startswith("use one of user, item; numeric features are columns of batch.numeric")
+
+
+def test_a_feature_is_single_where_each_sample_has_one_id_and_no_weight() -> None:
+    ids = np.arange(2, dtype=np.uint64)
+    assert Jagged(ids).single
+    assert not Jagged(ids, np.array([0, 0, 2])).single
+    assert not Jagged(ids, weights=np.ones(2, np.float32)).single

@@ -24,8 +24,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from satrap.rpc import Bounds, Dialer, Key, Listener, Message, Poller, create_key, read_key
-from satrap.rpc.transport.poller import WRITE
+from satrap.rpc import Key, create_key, read_key
+from satrap.rpc.transport.dialer import Dialer
+from satrap.rpc.transport.framing import Message
+from satrap.rpc.transport.listener import Bounds, Listener
+from satrap.rpc.transport.poller import WRITE, Poller
 from satrap.runtime.malloc import keep_freed_memory
 
 IDS, ROWS = 480_000, 7_680_000

@@ -60,6 +60,11 @@ class Jagged:
         """Return the number of samples."""
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
+    @property
+    def single(self) -> bool:
+        """Whether every sample has exactly one id, without a weight."""
+        return self.offsets is None and self.weights is None
+
 
 @checked()
 @dataclass(slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
 
 from satrap.errors import StoreError
 from satrap.exchange import Exchange, LocalExchange, Lookup, LookupRequest
-from satrap.exchange.lookup import answered
+from satrap.exchange.lookup import answered, joined
 from satrap.store import Shard
 from tests.contract.parties import SEED, TABLES, connect, local, random_requests, request, threads
 
@@ -58,3 +60,30 @@ def test_any_exchange_takes_the_update_of_a_lookup_that_nobody_issued() -> None:
         exchange.flush()
         [(_, chunk)] = exchange.rows.cut(still=True)
         assert (chunk.state == 2).all()
+
+
+def test_a_joined_future_is_complete_with_its_last_part_or_the_first_error() -> None:
+    def parts() -> list[Future[Any]]:
+        return [Future(), Future()]
+
+    first, second = made = parts()
+    whole = joined(made, lambda a, b: [a, b])
+    second.set_result(2)
+    assert not whole.done()
+    first.set_result(1)
+    assert whole.result(0) == [1, 2]
+    first, second = made = parts()
+    whole = joined(made, lambda a, b: [a, b])
+    second.set_exception(ValueError("lost"))
+    with pytest.raises(ValueError, match="lost"):
+        whole.result(0)
+    first.set_result(1)
+
+    def refuse(a: int, b: int) -> list[Any]:
+        raise StoreError(f"{a + b} is too much")
+
+    first, second = made = parts()
+    first.set_result(1)
+    second.set_result(2)
+    with pytest.raises(StoreError, match="3 is too much"):
+        joined(made, refuse).result(0)

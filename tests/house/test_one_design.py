@@ -14,8 +14,8 @@ from tests.house.measure import nodes
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
-    ("exchange", "rpc", "embedding"): 14_050,
-    ("dense", "train"): 9_800,
+    ("exchange", "rpc", "embedding"): 13_715,
+    ("dense", "train"): 9_750,
     ("config", "settings"): 3_020,
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""

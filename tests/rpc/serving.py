@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 
-from satrap.rpc import Bounds, Key, Listener, Message
+from satrap.rpc import Key
+from satrap.rpc.transport.framing import Message
+from satrap.rpc.transport.listener import Bounds, Listener
 
 
 class Echo:

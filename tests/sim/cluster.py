@@ -131,11 +131,8 @@ class SimShard:
         self.up = True
         self.journal = CrashingJournal(self.folder, self)
         self.service = Service()
-        limits = Limits()
-        self.sessions = Sessions(limits, lambda job: self.turns.take(job), epoch=lambda: self.service.epoch)
-        self.turns = Turns(
-            self.service, self._finished, wait=limits.wait, heard=self.sessions.heard, journal=self.journal
-        )
+        self.sessions = Sessions(Limits(), lambda job: self.turns.take(job), epoch=lambda: self.service.epoch)
+        self.turns = Turns(self.service, self._finished, self.sessions, self.journal)
         recovery = Recovery(self.journal, self.service)
         self.recovered += recovery.updates
         recovery.recover(self.sessions)
@@ -209,21 +206,11 @@ class SimNetwork:
     """The network of one client, in place of `Loop`; `life` is that of its worker."""
 
     def __init__(
-        self,
-        world: World,
-        shards: Sequence[SimShard],
-        life: Life,
-        peers: Sequence[Peer],
-        addresses: Sequence[str],
-        *,
-        key: object,
-        on_end: Any,
+        self, world: World, shards: Sequence[SimShard], life: Life, *, key: object, on_end: Any
     ) -> None:
         self.world, self.shards, self.life, self._on_end = world, shards, life, on_end
         self.sent_bytes, self.received_bytes, self._stopped = 0, 0, False
         self.peers: list[Peer] = []
-        for peer, address in zip(peers, addresses, strict=True):
-            self.join(peer, address)
         self._tick()
 
     def _link(self, peer: Peer, shard: SimShard) -> None:

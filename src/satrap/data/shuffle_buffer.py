@@ -55,7 +55,7 @@ class ShuffleBuffer:
 
     def __init__(self, parts: Sequence[Batch], schema: Schema) -> None:
         first, dims = parts[0].ids, {n: f.dim for n, f in schema.categorical.items()}
-        single = [name for name, jagged in first.items() if jagged.offsets is None and jagged.weights is None]
+        single = [name for name, jagged in first.items() if jagged.single]
         tables = list(dict.fromkeys(map(schema.table_of, first)))
         self._single = sorted(single, key=lambda name: (dims[name], tables.index(schema.table_of(name))))
         self._order = list(first)

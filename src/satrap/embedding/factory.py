@@ -19,17 +19,13 @@ def embeddings_of(
 ) -> tuple[EmbeddingPlan, Embeddings]:
     """Return the plan of lookups for an exchange, and the embeddings that turn its replies into tensors.
 
-    Args:
-        exchange: the exchange.
-        schema: the features.
-        groups: the table groups that hold their rows.
-        device: the model's device.
+    `groups` are the table groups that hold the rows of the schema's features; `device` is the model's.
     """
     if exchange.pooling is None:
         plan = EmbeddingPlan(schema, groups)
-        return plan, Embeddings(plan, device)
-    if exchange.pooling.by == "owner":
-        shared = SharedPoolingPlan(schema, groups, exchange.pooling)
-        return shared, Embeddings(shared, device)
-    pooled = PooledPlan(schema, groups)
-    return pooled, PooledEmbeddings(pooled, device)
+    elif exchange.pooling.by == "owner":
+        plan = SharedPoolingPlan(schema, groups, exchange.pooling)
+    else:
+        plan = PooledPlan(schema, groups)
+        return plan, PooledEmbeddings(plan, device)
+    return plan, Embeddings(plan, device)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import overload
+from typing import Any
 
 from torch import Tensor
 
@@ -15,11 +15,7 @@ Block = tuple[tuple[str, ...], Tensor]
 
 
 class LazyBlocks(Sequence[Block]):
-    """Blocks of pooled features, computed on first access.
-
-    Args:
-        make: computes the blocks.
-    """
+    """Blocks of pooled features, which `make` computes on first access."""
 
     def __init__(self, make: Callable[[], Sequence[Block]]) -> None:
         self._make = make
@@ -31,13 +27,7 @@ class LazyBlocks(Sequence[Block]):
     def __len__(self) -> int:
         return len(self._made)
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Block]: ...
-
-    def __getitem__(self, index: int | slice) -> Block | Sequence[Block]:
+    def __getitem__(self, index: Any) -> Any:
         return self._made[index]
 
 
@@ -51,7 +41,7 @@ class LazyFeatures(Mapping[str, Tensor | JaggedRows]):
     """
 
     def __init__(
-        self, order: Sequence[str], blocks: LazyBlocks, jagged: Callable[[], Mapping[str, JaggedRows]]
+        self, order: Collection[str], blocks: LazyBlocks, jagged: Callable[[], Mapping[str, JaggedRows]]
     ) -> None:
         self._order, self._blocks, self._jagged = order, blocks, jagged
 

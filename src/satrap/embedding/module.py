@@ -15,30 +15,20 @@ from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets, exact
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.embedding.pooling import Bag, Mode, merge_runs, pool_beside, pool_features
-from satrap.schema import Categorical, Schema
+from satrap.schema import Schema
 
 
 class Embeddings:
-    """Builds `EmbeddedBatch` objects on one device.
-
-    Args:
-        plan: the plan of the lookups.
-        device: the model's device.
+    """Builds `EmbeddedBatch` objects on the model's device, from the rows of a plan's lookups.
 
     Attributes:
         whole: whether one table group has all features, and they are pooled on the CPU.
     """
 
     def __init__(self, plan: EmbeddingPlan, device: torch.device) -> None:
-        self.device = device
-        features = plan.schema.categorical
-        self._pooled = _by_group(plan, {k: f for k, f in features.items() if f.pooling != "none"})
-        self._jagged = [name for name, f in features.items() if f.pooling == "none"]
-        self._in_order = {group for group, names in self._pooled if names == plan.features_of(group)}
-        self._order = list(features)
-        self._schema = plan.schema
-        self._features = features
-        self.whole = device.type == "cpu" and len(self._pooled) == 1 and not self._jagged
+        self.device, self._plan = device, plan
+        self._in_order = {group for group, names in plan.pooled if names == plan.features_of(group)}
+        self.whole = device.type == "cpu" and len(plan.pooled) == 1 and not plan.jagged
         self._learns = [not group.frozen for group in plan.groups]
 
     def rows(self, found: Sequence[Any]) -> list[Tensor]:
@@ -72,13 +62,15 @@ class Embeddings:
             The input, with one block float32[size, features, dim] per table group. On the CPU, if one group
             has all features, rows are pooled directly into the result of `flat`.
         """
-        batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
+        batch, schema, numbers = ticket.batch, self._plan.schema, self._to_device(ticket.batch.numeric)
         numeric = torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers
         blocks = LazyBlocks(partial(self.blocks, ticket, rows))
-        ragged = Ragged(batch, self._schema, self.device)
+        ragged = Ragged(batch, schema, self.device)
         return EmbeddedBatch(
             size=batch.size,
-            embeddings=LazyFeatures(self._order, blocks, partial(self._jagged_of, ticket, rows, ragged)),
+            embeddings=LazyFeatures(
+                schema.categorical, blocks, partial(self._jagged_of, ticket, rows, ragged)
+            ),
             numeric=numeric,
             blocks=blocks,
             labels=self._to_device(batch.labels, np.float32),
@@ -94,16 +86,16 @@ class Embeddings:
         """Return the pooled features of each table group, float32[size, features, dim]."""
         return [
             (names, pool_features(rows[group], self._bags(ticket, group, names)))
-            for group, names in self._pooled
+            for group, names in self._plan.pooled
         ]
 
     def _jagged_of(
         self, ticket: BatchLookup, rows: Sequence[Tensor], ragged: Ragged
     ) -> dict[str, JaggedRows]:
-        return {name: ragged.rows(name, self._unpooled(ticket, name, rows)) for name in self._jagged}
+        return {name: ragged.rows(name, self.unpooled(ticket, name, rows)) for name in self._plan.jagged}
 
     def _beside(self, ticket: BatchLookup, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
-        [(group, names)] = self._pooled
+        [(group, names)] = self._plan.pooled
         return pool_beside(rows[group], self._bags(ticket, group, names), numeric)
 
     def _bags(self, ticket: BatchLookup, group: int, names: Sequence[str]) -> list[Bag]:
@@ -133,10 +125,11 @@ class Embeddings:
 
     def mode(self, name: str) -> Mode:
         """Return the pooling mode of a feature."""
-        pooling = self._features[name].pooling
+        pooling = self._plan.schema.categorical[name].pooling
         return "sum" if pooling == "none" else pooling  # unused if rows are not pooled
 
-    def _unpooled(self, ticket: BatchLookup, name: str, rows: Sequence[Tensor]) -> Tensor:
+    def unpooled(self, ticket: BatchLookup, name: str, rows: Sequence[Tensor]) -> Tensor:
+        """Return the rows of a feature that is not pooled, times their weights: float32[ids, dim]."""
         bag = self._bag(ticket, name)
         index = torch.from_numpy(bag.inverse).to(self.device)
         values = torch.nn.functional.embedding(index, rows[ticket.spans[name].group])
@@ -146,12 +139,9 @@ class Embeddings:
 
 
 class Ragged:
-    """Per-id and per-event values of a batch, with offsets; features of a sequence share the offsets tensor.
+    """Per-id and per-event values of a batch, with offsets, as tensors on a device.
 
-    Args:
-        batch: the samples.
-        schema: its features.
-        device: device of the tensors.
+    Features of a sequence share the tensor of the offsets.
     """
 
     def __init__(self, batch: Batch, schema: Schema, device: torch.device) -> None:
@@ -176,12 +166,3 @@ class Ragged:
             name: self.rows(name, torch.from_numpy(jagged.values).to(self._device).unsqueeze(1))
             for name, jagged in self._batch.events.items()
         }
-
-
-def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return (request index, features in schema order) of each group that has pooled features."""
-    of_group = []
-    for group in plan.groups:
-        tables = set(group.tables)
-        of_group.append(tuple(name for name in features if plan.schema.table_of(name) in tables))
-    return [(index, names) for index, names in enumerate(of_group) if names]

@@ -122,6 +122,10 @@ class EmbeddingPlan:
     Args:
         schema: the features.
         groups: the exchange's table groups, in order.
+
+    Attributes:
+        pooled: the groups that have pooled features: (index, these features in schema order).
+        jagged: features that are not pooled.
     """
 
     def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
@@ -131,6 +135,10 @@ class EmbeddingPlan:
         for feature in schema.categorical:
             users.setdefault(schema.table_of(feature), []).append(feature)
         self._features = [[users.get(table, []) for table in group.tables] for group in groups]
+        self.jagged = [name for name, feature in schema.categorical.items() if feature.pooling == "none"]
+        by_group = (set(self.features_of(group)).difference(self.jagged) for group in range(len(groups)))
+        in_order = (tuple(name for name in schema.categorical if name in names) for names in by_group)
+        self.pooled = [(group, names) for group, names in enumerate(in_order) if names]
         self._known: list[tuple[tuple[int, ...], Places] | None] = [None] * len(groups)
 
     def features_of(self, group: int) -> tuple[str, ...]:
@@ -142,20 +150,15 @@ class EmbeddingPlan:
         return ticket.requests
 
     def ticket(self, batch: Batch) -> BatchLookup:
-        """Remove duplicate ids of a batch, by table group.
+        """Remove duplicate ids of a batch with every categorical feature of the schema, by table group."""
+        return self._ticket(batch, self.lookups(batch.ids))
 
-        Args:
-            batch: samples with every categorical feature of the schema.
-
-        Returns:
-            The requests and, per id, the position of its row.
-        """
-        lookups = self.lookups(batch.ids)
+    def _ticket(self, batch: Batch, lookups: Lookups, pooled: frozenset[str] = frozenset()) -> BatchLookup:
         plain = [
-            all(batch.ids[name].offsets is None and batch.ids[name].weights is None for name in names)
-            for names in map(self.features_of, range(len(self.groups)))
+            all(name in pooled or batch.ids[name].single for of_table in features for name in of_table)
+            for features in self._features
         ]
-        return BatchLookup(batch, lookups.requests, lookups.inverses, lookups.spans, plain)
+        return BatchLookup(batch, *lookups, plain, pooled)
 
     def lookups(self, ids: Mapping[str, Jagged]) -> Lookups:
         """Remove duplicate ids of features, which may have different numbers of samples."""
@@ -191,10 +194,7 @@ def _joined(arrays: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
 def _places(group: int, features: Sequence[Sequence[str]], counts: Sequence[int]) -> Places:
     """Return the span of each feature of a group, and the splits between the ids of its tables.
 
-    Args:
-        group: index of the request.
-        features: features of each table.
-        counts: number of ids of each feature.
+    `features` are the names by table, `counts` the number of ids of each feature.
     """
     ends = [0, *accumulate(counts)]
     names = [name for of_table in features for name in of_table]

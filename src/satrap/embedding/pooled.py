@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch
-from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Span
+from satrap.embedding.plan import BatchLookup, EmbeddingPlan, Lookups, Span
 from satrap.exchange import LookupRequest, TableGroup
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import Pooling
@@ -23,11 +23,7 @@ class SharedPoolingPlan(EmbeddingPlan):
     """Requests vectors instead of rows if the exchange can pool and this sends fewer bytes.
 
     On the model's side, a pooled feature looks like a feature with exactly one id per sample: its vector.
-
-    Args:
-        schema: the features.
-        groups: the exchange's table groups, in order.
-        pooling: tables that the exchange can pool, and the sizes of their rows.
+    `pooling` names the tables that the exchange can pool, and the sizes of their rows.
     """
 
     def __init__(self, schema: Schema, groups: Sequence[TableGroup], pooling: Pooling) -> None:
@@ -45,31 +41,26 @@ class SharedPoolingPlan(EmbeddingPlan):
 
     def ticket(self, batch: Batch) -> BatchLookup:
         """See `EmbeddingPlan.ticket`."""
-        plain = super().ticket(batch)
-        requests, inverses, spans = list(plain.requests), list(plain.inverses), dict(plain.spans)
-        pooled: set[str] = set()
-        for number, request in enumerate(plain.requests):
-            bags, names = self._bags(plain, number)
+        lookups, pooled = self.lookups(batch.ids), set[str]()
+        requests, inverses, spans = lookups
+        for number, request in enumerate(requests):
+            bags, names = self._bags(batch, lookups, number)
             if not bags:
                 continue
             pooled.update(names)
             requests[number] = new = replace(request, bags=bags)
-            places = _places(new, self._features[number], names, plain.inverses[number], spans, batch.size)
+            places = _places(new, self._features[number], names, inverses[number], spans, batch.size)
             inverses[number] = np.concatenate(list(places.values()))
             used = 0
             for name, positions in places.items():
                 spans[name] = Span(number, used, used := used + len(positions))
-        single = [
-            all(name in pooled or _single(batch, name) for of_table in features for name in of_table)
-            for features in self._features
-        ]
-        return BatchLookup(batch, requests, inverses, spans, single, frozenset(pooled))
+        return self._ticket(batch, lookups, frozenset(pooled))
 
-    def _bags(self, ticket: BatchLookup, number: int) -> tuple[list[Bags], set[str]]:
+    def _bags(self, batch: Batch, lookups: Lookups, number: int) -> tuple[list[Bags], set[str]]:
         """Return the bags of the tables of a group for which pooling sends less, and their features."""
-        request, bags, chosen = ticket.requests[number], list[Bags](), set[str]()
+        request, bags, chosen = lookups.requests[number], list[Bags](), set[str]()
         for table, names in self._pools[number].items():
-            of_table = [self._bag(ticket, name, table) for name in names]
+            of_table = [self._bag(batch, lookups, name, table) for name in names]
             ids = int(request.splits[table + 1] - request.splits[table])
             vectors = sum(bag.size for bag in of_table)
             if sends_less(ids, vectors, self._row_bytes[number], sum(map(_bytes, of_table))):
@@ -77,21 +68,17 @@ class SharedPoolingPlan(EmbeddingPlan):
                 chosen.update(names)
         return bags, chosen
 
-    def _bag(self, ticket: BatchLookup, name: str, table: int) -> Bags:
-        span, jagged = ticket.spans[name], ticket.batch.ids[name]
-        offsets = np.arange(ticket.batch.size + 1) if jagged.offsets is None else jagged.offsets
-        inverse = ticket.inverses[span.group][span.start : span.stop]
-        first = np.int32(ticket.requests[span.group].splits[table])
+    def _bag(self, batch: Batch, lookups: Lookups, name: str, table: int) -> Bags:
+        span, jagged = lookups.spans[name], batch.ids[name]
+        offsets = np.arange(batch.size + 1) if jagged.offsets is None else jagged.offsets
+        inverse = lookups.inverses[span.group][span.start : span.stop]
+        first = np.int32(lookups.requests[span.group].splits[table])
         pooling = self.schema.categorical[name].pooling
         return Bags(table, inverse - first, offsets, jagged.weights, pooling)  # type: ignore[arg-type]
 
 
 def _bytes(bag: Bags) -> float:
     return bag_bytes(len(bag.inverse), len(bag.offsets), 0 if bag.weights is None else len(bag.weights))
-
-
-def _single(batch: Batch, name: str) -> bool:
-    return batch.ids[name].offsets is None and batch.ids[name].weights is None
 
 
 def _places(

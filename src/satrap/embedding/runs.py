@@ -60,12 +60,7 @@ class RunLookup:
 
 
 class RunEmbeddings:
-    """Builds a network's input from samples in runs, on the CPU.
-
-    Args:
-        plan: the plan of the lookups.
-        embeddings: embeddings of the same plan.
-    """
+    """Builds a network's input from samples in runs, on the CPU, with a plan and its embeddings."""
 
     def __init__(self, plan: EmbeddingPlan, embeddings: Embeddings) -> None:
         self._plan, self._embeddings = plan, embeddings
@@ -77,13 +72,9 @@ class RunEmbeddings:
         return RunLookup(runs, self._plan.lookups({**runs.own, **runs.shared}), self._groups)
 
     def embed(self, ticket: RunLookup, rows: Sequence[Floats]) -> EmbeddedBatch:
-        """Return the network's input, see `Embeddings.embed`.
+        """Return the network's input, from a ticket and float32[unique, dim] per request.
 
-        The result of `flat` carries its shared columns, see `satrap.batch.Shared`.
-
-        Args:
-            ticket: a ticket from `ticket`.
-            rows: float32[unique, dim] per request.
+        See `Embeddings.embed`. The result of `flat` carries its shared columns, see `satrap.batch.Shared`.
         """
         embeddings, runs = self._embeddings, ticket.runs
         if runs.events or not (runs.shared and embeddings.whole):
@@ -131,7 +122,7 @@ class RunEmbeddings:
         tables, places, end, among = [rows], [inverse], len(inverse), len(rows)
         for number, name in enumerate(runs.order):
             jagged = runs.shared[name] if name in runs.shared else runs.own[name]
-            if jagged.offsets is None and jagged.weights is None:
+            if jagged.single:
                 continue
             _, start, stop = spans[name]
             bag = Bag(inverse, start, stop, jagged.offsets, jagged.weights, self._embeddings.mode(name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import StoreError
+from satrap.errors import SatrapError, StoreError
 
 Array = npt.NDArray[np.float32]
 
@@ -147,3 +148,25 @@ def answered(requests: Sequence[LookupRequest], rows: Sequence[R]) -> Lookup[R]:
     lookup = Lookup[R](requests)
     lookup.rows.set_result(list(rows))
     return lookup
+
+
+def joined(parts: Sequence[Future[Any]], join: Callable[..., list[R]]) -> Future[list[R]]:
+    """Return a future of `join(result of each part)`: complete with the last part, or the first error."""
+    whole: Future[list[R]] = Future()
+    lock = threading.Lock()
+
+    def completed(part: Future[Any]) -> None:
+        with lock:  # parts complete in different threads
+            if whole.done():
+                return
+            if (failed := part.exception()) is not None:
+                whole.set_exception(failed)
+            elif all(other.done() for other in parts):
+                try:
+                    whole.set_result(join(*(other.result() for other in parts)))
+                except SatrapError as error:
+                    whole.set_exception(error)
+
+    for part in parts:
+        part.add_done_callback(completed)
+    return whole

@@ -5,26 +5,6 @@ client's; one thread drives either through a `Poller`. Only holders of the `Key`
 """
 
 from satrap.rpc.transport.address import check_listen, is_loopback, split_address
-from satrap.rpc.transport.connection import Connection, LostError
-from satrap.rpc.transport.dialer import Dialer
-from satrap.rpc.transport.framing import Buffer, Message
 from satrap.rpc.transport.key import Key, create_key, read_key
-from satrap.rpc.transport.listener import Bounds, Listener
-from satrap.rpc.transport.poller import Poller
 
-__all__ = [
-    "Bounds",
-    "Buffer",
-    "Connection",
-    "Dialer",
-    "Key",
-    "Listener",
-    "LostError",
-    "Message",
-    "Poller",
-    "check_listen",
-    "create_key",
-    "is_loopback",
-    "read_key",
-    "split_address",
-]
+__all__ = ["Key", "check_listen", "create_key", "is_loopback", "read_key", "split_address"]

@@ -101,29 +101,29 @@ class Trainer:
     to reduce the loss scale does not count.
 
     Args:
-            model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
-            schema: labels and features.
-            embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05.
-            dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with
-                lr 0.001. None: the trainer can evaluate and predict only.
-            mode: "hybrid" (default), "sync" or "async".
-            staleness: τ of "hybrid" and "async", default 4.
-            lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
-                same to the bit; rows that the steps in between change are patched. Not for several workers,
-                nor where rows are evicted or admitted.
-            device: device of the network, default "cpu".
-            store: initialization and limits of rows, see `satrap.store.StoreConfig`.
-            training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
-            loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
-            place: location of the rows, and the other workers, see `WorkerContext`; default this process
-                alone.
+        model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
+        schema: labels and features.
+        embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05.
+        dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with
+            lr 0.001. None: the trainer can evaluate and predict only.
+        mode: "hybrid" (default), "sync" or "async".
+        staleness: τ of "hybrid" and "async", default 4.
+        lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
+            same to the bit; rows that the steps in between change are patched. Not for several workers,
+            nor where rows are evicted or admitted.
+        device: device of the network, default "cpu".
+        store: initialization and limits of rows, see `satrap.store.StoreConfig`.
+        training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
+        loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
+        place: location of the rows, and the other workers, see `WorkerContext`; default this process
+            alone.
 
-        Attributes:
-            predictor: scores with the current weights and rows.
-            state: the trained state and the progress of training.
+    Attributes:
+        predictor: scores with the current weights and rows.
+        state: the trained state and the progress of training.
 
-        Raises:
-            ConfigError: invalid arguments.
+    Raises:
+        ConfigError: invalid arguments.
     """
 
     def __init__(

@@ -51,9 +51,7 @@ class Bench:
         self.service = Service()
         self.answers: list[Answer] = []
         self.sessions = Sessions(Limits(), lambda job: self.turns.take(job))
-        self.turns = Turns(
-            self.service, self._finished, wait=25.0, heard=self.sessions.heard, journal=self.journal
-        )
+        self.turns = Turns(self.service, self._finished, self.sessions, self.journal)
         self.recovery = Recovery(
             self.journal, self.service, None if loaded is None else lambda s: load(s, loaded)
         )

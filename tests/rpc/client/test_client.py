@@ -99,3 +99,8 @@ def test_an_error_that_nobody_waited_for_is_raised_later() -> None:
             client.flush()
         with pytest.raises(ConfigError, match="only adds"):
             client.raise_error()
+
+
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'nowhere' is not HOST:PORT"):
+        Client("adder", {0: "nowhere"})

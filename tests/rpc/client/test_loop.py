@@ -23,7 +23,8 @@ def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         peer = Peer("server 0", client=7, epoch=1, deadline=2.0, heartbeat=0.5)
-        loop = ClientLoop([peer], [address], key=None, on_end=ended.set_result)
+        loop = ClientLoop(key=None, on_end=ended.set_result)
+        loop.post(lambda: loop.join(peer, address))
 
         def ask() -> None:
             asleep.set_result(time.monotonic())
@@ -47,7 +48,7 @@ def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None
 def test_what_is_posted_runs_in_the_thread_in_order() -> None:
     done: list[int] = []
     end: Future[object] = Future()
-    loop = ClientLoop([], [], key=None, on_end=end.set_result)
+    loop = ClientLoop(key=None, on_end=end.set_result)
     for number in range(100):
         loop.post(lambda number=number: done.append(number))  # type: ignore[misc]
     loop.stop()
@@ -75,7 +76,8 @@ def test_a_stranger_is_refused_at_once_and_who_hangs_up_after_five_times(said: b
         answering = threading.Thread(target=answer)
         answering.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        loop = ClientLoop([peer], [address], key=None, on_end=ended.set_result)
+        loop = ClientLoop(key=None, on_end=ended.set_result)
+        loop.post(lambda: loop.join(peer, address))
         try:
             error = ended.result(20)
         finally:

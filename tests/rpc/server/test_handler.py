@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from satrap.rpc.server.handler import Board, Job
 from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, Header, MessageKind
@@ -14,7 +15,8 @@ from tests.rpc.server.adder import Adder
 def test_without_a_board_of_its_own_requests_run_in_the_order_they_came() -> None:
     answers: list[Answer] = []
     handler = Adder()
-    turns = Turns(handler, lambda _, answer: answers.append(answer), wait=0.0)
+    sessions = Sessions(Limits(wait=0.0), lambda _: None)
+    turns = Turns(handler, lambda _, answer: answers.append(answer), sessions)
     session = Session(1, "here")
     session.gated = True  # as a worker of `sync`
     for sequence, step in enumerate((9, 0, 4)):

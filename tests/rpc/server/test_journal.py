@@ -31,7 +31,7 @@ def write(journal: Journal, messages: list[Message]) -> None:
 
 
 def read(journal: Journal, step: int | None = None) -> list[Message]:
-    found = journal.read(journal.since(step))
+    found = (message for segment in journal.since(step) for message in journal.read(segment))
     return [(header, [bytes(p) for p in parts]) for header, parts in found]
 
 
@@ -55,6 +55,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     assert read(journal) == MESSAGES
     assert [(s.records, s.kinds[MessageKind.UPDATE]) for s in journal.segments] == [(4, 1)]
+    updates = [header.kind for header, _ in journal.read(journal.segments[0], MessageKind.UPDATE)]
+    assert updates == [MessageKind.UPDATE]
     write(journal, MESSAGES[1:3])
     journal.close()
     again = Journal(tmp_path)

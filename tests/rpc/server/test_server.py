@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -52,3 +54,43 @@ def test_a_handler_is_closed_with_its_server() -> None:
     with Server("127.0.0.1:0", handler):
         assert not handler.closed
     assert handler.closed
+
+
+def test_a_stop_waits_for_the_running_request_and_drops_the_others() -> None:
+    class Slow(Adder):
+        begun, go = threading.Event(), threading.Event()
+
+        def _add(self, number: int) -> list[Any]:
+            self.begun.set()
+            self.go.wait(20)
+            return super()._add(number)
+
+    with Server("127.0.0.1:0", slow := Slow()) as server:
+        client = Client("adder", {0: server.address})
+        for number in (1, 2, 3):
+            client.ask(0, MessageKind.UPDATE, [pack_text({"number": number})])
+        assert slow.begun.wait(20)
+        assert eventually(lambda: server.statistics().queued == 2)
+        threading.Timer(0.2, slow.go.set).start()
+        server.stop()
+    assert (slow.total, slow.closed) == (1, True)
+    client.close(wait=0.0)
+
+
+def test_clients_that_are_gone_are_looked_for_under_load_too() -> None:
+    class Looking(Adder):
+        looks = 0
+
+        def forget(self, gone: Callable[[int], bool]) -> None:
+            self.looks += 1
+
+    with (
+        Server("127.0.0.1:0", looking := Looking()) as server,
+        closing(Client("adder", {0: server.address})) as client,
+    ):
+
+        def loaded() -> bool:
+            add(client, 1)
+            return looking.looks >= 3
+
+        assert eventually(loaded, 20)

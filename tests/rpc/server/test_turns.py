@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session
+from satrap.rpc.server.sessions import Limits
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Header, MessageKind
 from satrap.rpc.wire.text import unpack_text
@@ -28,12 +30,13 @@ class Desk:
         self.heard = {0: 0.0, 1: 0.0}
         self.full: set[int] = set()
         self.service = Service()
-        self.turns = Turns(
-            self.service,
-            lambda job, answer: self.answers.append((job.session.rank, answer)),
-            wait=25.0,
+        clients: Any = SimpleNamespace(
+            limits=Limits(wait=25.0),
             heard=lambda rank: self.heard[rank],
             has_room=lambda session: session.rank not in self.full,
+        )
+        self.turns = Turns(
+            self.service, lambda job, answer: self.answers.append((job.session.rank, answer)), clients
         )
         self.sessions = [Session(rank + 1, b"") for rank in range(2)]
         self.rng = np.random.default_rng(0)

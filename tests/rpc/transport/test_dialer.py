@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.rpc import Connection, Dialer, Key, LostError, create_key, read_key
+from satrap.rpc import Key, create_key, read_key
+from satrap.rpc.transport.connection import Connection, LostError
+from satrap.rpc.transport.dialer import Dialer
 from tests.rpc.serving import Echo
 
 

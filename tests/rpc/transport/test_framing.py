@@ -116,3 +116,18 @@ def test_memory_for_a_part_is_taken_when_its_turn_comes() -> None:
         assert reader.held == 8 + 16 + 10
     finally:
         tracemalloc.stop()
+
+
+def test_what_is_cleared_is_freed_at_once_and_a_message_may_follow() -> None:
+    reader = Reader(1 << 30)
+    tracemalloc.start()
+    try:
+        assert list(reader.feed(memoryview(prefix([10, 100 << 20]) + b"1234567890"))) == []
+        assert reader.held > 100 << 20
+        assert tracemalloc.get_traced_memory()[0] > 100 << 20
+        reader.clear()
+        assert reader.held == 0
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert [[bytes(p) for p in m] for m in reader.feed(memoryview(plain.encode([b"a"])))] == [[b"a"]]

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.rpc import Bounds, Key, Listener, create_key, read_key
+from satrap.rpc import Key, create_key, read_key
+from satrap.rpc.transport.listener import Bounds, Listener
 from tests.contract.parties import Process, connect
 from tests.rpc import plain
 from tests.rpc.serving import Echo

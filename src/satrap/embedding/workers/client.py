@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -16,7 +14,7 @@ from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import Exchange, LookupRequest, Telemetry
-from satrap.exchange.lookup import Array, Lookup, answered
+from satrap.exchange.lookup import Array, Lookup, answered, joined
 from satrap.exchange.protocol import Pooling, StepVerdict
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
@@ -43,12 +41,12 @@ class PooledLookup(Lookup[Array]):
 
     _: KW_ONLY
     number: int
-    others: Lookup[Any] | None
+    others: Lookup[Any]
     recall: Callable[[int], list[Array]]
 
     def unpooled_rows(self) -> list[Array]:
         """See `Lookup.unpooled_rows`; the embedding worker holds these rows."""
-        return [*self.recall(self.number), *(() if self.others is None else self.others.result())]
+        return [*self.recall(self.number), *self.others.result()]
 
 
 class PooledExchange(Exchange):
@@ -126,50 +124,41 @@ class PooledExchange(Exchange):
         plain = requests[len(pooled) :]  # pooled requests come first
         if not pooled:
             return self.shards.lookup(plain, create=create)
-        known = self._replays.popleft() if create and self._replays else None
-        rows = None if known is None else known[: len(known) - len(plain)]
+        rows: Sequence[Array] | None = None
+        others: Lookup[Any] = answered((), ())
+        if create and self._replays:
+            known = self._replays.popleft()
+            rows, others = known[: len(known) - len(plain)], answered(plain, known[len(known) - len(plain) :])
         number, self._number = self._number, self._number + 1
-        tensors = self._look_up(pooled, number, create=create, rows=rows)
-        others = None
-        if plain and known is not None:
-            others = answered(plain, known[len(known) - len(plain) :])
-        elif plain:
+        parts = self._pack(pooled[0].batch, number, rows)
+        answer = self._client.ask(0, MessageKind.LOOKUP if create else MessageKind.PEEK, parts, limited=True)
+        answer.add_done_callback(self.telemetry.meter.issue("lookup"))
+        if plain and rows is None:
             others = self.shards.lookup(plain, create=create)
-        results = tensors if others is None else _joined(tensors, others.rows)
-        return PooledLookup(requests, results, self, number=number, others=others, recall=self._recall)
+        tensors = joined([answer, others.rows], partial(self._unpack, pooled))
+        return PooledLookup(requests, tensors, self, number=number, others=others, recall=self._recall)
+
+    def _pack(self, batch: Batch | None, number: int, rows: Sequence[Array] | None) -> list[Buffer]:
+        assert batch is not None
+        parts = pack_batch(Batch(batch.size, batch.ids), {"number": number, "replay": rows is not None})
+        return parts if rows is None else parts + pack_tensors(rows, "float32")
+
+    def _unpack(
+        self, pooled: Sequence[PooledRequest], answer: Sequence[Buffer], others: Sequence[Array]
+    ) -> list[Array]:
+        """Return the tensors of a response, then the rows that came directly from the shards."""
+        try:
+            first, *parts = answer
+            text = unpack_text(first)
+            self._note_staleness(text)
+            pooled[0].found.ratio = float(text["ratio"])
+            return [*unpack_tensors(parts, [request.shape for request in pooled]), *others]
+        except (KeyError, ValueError) as error:
+            raise ExchangeError(str(error)) from error
 
     def replay(self, lookups: Iterable[Sequence[Array]]) -> None:
         """See `CanReplay.replay`. The embedding worker gets the rows and pools them."""
         self._replays.extend(lookups)
-
-    def _look_up(
-        self, pooled: Sequence[PooledRequest], number: int, *, create: bool, rows: Sequence[Array] | None
-    ) -> Future[list[Array]]:
-        batch = pooled[0].batch
-        assert batch is not None
-        text = {"number": number, "replay": rows is not None}
-        parts = pack_batch(Batch(batch.size, batch.ids), text)
-        if rows is not None:
-            parts += pack_tensors(rows, "float32")
-        result: Future[list[Array]] = Future()
-        result.add_done_callback(self.telemetry.meter.issue("lookup"))
-        answer = self._client.ask(0, MessageKind.LOOKUP if create else MessageKind.PEEK, parts, limited=True)
-        answer.add_done_callback(partial(self._looked_up, pooled, result))
-        return result
-
-    def _looked_up(
-        self, pooled: Sequence[PooledRequest], found: Future[list[Array]], answer: Future[Sequence[Buffer]]
-    ) -> None:
-        try:
-            first, *parts = answer.result()
-            text = unpack_text(first)
-            self._note_staleness(text)
-            tensors = unpack_tensors(parts, [request.shape for request in pooled])
-            pooled[0].found.ratio = float(text["ratio"])
-        except (SatrapError, KeyError, ValueError) as error:
-            found.set_exception(error if isinstance(error, SatrapError) else ExchangeError(str(error)))
-        else:
-            found.set_result(tensors)
 
     def _recall(self, number: int) -> list[Array]:
         """Return the rows of an open lookup, one per unique id."""
@@ -191,11 +180,11 @@ class PooledExchange(Exchange):
         self._client.raise_error()
         gradients = StepVerdict.applied(verdict, gradients)
         number, parts, pooled = None, list[Buffer](), 0
-        others: Lookup[Any] | None = lookup if gradients else None
+        others = lookup if gradients else Lookup[Any](())
         if gradients and isinstance(lookup, PooledLookup):
             lookup.check(self)
             number, others = lookup.number, lookup.others
-            pooled = len(gradients) - (0 if others is None else len(others.requests))
+            pooled = len(gradients) - len(others.requests)
             try:
                 parts = pack_gradients(gradients[:pooled], self._wire.backward)
             except StoreError as error:  # the next call raises it, as if the shards had rejected the update
@@ -206,7 +195,7 @@ class PooledExchange(Exchange):
         answer = self._client.ask(0, MessageKind.UPDATE, [text, *parts], limited=True)
         answer.add_done_callback(self._client.note)
         answer.add_done_callback(done)
-        if others is not None and others.requests:
+        if others.requests:
             self.shards.apply(others, gradients[pooled:], lr_scale=lr_scale)
 
     def flush(self) -> None:
@@ -231,24 +220,3 @@ class PooledExchange(Exchange):
             for whose in ("own", "others")
         )
         self.telemetry.meter.measured(*counts)
-
-
-def _joined(*futures: Future[Any]) -> Future[list[Array]]:
-    """Return a future of the concatenated results."""
-    joined: Future[list[Array]] = Future()
-    lock, pending = threading.Lock(), [len(futures)]
-
-    def answered(future: Future[Any]) -> None:
-        with lock:
-            pending[0] -= 1
-            last, error = pending[0] == 0, future.exception()
-            if joined.done():
-                return
-            if error is not None:
-                joined.set_exception(error)
-            elif last:
-                joined.set_result([rows for future in futures for rows in future.result()])
-
-    for future in futures:
-        future.add_done_callback(answered)
-    return joined

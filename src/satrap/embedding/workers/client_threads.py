@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
-from functools import partial
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,7 +15,7 @@ from satrap.embedding.workers.service import EmbeddingService
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.server.handler import Dispatcher, Job
 from satrap.rpc.server.session import Answer, error_code, failure
-from satrap.rpc.server.session import Session as Client
+from satrap.rpc.server.sessions import Sessions
 from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, MessageKind, name_of
 
@@ -46,25 +43,20 @@ class ClientThreads(Dispatcher):
     Args:
         service: service of the embedding worker.
         finish: called with each job and its reply; with `last=False` for a reply that is not the last.
-        has_room: returns whether one more reply to a client may be stored.
+        sessions: the clients; a request waits until there is room for its reply.
 
     Attributes:
         service: of the arguments.
-        notify: called with a job and a reply that is not its last.
         busy: seconds that all threads spent on ids, pooling and gradients, without waiting.
     """
 
+    finish: Callable[..., None]
+
     def __init__(
-        self,
-        service: EmbeddingService,
-        finish: Callable[..., None],
-        *,
-        has_room: Callable[[Client], bool] = lambda _: True,
-        **_: Any,
+        self, service: EmbeddingService, finish: Callable[..., None], sessions: Sessions, _: object = None
     ) -> None:
-        self._finish, self._has_room = finish, has_room
-        self.refused, self.executed, self.busy = 0, Counter[int](), 0.0
-        self.service, self.notify = service, partial(finish, last=False)
+        super().__init__(finish)
+        self.service, self._sessions = service, sessions
         self._lanes: dict[int, _Lane] = {}
         self._lock = threading.Lock()
         service.stop = self.stop
@@ -74,14 +66,10 @@ class ClientThreads(Dispatcher):
         client = job.session.client
         lane = self._lanes.get(client)
         if lane is None:
-            if job.header.kind != MessageKind.HELLO or len(self._lanes) >= WORKERS:
-                self._refuse(job, Code.SEQUENCE, _no_place(job))
-                return
             try:
-                with _answerable(job):  # the system may have no more threads
-                    lane = self._lanes[client] = _Lane(client, self)
+                lane = self._lanes[client] = self._lane(job)
             except SatrapError as error:
-                self._refuse(job, error_code(error), error)
+                self.refuse(job, error_code(error), error)
                 return
         with self._lock:
             job.session.parked += 1
@@ -89,6 +77,19 @@ class ClientThreads(Dispatcher):
         lane.take(job)
         if job.header.kind == MessageKind.BYE:
             self._lanes.pop(client).end()
+
+    def _lane(self, job: Job) -> _Lane:
+        if job.header.kind != MessageKind.HELLO:
+            raise ExchangeError(
+                "the embedding worker received a request of a worker that it no longer serves"
+            )
+        if len(self._lanes) >= WORKERS:
+            raise ExchangeError(
+                f"the embedding worker already serves {WORKERS} workers",
+                fix="increase cluster.embedding_workers",
+            )
+        with _answerable(job):  # the system may have no more threads
+            return _Lane(job.session.client, self)
 
     def expire(self, now: float) -> None:
         """End the threads of workers that were rejected or replaced; waiting requests have deadlines."""
@@ -104,10 +105,6 @@ class ClientThreads(Dispatcher):
         for lane in lanes:
             lane.join(max(until - time.monotonic(), 0.0))
 
-    def _refuse(self, job: Job, code: Code, error: SatrapError) -> None:
-        self.refused += 1
-        self._finish(job, failure(job.header, code, error))
-
     def answered(self, job: Job, answer: Answer) -> None:
         """Send a reply; called by a thread of a lane."""
         with self._lock:
@@ -115,14 +112,14 @@ class ClientThreads(Dispatcher):
             self.refused += answer.header.kind == FAILURE
             job.session.parked -= 1
             job.session.parked_bytes -= job.size
-        self._finish(job, answer)
+        self.finish(job, answer)
 
     def may_begin(self, job: Job) -> bool:
         """Return whether the reply to a job can be stored, or needs no room."""
         return (
             job.session.fenced
             or job.header.kind in (MessageKind.BYE, MessageKind.UPDATE)
-            or self._has_room(job.session)
+            or self._sessions.has_room(job.session)
         )
 
     def spent(self, job: Job, since: float) -> None:
@@ -201,40 +198,25 @@ class _Lane:
         result = self._patiently(job, future)
         started = time.perf_counter()
         answer = Answer.of(job.header.answer(), make(result))
-        if answer.payload.size > MAX_BYTES:
-            raise _too_large(answer.payload.size)
+        if (size := answer.payload.size) > MAX_BYTES:
+            raise ExchangeError(
+                f"the pooled tensors of a batch take {size} bytes, but a message holds at most {MAX_BYTES}",
+                fix="use smaller batches, or 16-bit numbers in cluster.wire",
+            )
         self._lanes.spent(job, started)
         return answer
 
     def _patiently(self, job: Job, future: Future[Any]) -> Any:
         """Return the result; while waiting for it, notify the worker."""
-        while True:
-            with suppress(TimeoutError):
-                return future.result(TELL)
-            if future.done():
-                return future.result()
+        while not wait([future], TELL).done:
             if self._stopped:
                 raise ExchangeError("the embedding worker has been stopped")
             self._told += 1
-            waiting = failure(job.header, Code.RECOVERING, ExchangeError("the request waits for the shards"))
-            self._lanes.notify(job, Answer.of(replace(waiting.header, step=self._told), waiting.parts))
+            error = ExchangeError("the request waits for the shards")
+            waiting = failure(job.header, Code.RECOVERING, error, step=self._told)
+            self._lanes.finish(job, waiting, last=False)
+        return future.result()
 
 
 def _answerable(job: Job) -> AbstractContextManager[None]:
     return answerable(f"embedding worker: {name_of(job.header.kind)}", begun=True)
-
-
-def _too_large(size: int) -> ExchangeError:
-    return ExchangeError(
-        f"the pooled tensors of a batch take {size} bytes, but a message holds at most {MAX_BYTES}",
-        fix="use smaller batches, or 16-bit numbers in cluster.wire",
-    )
-
-
-def _no_place(job: Job) -> ExchangeError:
-    if job.header.kind != MessageKind.HELLO:
-        return ExchangeError("the embedding worker received a request of a worker that it no longer serves")
-    return ExchangeError(
-        f"the embedding worker already serves {WORKERS} workers",
-        fix="increase cluster.embedding_workers",
-    )

@@ -11,12 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.batch import Batch, EmbeddedBatch, exact
-from satrap.embedding.lazy import LazyBlocks, LazyFeatures
-from satrap.embedding.module import Embeddings, Ragged
+from satrap.batch import Batch
+from satrap.embedding.lazy import Block
+from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
-from satrap.exchange import LookupRequest, TableGroup
-from satrap.schema import Schema
+from satrap.exchange import LookupRequest
 
 
 @dataclass(slots=True)
@@ -54,34 +53,15 @@ class PooledBatchLookup(BatchLookup):
 
 
 class PooledPlan(EmbeddingPlan):
-    """Requests pooled tensors: one per table group, then one per feature that is not pooled.
-
-    Args:
-        schema: the features.
-        groups: the exchange's table groups, in order.
-    """
-
-    def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
-        super().__init__(schema, groups)
-        self._dims = {table: group.dim for group in groups for table in group.tables}
-        features = schema.categorical
-        self.jagged = [name for name, f in features.items() if f.pooling == "none"]
-        by_group = [
-            [n for n, f in features.items() if f.pooling != "none" and schema.table_of(n) in tables]
-            for tables in (set(group.tables) for group in groups)
-        ]
-        self.pooled = [
-            (group.dim, tuple(names)) for group, names in zip(groups, by_group, strict=True) if names
-        ]
+    """Requests pooled tensors: one per table group, then one per feature that is not pooled."""
 
     def ticket(self, batch: Batch) -> BatchLookup:
         """Return the requests of a batch; its ids are not read."""
         share = UniqueRatio()
-        shapes = [(batch.size, len(names), dim) for dim, names in self.pooled]
-        jagged = [
-            (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
-        ]
-        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, share) for s in [*shapes, *jagged]]
+        dims = {name: group.dim for i, group in enumerate(self.groups) for name in self.features_of(i)}
+        pooled = [(batch.size, len(names), self.groups[i].dim) for i, names in self.pooled]
+        jagged = [(len(batch.ids[name].values), dims[name]) for name in self.jagged]
+        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, share) for s in [*pooled, *jagged]]
         return PooledBatchLookup(batch, requests, (), {}, found=share)
 
     def distinct(self, ticket: BatchLookup) -> Sequence[LookupRequest]:
@@ -90,43 +70,21 @@ class PooledPlan(EmbeddingPlan):
 
 
 class PooledEmbeddings(Embeddings):
-    """Builds `EmbeddedBatch` objects from pooled tensors.
-
-    Args:
-        plan: the plan of the requests.
-        device: the model's device.
-    """
+    """Builds `EmbeddedBatch` objects from the tensors that a `PooledPlan` requests."""
 
     def __init__(self, plan: PooledPlan, device: torch.device) -> None:
         super().__init__(plan, device)
-        self._plan = plan
+        self.whole = False
         # only the embedding worker knows which tables are frozen
         self._learns = [True] * (len(plan.pooled) + len(plan.jagged))
 
-    def embed(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the model's input.
+    def blocks(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> list[Block]:
+        """Return the tensors of the table groups, which arrive pooled."""
+        return [(names, rows[i]) for i, (_, names) in enumerate(self._plan.pooled)]
 
-        Args:
-            ticket: the batch.
-            rows: the pooled tensors, as `rows` returns them.
-        """
-        batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
-        blocks = [(names, rows[i]) for i, (_, names) in enumerate(self._plan.pooled)]
-        ragged = Ragged(batch, self._schema, self.device)
-        jagged = zip(self._plan.jagged, rows[len(blocks) :], strict=True)
-        unpooled = {name: ragged.rows(name, values) for name, values in jagged}
-        return EmbeddedBatch(
-            size=batch.size,
-            embeddings=LazyFeatures(self._order, LazyBlocks(lambda: blocks), lambda: unpooled),
-            numeric=torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers,
-            blocks=blocks,
-            labels=self._to_device(batch.labels, np.float32),
-            label_mask=self._to_device(batch.label_mask),
-            weights=self._to_device(batch.weights),
-            exact_labels=self._to_device(batch.labels) if exact(batch.labels) else None,
-            source=batch,
-            events=ragged.events(),
-        )
+    def unpooled(self, ticket: BatchLookup, name: str, rows: Sequence[Tensor]) -> Tensor:
+        """Return the tensor of a feature that is not pooled."""
+        return rows[len(self._plan.pooled) + self._plan.jagged.index(name)]
 
 
 _NO_IDS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)

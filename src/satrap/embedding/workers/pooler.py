@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from satrap.batch import JaggedRows
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.errors import ConfigError, StoreError
@@ -103,7 +102,6 @@ class Pooler:
         groups = [group for group in self.exchange.groups if named.intersection(group.tables)]
         self._plan = EmbeddingPlan(schema, groups)
         self._embeddings = Embeddings(self._plan, torch.device("cpu"))
-        self._jagged = [name for name, f in schema.categorical.items() if f.pooling == "none"]
         self._open: dict[int, _Looked] = {}
         self.samples = 0
 
@@ -127,15 +125,12 @@ class Pooler:
             raise StoreError(f"{OPEN} lookups wait for their update", fix="reduce training.staleness")
         batch = unpack_batch(dict(text), parts[:IDS_PARTS])
         ticket = self._plan.ticket(batch)
-        replayed = None
         if text.get("replay"):
-            dims = [self._plan.groups[i].dim for i in range(len(ticket.requests))]
-            shapes = [(len(r.ids), dim) for r, dim in zip(ticket.requests, dims, strict=True)]
-            replayed = unpack_tensors(parts[IDS_PARTS:], shapes)
-        if replayed is None:
-            lookup = self.exchange.lookup(ticket.requests, create=create)
+            groups = zip(ticket.requests, self._plan.groups, strict=True)
+            rows = unpack_tensors(parts[IDS_PARTS:], [(len(r.ids), group.dim) for r, group in groups])
+            lookup = answered(ticket.requests, rows)
         else:
-            lookup = answered(ticket.requests, replayed)
+            lookup = self.exchange.lookup(ticket.requests, create=create)
         self.samples += batch.size
         number = _number(text) if create else None
         return lookup.rows, partial(self._pool, number, ticket, lookup)
@@ -145,10 +140,8 @@ class Pooler:
     ) -> list[Buffer]:
         with torch.set_grad_enabled(number is not None):
             leaves = self._embeddings.rows(rows)
-            embedded = self._embeddings.embed(ticket, leaves)
-            outputs = [block for _, block in embedded.blocks]
-            jagged = (embedded.embeddings[name] for name in self._jagged)
-            outputs += [rows.values for rows in jagged if isinstance(rows, JaggedRows)]
+            outputs = [block for _, block in self._embeddings.blocks(ticket, leaves)]
+            outputs += [self._embeddings.unpooled(ticket, name, leaves) for name in self._plan.jagged]
         if number is not None:
             self._open[number] = _Looked(lookup, leaves, outputs)
         text = {"ratio": ticket.distinct_ratio, "staleness": self._staleness()}
@@ -175,8 +168,7 @@ class Pooler:
         gradients = unpack_tensors(parts, [tuple(output.shape) for output in looked.outputs])
         pairs = zip(looked.outputs, map(torch.from_numpy, gradients), strict=True)
         # frozen tables have no gradients
-        reached = [(output, g) for output, g in pairs if output.requires_grad]
-        if reached:
+        if reached := [pair for pair in pairs if pair[0].requires_grad]:
             torch.autograd.backward([output for output, _ in reached], [g for _, g in reached])
         for passed in [n for n in list(self._open) if n <= number]:  # copied: another thread adds to it
             del self._open[passed]

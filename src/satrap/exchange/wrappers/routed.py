@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ import numpy as np
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective import CollectiveExchange
-from satrap.exchange.lookup import Array, Lookup, LookupRequest
+from satrap.exchange.lookup import Array, Lookup, LookupRequest, joined
 from satrap.exchange.protocol import Exchange, StepVerdict
 from satrap.exchange.row_sources import CombinedRows
 from satrap.exchange.servers import ServersExchange
@@ -91,7 +90,6 @@ class RoutedExchange(Exchange):
         self.groups = [*servers.groups, *moved]
         self.moves = servers.moves
         self._sources: list[LooksUp] = [servers, replicas]
-        self._lock = threading.Lock()
         self.telemetry = Telemetry.of(servers.telemetry, replicas.telemetry)
         # Rank 0 alone sends requests about all rows to the shards, for all ranks.
         sources = [replicas.rows] if replicas.rank else [servers.rows, replicas.rows]
@@ -131,8 +129,12 @@ class RoutedExchange(Exchange):
             return self._in_order(requests, theirs.unpooled_rows(), replicated)
 
         lookup = RoutedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
-        for part in lookup.parts:
-            part.rows.add_done_callback(lambda _: self._answered(lookup))
+
+        def join(first: list[Array], second: list[Array]) -> list[Array]:
+            lookup.active = ours.active
+            return self._in_order(requests, first, second)
+
+        lookup.rows = joined([theirs.rows, ours.rows], join)
         return lookup
 
     def replay(self, lookups: Iterable[Sequence[Array]]) -> None:
@@ -141,18 +143,6 @@ class RoutedExchange(Exchange):
         self._sources[0] = with_replays(self.servers, [arrays[:first] for arrays in rows])
         if not self._fresh:
             self._sources[1] = with_replays(self.replicas, [arrays[first:] for arrays in rows])
-
-    def _answered(self, lookup: RoutedLookup) -> None:
-        """Complete a lookup once both parts have their rows, or one has failed."""
-        with self._lock:  # the two parts complete in different threads
-            if lookup.rows.done():
-                return
-            done = [part.rows for part in lookup.parts if part.rows.done()]
-            if failed := [rows for rows in done if rows.exception() is not None]:
-                lookup.fail_from(failed[0])
-            elif len(done) == len(lookup.parts):
-                lookup.active = lookup.parts[1].active
-                lookup.rows.set_result(self._in_order(lookup.requests, *(rows.result() for rows in done)))
 
     def _in_order(
         self, requests: Sequence[LookupRequest], first: Sequence[Array], second: Sequence[Array]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc import Key
 from satrap.rpc.client.call import Call, told
-from satrap.rpc.client.loop import ClientLoop, ClientNetwork
+from satrap.rpc.client.loop import ClientLoop
 from satrap.rpc.client.peer import OnAnswer, Peer
 from satrap.rpc.wire.frames import MAX_BYTES, Buffer, MessageKind
 from satrap.rpc.wire.text import pack_hello
@@ -33,13 +33,13 @@ class ClientOptions:
         key: key of the cluster; needed to reach another machine.
         deadline: seconds without a response after which a server counts as lost, default 30.
         heartbeat: seconds of silence after which the client sends a PING, default 1.
-        network: carries the messages; default `ClientLoop`, a thread with sockets.
+        network: carries the messages as `ClientLoop` does, the default; tests simulate one.
     """
 
     key: Key | None = None
     deadline: float = 30.0
     heartbeat: float = 1.0
-    network: Callable[..., ClientNetwork] = ClientLoop
+    network: Callable[..., ClientLoop] = ClientLoop
 
 
 class Client:
@@ -81,35 +81,14 @@ class Client:
         self._limited: set[Call[Any]] = set()  # a part of them
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._client = secrets.randbits(63) + 1
-        self.peers = {server: self._peer(server, address, epoch) for server, address in addresses.items()}
-        peers = list(self.peers.values())
-        self._loop = options.network(peers, list(addresses.values()), key=options.key, on_end=self._end)
+        self.peers: dict[int, Peer] = {}
+        self._loop = options.network(key=options.key, on_end=self._end)
         try:
-            self._greet({key: {} for key in addresses} if hellos is None else hellos)
+            self.join(addresses, {key: {} for key in addresses} if hellos is None else hellos, epoch=epoch)
         except SatrapError:
             self._closed = True
             self._loop.stop()
             raise
-
-    def _peer(self, server: int, address: str, epoch: int) -> Peer:
-        return Peer(
-            f"{self._name.format(server)} at {address}",
-            client=self._client,
-            epoch=epoch,
-            deadline=self._options.deadline,
-            heartbeat=self._options.heartbeat,
-        )
-
-    def _greet(self, hellos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Send a hello to some servers, and store their limits of the message size."""
-        pending = {
-            server: self.ask(server, MessageKind.HELLO, [pack_hello(hello)])
-            for server, hello in hellos.items()
-        }
-        for server, answer in pending.items():
-            parts = self.wait(answer)
-            self.greetings[server] = greeting = told(parts) if parts else {}
-            self.peers[server].message_bytes = greeting.get("message_bytes", MAX_BYTES)
 
     # -- from the caller's thread
 
@@ -211,7 +190,16 @@ class Client:
             ConfigError: a server rejects the hello.
             ExchangeError: a server cannot be reached; the client has ended.
         """
-        made = {server: self._peer(server, address, epoch) for server, address in addresses.items()}
+        made = {
+            server: Peer(
+                f"{self._name.format(server)} at {address}",
+                client=self._client,
+                epoch=epoch,
+                deadline=self._options.deadline,
+                heartbeat=self._options.heartbeat,
+            )
+            for server, address in addresses.items()
+        }
         self.peers = {**self.peers, **made}  # a new dict: other threads may be iterating over the old one
 
         def connect() -> None:
@@ -219,7 +207,14 @@ class Client:
                 self._loop.join(peer, addresses[server])
 
         self.post(connect)
-        self._greet(hellos)
+        pending = {
+            server: self.ask(server, MessageKind.HELLO, [pack_hello(hello)])
+            for server, hello in hellos.items()
+        }
+        for server, answer in pending.items():
+            parts = self.wait(answer)
+            self.greetings[server] = greeting = told(parts) if parts else {}
+            self.peers[server].message_bytes = greeting.get("message_bytes", MAX_BYTES)
 
     def leave(self, servers: Collection[int], then: Callable[[], None]) -> None:
         """Remove servers that have received a goodbye, and call `then`, in the network's thread."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.rpc import Connection, Dialer, Key, LostError, Poller
+from satrap.rpc import Key
 from satrap.rpc.client.peer import Message, Peer
-from satrap.rpc.transport.poller import READ
+from satrap.rpc.transport.connection import Connection, LostError
+from satrap.rpc.transport.dialer import Dialer
+from satrap.rpc.transport.poller import READ, Poller
 from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode, size_of
 
 Task = Callable[[], None]
@@ -27,92 +29,55 @@ _PATIENCE = 5
 """Connections that may end before the first response."""
 
 
-class ClientNetwork(Protocol):
-    """Carries the messages of a client, as `ClientLoop` does; tests simulate one.
-
-    Attributes:
-        peers: one per server.
-        sent_bytes, received_bytes: payload so far.
-    """
-
-    peers: Sequence[Peer]
-    sent_bytes: int
-    received_bytes: int
-
-    def clock(self) -> float:
-        """Return the time in seconds."""
-
-    def post(self, task: Task) -> None:
-        """Run a task in the network's thread, after earlier ones."""
-
-    def wait(self, future: Future[T]) -> T:
-        """Return the result of a future that responses will complete; another thread calls it."""
-
-    def join(self, peer: Peer, address: str) -> None:
-        """Carry the messages of one more server; call it in the network's thread."""
-
-    def leave(self, peer: Peer) -> None:
-        """Close the connection with a server; call it in the network's thread."""
-
-    def stop(self) -> None:
-        """End the thread and close the connections."""
-
-
-class ClientLoop(ClientNetwork):
-    """Runs tasks and all network traffic of a client in a thread, with one peer and address per server.
+class ClientLoop:
+    """Runs tasks and all network traffic of a client in a thread.
 
     Without a key nothing is encrypted. `on_end` is called last in the thread, with the error that ended it
     (None: `stop`).
+
+    Attributes:
+        sent_bytes, received_bytes: payload so far.
     """
 
-    def __init__(
-        self,
-        peers: Sequence[Peer],
-        addresses: Sequence[str],
-        *,
-        key: Key | None,
-        on_end: Callable[[SatrapError | None], None],
-    ) -> None:
-        self.peers, self.sent_bytes, self.received_bytes = peers, 0, 0
+    def __init__(self, *, key: Key | None, on_end: Callable[[SatrapError | None], None]) -> None:
+        self.sent_bytes = self.received_bytes = 0
         self._on_end = on_end
         self._tasks: deque[Task] = deque()
         self._stopping = False
         self._poller: Poller[_Link] = Poller()
         self._dial = partial(Dialer, key=key, max_bytes=HEADER_BYTES + MAX_BYTES, ring=self._poller.ring)
-        self._links = [_Link(p, self._dial(a)) for p, a in zip(peers, addresses, strict=True)]
+        self._links: list[_Link] = []
         self._thread = threading.Thread(target=self._run, name="satrap-client", daemon=True)
         self._thread.start()
 
     def clock(self) -> float:
-        """See `ClientNetwork`."""
+        """Return the time in seconds."""
         return time.monotonic()
 
     def wait(self, future: Future[T]) -> T:
-        """See `ClientNetwork`."""
+        """Return the result of a future that responses will complete; another thread calls it."""
         return future.result()
 
     def post(self, task: Task) -> None:
-        """See `ClientNetwork`."""
+        """Run a task in the thread, after earlier ones."""
         self._tasks.append(task)
         self._poller.ring()  # if the thread has ended, `on_end` has failed all open calls
 
     def join(self, peer: Peer, address: str) -> None:
-        """See `ClientNetwork`."""
+        """Carry the messages of one more server; call it in the thread."""
         link = _Link(peer, self._dial(address))
         self._links.append(link)
-        self.peers = [*self.peers, peer]
         link.dialer.dial()
 
     def leave(self, peer: Peer) -> None:
-        """See `ClientNetwork`."""
+        """Close the connection with a server; call it in the thread."""
         for link in [link for link in self._links if link.peer is peer]:
             self._links.remove(link)
             link.dialer.close()
             self._drop(link)
-        self.peers = [other for other in self.peers if other is not peer]
 
     def stop(self) -> None:
-        """See `ClientNetwork`."""
+        """End the thread and close the connections."""
         self.post(self._stop)
         self._thread.join()
 
@@ -134,8 +99,6 @@ class ClientLoop(ClientNetwork):
             self._poller.close()
 
     def _serve(self) -> None:
-        for link in self._links:
-            link.dialer.dial()
         while not self._stopping:
             until = time.monotonic() + (pause := self._pause())
             ready = self._poller.wait(pause)
@@ -145,7 +108,7 @@ class ClientLoop(ClientNetwork):
                 self._exchange(link, events)
             while self._tasks:
                 self._tasks.popleft()()
-            now, busy = time.monotonic(), any(peer.waiting for peer in self.peers)
+            now, busy = time.monotonic(), any(link.peer.waiting for link in self._links)
             for link in self._links:
                 # Responses may have arrived unread while the process stood still, so deadlines are extended
                 # before `overdue` is checked.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.session import Answer, Session, failure
 from satrap.rpc.server.statistics import ServerStatistics
-from satrap.rpc.wire.frames import Buffer, Header, MessageKind
+from satrap.rpc.wire.frames import Buffer, Code, Header, MessageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Board:
 class Handler(Protocol):
     """Does the work of a server. Subclasses override the methods they need.
 
-    Any thread may call `expect`; the thread of the server's `Executor` calls the others.
+    Any thread may call `expect`; the thread of the server that executes requests calls the others.
 
     Attributes:
         role: the name of the process in messages.
@@ -122,15 +122,31 @@ class SerialHandler(Handler, Protocol):
         return None
 
 
-class Dispatcher(Protocol):
-    """Decides when each request is executed; counts as `Turns` does."""
+class Dispatcher(ABC):
+    """Decides when each request is executed.
 
-    refused: int
-    executed: Counter[int]
-    busy: float
+    Args:
+        finish: called with each job and its response.
 
+    Attributes:
+        refused: number of requests answered with an error.
+        executed: kind of request -> number executed.
+        busy: seconds spent executing.
+    """
+
+    def __init__(self, finish: Finish) -> None:
+        self.finish, self.refused, self.busy = finish, 0, 0.0
+        self.executed: Counter[int] = Counter()
+
+    def refuse(self, job: Job, code: Code, error: SatrapError) -> None:
+        """Answer a request with an error."""
+        self.refused += 1
+        self.finish(job, failure(job.header, code, error))
+
+    @abstractmethod
     def take(self, job: Job) -> None:
         """Execute a job when it may run, after earlier jobs of the same client."""
 
+    @abstractmethod
     def expire(self, now: float) -> None:
         """Check waiting jobs, several times a second; `now` in seconds of the server's clock."""

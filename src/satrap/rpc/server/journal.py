@@ -197,24 +197,24 @@ class Journal:
             fix=f"start from the snapshot of step {begin}" if begin is not None else "remove the folder",
         )
 
-    def read(self, segments: Sequence[JournalSegment]) -> Iterator[tuple[Header, list[Buffer]]]:
-        """Yield the messages of segments; at a damaged record raise a `CheckpointError`."""
-        for segment in segments:
-            with open(segment.path, "rb") as file:
-                file.seek(SEGMENT_BYTES)
-                for _ in range(segment.records):
-                    yield _read(file, segment)
-
-    def of_kind(self, segment: JournalSegment, kind: int) -> Iterator[list[Buffer]]:
-        """Yield the payloads of one kind of request; raise a `CheckpointError` if one is damaged."""
+    def read(self, segment: JournalSegment, kind: int | None = None) -> Iterator[tuple[Header, list[Buffer]]]:
+        """Yield the messages of a segment, all or of one kind; raise a `CheckpointError` at a damaged one."""
         with open(segment.path, "rb") as file:
             at = SEGMENT_BYTES
             for _ in range(segment.records):
                 file.seek(at)
-                length = int(_RECORD.unpack_from(file.read(RECORD_BYTES))[3])
-                if file.read(HEADER_BYTES)[_KIND] == kind:
-                    file.seek(at)
-                    yield _read(file, segment)[1]
+                _, count, _, length = _RECORD.unpack_from(file.read(RECORD_BYTES))
+                head = file.read(HEADER_BYTES)
+                if kind in (None, head[_KIND]):
+                    sizes = [size for (size,) in _SIZE.iter_unpack(file.read(8 * count))]
+                    if HEADER_BYTES + 8 * count + sum(sizes) != length:
+                        raise _damaged(segment.path, at, "the sizes of a record's parts do not add up")
+                    parts: list[Buffer] = [file.read(size) for size in sizes]
+                    try:
+                        header = decode(head, parts, max_bytes=_MOST)
+                    except FrameError as error:
+                        raise _damaged(segment.path, at, error.what) from error
+                    yield header, parts
                 at += RECORD_BYTES + length
 
     def close(self) -> None:
@@ -321,7 +321,15 @@ def _scan(path: Path, *, last: bool) -> JournalSegment | None:
         start = file.read(SEGMENT_BYTES)
         if len(start) < SEGMENT_BYTES and last:
             return None
-        segment = _segment(path, start)
+        if len(start) < SEGMENT_BYTES or start[:8] != MAGIC:
+            raise _damaged(path, 0, "the file does not begin as a journal")
+        _, version, _, number, step, first = _SEGMENT.unpack_from(start)
+        if _CHECK.unpack_from(start, _SEGMENT.size)[0] != zlib.crc32(start[: _SEGMENT.size]):
+            raise _damaged(path, 0, "the checksum of the file's start does not match")
+        if version != VERSION:
+            what = f"the journal has version {version}, but this satrap reads version {VERSION}"
+            raise CheckpointError(what, where=str(path))
+        segment = JournalSegment(path, number, step - 1 if step else None, first)
         while segment.end < size:
             length = _head(file, segment, size, last)
             if length is None:
@@ -332,19 +340,6 @@ def _scan(path: Path, *, last: bool) -> JournalSegment | None:
     if segment.step is not None and segment.records == 0 and last:
         return None
     return segment
-
-
-def _segment(path: Path, start: bytes) -> JournalSegment:
-    if len(start) < SEGMENT_BYTES or start[:8] != MAGIC:
-        raise _damaged(path, 0, "the file does not begin as a journal")
-    _, version, _, number, step, first = _SEGMENT.unpack_from(start)
-    if _CHECK.unpack_from(start, _SEGMENT.size)[0] != zlib.crc32(start[: _SEGMENT.size]):
-        raise _damaged(path, 0, "the checksum of the file's start does not match")
-    if version != VERSION:
-        raise CheckpointError(
-            f"the journal has version {version}, but this satrap reads version {VERSION}", where=str(path)
-        )
-    return JournalSegment(path, number, step - 1 if step else None, first)
 
 
 def _head(file: BinaryIO, segment: JournalSegment, size: int, last: bool) -> int | None:
@@ -361,17 +356,3 @@ def _head(file: BinaryIO, segment: JournalSegment, size: int, last: bool) -> int
     if last:
         return None
     raise _damaged(segment.path, segment.end, "the file ends inside a record")
-
-
-def _read(file: BinaryIO, segment: JournalSegment) -> tuple[Header, list[Buffer]]:
-    at = file.tell()
-    _, parts, _, length = _RECORD.unpack_from(file.read(RECORD_BYTES))
-    head = file.read(HEADER_BYTES)
-    sizes = [size for (size,) in _SIZE.iter_unpack(file.read(8 * parts))]
-    if sum(sizes) != length - HEADER_BYTES - 8 * parts:
-        raise _damaged(segment.path, at, "the sizes of a record's parts do not add up")
-    payload: list[Buffer] = [file.read(size) for size in sizes]
-    try:
-        return decode(head, payload, max_bytes=_MOST), payload
-    except FrameError as error:
-        raise _damaged(segment.path, at, error.what) from error

@@ -11,19 +11,23 @@ from dataclasses import asdict
 from functools import partial
 from typing import Protocol, Self
 
-from satrap.errors import ExchangeError, StoreError
-from satrap.rpc import Bounds, Key, Listener, Message, check_listen
-from satrap.rpc.server.executor import Executor
+from satrap.errors import ExchangeError, SatrapError, StoreError
+from satrap.rpc import Key, check_listen
+from satrap.rpc.server.fair_queue import FairQueue
 from satrap.rpc.server.handler import Dispatcher, Handler, Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer, Session
 from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.server.turns import Turns
+from satrap.rpc.transport.framing import Message
+from satrap.rpc.transport.listener import Bounds, Listener
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, MessageKind, encode, name_of
 
 _TICK = 0.5
 """Seconds between checks whether `request_stop` was called."""
+_PAUSE = 0.2
+"""Seconds between checks of waiting requests."""
 _UNSENT = 16 << 20
 """Bytes that may wait to be sent on a connection, 16 MiB."""
 _LINGER = 0.5
@@ -91,23 +95,19 @@ class Server:
         self.handler, self.encrypted, self.durability = handler, key is not None, durability
         self.limits = limits or Limits()
         handler.observe = self.statistics
+        self._queue = FairQueue()
         self._sessions = Sessions(
             self.limits,
-            lambda job: self._executor.submit(job),
+            self._queue.put,
             epoch=lambda: handler.epoch,
             recovering=durability.progress if durability else lambda: None,
             ahead=partial(handler.expect, MessageKind.PREFETCH),
         )
         self.counters = self._sessions.counters
-        self._dispatcher = dispatcher(
-            handler,
-            self._finished,
-            wait=self.limits.wait,
-            heard=self._sessions.heard,
-            has_room=self._sessions.has_room,
-            journal=durability and durability.journal,
-        )
-        self._executor = Executor(self._dispatcher, self._recover, self._end, self._sweep)
+        journal = durability and durability.journal
+        self._dispatcher = dispatcher(handler, self._finished, self._sessions, journal)
+        self._executor = threading.Thread(target=self._execute, name="satrap-server", daemon=True)
+        self._error: SatrapError | None = None
         self._answers: deque[tuple[Job, Answer, bool]] = deque()
         self._unsent: dict[Hashable, deque[tuple[Session, int]]] = {}
         self._stopping = threading.Event()
@@ -154,40 +154,54 @@ class Server:
         self._executor.start()
         try:
             while not self._stopping.is_set():
-                if not self._executor.alive:
-                    raise self._executor.error or ExchangeError("the thread that executes requests has died")
+                if not self._executor.is_alive() and not self._stopping.is_set():
+                    raise self._error or ExchangeError("the thread that executes requests has died")
                 self._listener.poll(_TICK)
                 self._drain()
         finally:
-            self._executor.stop()
+            self._stopping.set()
+            self._queue.close()
+            self._executor.join()
             self._drain()
             self._listener.close(_LINGER)
 
-    def _recover(self) -> None:
-        if self.durability is not None:
-            self.durability.recover(self._sessions, self._stopping.is_set)
-            self._sessions.resume_at(time.monotonic())
+    def _execute(self) -> None:
+        """Recover, then execute the requests in the queue, in a thread of its own."""
+        durability, looked = self.durability, time.monotonic()
+        try:
+            if durability is not None:
+                durability.recover(self._sessions, self._stopping.is_set)
+                self._sessions.resume_at(time.monotonic())
+            while not self._stopping.is_set():
+                if (job := self._queue.get(_PAUSE)) is not None:
+                    self._dispatcher.take(job)
+                if (now := time.monotonic()) - looked >= _PAUSE:
+                    looked = now
+                    self._look(now)
+        except SatrapError as error:
+            self._error = error
+        finally:
+            self.handler.close()
+            if durability is not None:
+                durability.journal.close()
 
-    def _sweep(self, now: float) -> None:
+    def _look(self, now: float) -> None:
+        """Look at requests that wait, and at clients that may be gone."""
+        self._dispatcher.expire(now)
         self._sessions.sweep(now)
         self.handler.forget(lambda client: self._sessions.absent(client, now))
         if self.durability is not None:
             self.durability.tidy()
 
-    def _end(self) -> None:
-        self.handler.close()
-        if self.durability is not None:
-            self.durability.journal.close()
-
     def statistics(self) -> ServerStatistics:
         """Return its counters; any thread may call it."""
-        dispatcher, executor, durability = self._dispatcher, self._executor, self.durability
+        dispatcher, queue, durability = self._dispatcher, self._queue, self.durability
         sessions = self._sessions.known.values()
         return ServerStatistics(
             **asdict(self.counters),
             clients=len(sessions),
-            queued=sum(s.parked for s in sessions) + executor.queued,
-            queued_bytes=sum(s.parked_bytes for s in sessions) + executor.queued_bytes,
+            queued=sum(s.parked for s in sessions) + queue.jobs,
+            queued_bytes=sum(s.parked_bytes for s in sessions) + queue.bytes,
             kept_bytes=sum(s.bytes for s in sessions),
             requests={name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
             refused=dispatcher.refused,
@@ -198,8 +212,8 @@ class Server:
         )
 
     def _has_room(self) -> bool:
-        queue, limits = self._executor, self.limits
-        return queue.queued_bytes < limits.queued_bytes and queue.queued < limits.queued_messages
+        queue, limits = self._queue, self.limits
+        return queue.bytes < limits.queued_bytes and queue.jobs < limits.queued_messages
 
     def _receive(self, number: Hashable, message: Message) -> None:
         head = bytes(message[0]) if len(message[0]) == HEADER_BYTES else None

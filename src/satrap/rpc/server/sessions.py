@@ -216,9 +216,7 @@ class Sessions:
         session, kind = job.session, job.header.kind
         session.keep(answer)
         refused = kind == MessageKind.HELLO and answer.header.kind == FAILURE
-        if kind == MessageKind.BYE or (
-            refused and job.header.sequence == 0
-        ):  # rejected later, it stays known
+        if kind == MessageKind.BYE or (refused and job.header.sequence == 0):  # a later one stays known
             with self._lock:
                 self._sessions.pop(session.client, None)
         elif kind == MessageKind.HELLO:

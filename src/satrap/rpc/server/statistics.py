@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """A server's counts of messages, malformed and repeated ones, and of payload bytes both ways."""
+    """A server's counts of messages.
+
+    Args:
+        messages, malformed, repeated: messages received, and how many of them were malformed or repeated.
+        received_bytes, sent_bytes: payload.
+    """
 
     messages: int = 0
     malformed: int = 0
@@ -17,13 +22,11 @@ class Counters:
     sent_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatistics:
+@dataclass(slots=True)
+class ServerStatistics(Counters):
     """Counters of a server since its start, and its present state.
 
     Args:
-        messages, malformed, repeated: messages received, and how many of them were malformed or repeated.
-        received_bytes, sent_bytes: payload.
         clients: clients known now.
         queued, queued_bytes: requests that wait now.
         kept_bytes: unacknowledged responses held now.
@@ -35,11 +38,6 @@ class ServerStatistics:
         recovered: updates recovered from the journal.
     """
 
-    messages: int = 0
-    malformed: int = 0
-    repeated: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
     clients: int = 0
     queued: int = 0
     queued_bytes: int = 0

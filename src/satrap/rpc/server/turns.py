@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
 from contextlib import suppress
 from itertools import islice
 
 from satrap.errors import SatrapError, StoreError
-from satrap.rpc.server.handler import Finish, Job, SerialHandler, Work
+from satrap.rpc.server.handler import Dispatcher, Finish, Job, SerialHandler, Work
 from satrap.rpc.server.journal import Journal
-from satrap.rpc.server.session import Answer, Session, error_code, failure, fenced
+from satrap.rpc.server.session import Answer, error_code, failure, fenced
+from satrap.rpc.server.sessions import Sessions
 from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import FAILURE, Buffer, Code, MessageKind, name_of
 
@@ -21,44 +21,34 @@ _NAMED = 8
 """Most ranks that an error names: a hello may announce 65,536."""
 
 
-class Turns:
+class Turns(Dispatcher):
     """Lets a handler execute requests, each when it may run. Does no input or output except the journal's.
 
     Args:
         handler: does the work.
         finish: called with each job and its response.
-        wait: seconds a request may wait for a silent rank.
-        heard: returns the time of a rank's last message.
-        has_room: returns whether one more response to a client may be kept; its requests wait until then.
+        sessions: the clients; a request waits until there is room for its response, and for a silent rank as
+            long as `Limits.wait`.
         journal: requests are written there before they are executed; None: nowhere.
-
-    Attributes:
-        refused: number of requests answered with an error.
-        executed: kind of request -> number executed.
-        busy: seconds spent executing.
     """
 
     def __init__(
         self,
         handler: SerialHandler,
         finish: Finish,
-        *,
-        wait: float,
-        heard: Callable[[int], float] = lambda _: float("-inf"),
-        has_room: Callable[[Session], bool] = lambda _: True,
+        sessions: Sessions,
         journal: Journal | None = None,
     ) -> None:
-        self._handler, self._finish, self._wait, self._heard = handler, finish, wait, heard
-        self._has_room, self._journal = has_room, journal
-        self.refused, self.busy = 0, 0.0
-        self.executed: Counter[int] = Counter()
+        super().__init__(finish)
+        self._handler, self._sessions, self._journal = handler, sessions, journal
+        self._wait = sessions.limits.wait
         self._parked: dict[int, deque[Job]] = {}
 
     def take(self, job: Job) -> None:
         """Execute a job or let it wait; then execute the waiting jobs whose turn has come."""
         client, board = job.session.client, self._handler.board
         if job.header.kind not in _AT_ONCE and (error := board.refusal(job.session, job.header)):
-            self._fail(job, Code.SEQUENCE, error)
+            self.refuse(job, Code.SEQUENCE, error)
         # Earlier jobs of the client wait, so this one does too: requests of one client keep their order.
         elif client in self._parked:
             self._park(job)
@@ -87,7 +77,7 @@ class Turns:
         session, header = job.session, job.header
         if session.fenced or header.kind in _AT_ONCE:
             return False
-        return not self._has_room(session) or self._handler.board.must_wait(session, header)
+        return not self._sessions.has_room(session) or self._handler.board.must_wait(session, header)
 
     def _wake(self) -> None:
         """Execute waiting jobs that may run, client after client in the order they began to wait."""
@@ -105,31 +95,27 @@ class Turns:
         """Reject jobs that have waited too long; execute jobs whose responses fit again."""
         late = [c for c, jobs in self._parked.items() if now - jobs[0].arrived > self._wait]
         missing = self._handler.board.missing() if late else ()
-        ranks = (str(rank) for rank in missing if now - self._heard(rank) > self._wait)
+        ranks = (str(rank) for rank in missing if now - self._sessions.heard(rank) > self._wait)
         silent = ", ".join(islice(ranks, _NAMED))
         for client in late if silent else []:
             while client in self._parked and now - self._parked[client][0].arrived > self._wait:
                 job = self._unpark(client)
                 error = self._handler.board.too_late(job.session, job.header, silent, self._wait)
-                self._fail(job, Code.DEADLINE, error)
+                self.refuse(job, Code.DEADLINE, error)
         self._wake()
 
     def _execute(self, job: Job) -> bool:
         """Execute a job; return whether other clients' jobs may run now."""
         before, started = self._handler.board.progress, time.perf_counter()
         if job.session.fenced:  # since it was received, a newer client of its rank was executed
-            self._fail(job, Code.FENCED, fenced())
+            self.refuse(job, Code.FENCED, fenced())
             return False
         answer = execute(self._handler, job, self._journal)
         self.refused += answer.header.kind == FAILURE
-        self._finish(job, answer)
+        self.finish(job, answer)
         self.executed[job.header.kind] += 1
         self.busy += time.perf_counter() - started
         return self._handler.board.progress != before
-
-    def _fail(self, job: Job, code: Code, error: SatrapError) -> None:
-        self.refused += 1
-        self._finish(job, failure(job.header, code, error))
 
 
 def execute(handler: SerialHandler, job: Job, journal: Journal | None = None) -> Answer:

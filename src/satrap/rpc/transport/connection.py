@@ -46,12 +46,9 @@ class Pace:
         self._since, self._moved = now, 0
 
     def slow(self, moved: int, now: float, *, idle: bool) -> float:
-        """Return for how many seconds the transfer has been slow; time while it is `idle` does not count.
+        """Return for how many seconds the transfer, of `moved` bytes so far, has been slow.
 
-        Args:
-            moved: bytes so far.
-            now: seconds.
-            idle: there was nothing to transfer, or this side held it up.
+        Time while it is `idle` does not count: there was nothing to transfer, or this side held it up.
         """
         if idle or moved - self._moved > _RATE * (now - self._since):
             self._since, self._moved = now, moved
@@ -208,7 +205,7 @@ class Connection:
     def close(self) -> None:
         """Close at once; unsent and half-received messages are lost."""
         self.closed = True
-        self.reader = Reader(0)
+        self.reader.clear()
         self._queue.clear()
         self.unsent = 0
         self._socket.close()

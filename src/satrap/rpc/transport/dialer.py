@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from satrap.rpc.transport.address import split_address
 from satrap.rpc.transport.connection import Connection, LostError, ending
@@ -35,12 +36,12 @@ class Dialer:
         self._place, self._key = split_address(address), key
         self._max_bytes, self._ring = max_bytes, ring
         self._attempts, self._ended = 0, threading.Event()
-        self._news: Connection | LostError | None = None
+        self._attempt: Future[Connection] | None = None
 
     def dial(self) -> None:
         """Connect in the background; wait longer after each attempt without a call of `succeeded`."""
         delay = min(_FIRST * 2**self._attempts, _LONGEST) if self._attempts else 0.0
-        self._attempts = min(self._attempts + 1, _DOUBLINGS)
+        self._attempts, self._attempt = min(self._attempts + 1, _DOUBLINGS), Future()
         threading.Thread(target=self._try, args=(delay,), name="satrap-dialer", daemon=True).start()
 
     def succeeded(self) -> None:
@@ -49,28 +50,26 @@ class Dialer:
 
     def made(self) -> Connection | None:
         """Return the connection, once, or None if there is none yet; raise a `LostError` if it failed."""
-        news, self._news = self._news, None
-        if isinstance(news, LostError):
-            raise news
-        return news
+        if self._attempt is None or not self._attempt.done():
+            return None
+        attempt, self._attempt = self._attempt, None
+        return attempt.result()
 
     def close(self) -> None:
         """Make no more connections."""
         self._ended.set()
-        self._discard()
+        if self._attempt is not None:
+            self._attempt.add_done_callback(_discard)
 
     def _try(self, delay: float) -> None:
-        if self._ended.wait(delay):
+        attempt = self._attempt
+        if attempt is None or self._ended.wait(delay):
             return
         try:
-            self._news = self._connect()
+            attempt.set_result(self._connect())
         except LostError as error:
-            self._news = error
-        # `close` may have called `_discard` before the result was stored, so it is called again here.
-        if self._ended.is_set():
-            self._discard()
-        else:
-            self._ring()
+            attempt.set_exception(error)
+        self._ring()
 
     def _connect(self) -> Connection:
         try:
@@ -87,7 +86,7 @@ class Dialer:
             sock.close()
             raise
 
-    def _discard(self) -> None:
-        news, self._news = self._news, None
-        if isinstance(news, Connection):
-            news.close()
+
+def _discard(attempt: Future[Connection]) -> None:
+    if attempt.exception() is None:
+        attempt.result().close()

@@ -17,7 +17,7 @@ Sizes are checked before anything is allocated, and memory for a part is only al
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,6 @@ MAX_PARTS = 8192
 LARGE = 1 << 14
 """A part that lacks at least this many bytes is received in place."""
 _FIXED = struct.Struct("<4sHH")
-_SIZE = 8
-_NOTHING = memoryview(b"")
 
 
 class FramingError(ExchangeError):
@@ -61,90 +59,65 @@ class Reader:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._begin()
+        self.clear()
 
-    def _begin(self) -> None:
-        self._head, self._wanted, self.held = bytearray(), _FIXED.size, 0
-        self._sizes: tuple[int, ...] | None = None
-        self._parts: Message = []
-        self._rest = _NOTHING
+    def clear(self) -> None:
+        """Free the memory of the unfinished message; the next bytes begin a message."""
+        self.held, self._reading = 0, self._read()
+        self._rest = next(self._reading)
 
     def feed(self, data: memoryview) -> Iterator[Message]:
         """Copy bytes; yield the messages they complete, or raise a `FramingError` if they are invalid."""
-        while len(data):
-            if self._sizes is None:
-                data = self._collect(data)
-            else:
-                rest = self._lacking()
-                count = min(len(rest), len(data))
-                rest[:count] = data[:count]
-                self._rest, data = rest[count:], data[count:]
-            if self._complete():
-                yield self._take()
+        while left := len(data):
+            count = min(len(self._rest), left)
+            self._rest[:count] = data[:count]
+            data = data[count:]
+            if message := self.filled(count):
+                yield message[0]
 
     def space(self) -> memoryview | None:
         """Return the memory for the next bytes, or None if `feed` should get them."""
-        rest = _NOTHING if self._sizes is None else self._lacking()
-        return rest if len(rest) >= LARGE else None
+        return self._rest if len(self._rest) >= LARGE else None
 
-    def filled(self, count: int) -> Iterator[Message]:
-        """Record that `count` bytes of `space` were received; yield the message if they complete it."""
-        self._rest = self._rest[count:]
-        if self._complete():
-            yield self._take()
+    def filled(self, count: int) -> Sequence[Message]:
+        """Record that `count` bytes of `space` were received; return the message if they complete it."""
+        try:
+            self._rest = self._reading.send(count)
+        except StopIteration as end:
+            self.clear()
+            return [end.value]
+        return []
 
-    def _collect(self, data: memoryview) -> memoryview:
-        """Consume bytes of the prefix; return the others."""
-        lacks = self._wanted - len(self._head)
-        self._head += data[:lacks]
-        self.held += min(lacks, len(data))
-        if self._wanted == _FIXED.size:
-            self._check_start()
-        if len(self._head) == self._wanted:
-            self._read_sizes()
-        return data[lacks:]
-
-    def _check_start(self) -> None:
-        """Check the start of the prefix as far as it has arrived, to detect foreign protocols at once."""
-        if not MAGIC.startswith(self._head[: len(MAGIC)]):
-            raise FramingError("the received data is not a satrap message")
-        if len(self._head) < _FIXED.size:
-            return
-        _, version, parts = _FIXED.unpack(self._head)
+    def _read(self) -> Generator[memoryview, int, Message]:
+        """Return one message; yield the memory for its next bytes, and get the number of those received."""
+        rest = start = memoryview(bytearray(_FIXED.size))
+        while len(rest):
+            rest = rest[(yield rest) :]
+            self.held = len(start) - len(rest)
+            # checked as far as it has arrived, to detect foreign protocols at once
+            if not MAGIC.startswith(start[: min(self.held, len(MAGIC))]):
+                raise FramingError("the received data is not a satrap message")
+        _, version, count = _FIXED.unpack(start)
         if version != VERSION:
             raise FramingError(
                 f"the other side sends messages of layout {version}, but this side uses layout {VERSION}: "
                 "install the same satrap on both sides"
             )
-        if not 1 <= parts <= MAX_PARTS:
-            raise FramingError(f"a message has 1 to {MAX_PARTS} parts, not {parts}")
-        self._wanted += parts * _SIZE
-
-    def _read_sizes(self) -> None:
-        sizes = struct.unpack_from(f"<{(self._wanted - _FIXED.size) // _SIZE}Q", self._head, _FIXED.size)
+        if not 1 <= count <= MAX_PARTS:
+            raise FramingError(f"a message has 1 to {MAX_PARTS} parts, not {count}")
+        rest = raw = memoryview(bytearray(8 * count))
+        self.held += len(raw)
+        while len(rest):
+            rest = rest[(yield rest) :]
+        sizes = struct.unpack(f"<{count}Q", raw)
         if sum(sizes) > self.max_bytes:
             raise FramingError(f"a message of {sum(sizes)} bytes is over the limit of {self.max_bytes}")
-        self._sizes = sizes
-
-    def _lacking(self) -> memoryview:
-        """Return the rest of the current part; a part is allocated when its first byte is expected."""
-        assert self._sizes is not None
-        while not len(self._rest):
-            self._rest = _allocate(self._sizes[len(self._parts)])
-            self._parts.append(self._rest)
-            self.held += len(self._rest)
-        return self._rest
-
-    def _complete(self) -> bool:
-        if self._sizes is None or len(self._rest):
-            return False
-        while len(self._parts) < len(self._sizes) and not self._sizes[len(self._parts)]:
-            self._parts.append(_NOTHING)
-        return len(self._parts) == len(self._sizes)
-
-    def _take(self) -> Message:
-        parts = self._parts
-        self._begin()
+        parts: Message = []
+        for size in sizes:
+            parts.append(rest := _allocate(size))
+            self.held += size
+            while len(rest):
+                rest = rest[(yield rest) :]
         return parts
 
 

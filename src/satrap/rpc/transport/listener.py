@@ -152,7 +152,7 @@ class Listener:
         if crowded or waiting >= self._most_unsent(guest) or not guest.connection.ready:
             return False
         guest.connection.send(parts)
-        self._flush(guest)
+        self._serve(guest, WRITE)
         return not guest.connection.closed
 
     def trust(self, number: Hashable, trusted: bool = True) -> None:
@@ -186,7 +186,7 @@ class Listener:
                 self._watch(guest)
             for guest_ready, _ in self._poller.wait(remaining):
                 if guest_ready is not None:
-                    self._flush(guest_ready)
+                    self._serve(guest_ready, WRITE)
         for guest in list(self._guests.values()):
             self._drop(guest)
         self._poller.close()
@@ -253,14 +253,6 @@ class Listener:
                     self._on_message(guest.number, message)
             if events & WRITE and connection.ready:
                 connection.flush()
-        except LostError:
-            self._drop(guest)
-        self._watch(guest)
-
-    def _flush(self, guest: _Guest) -> None:
-        try:
-            if not guest.connection.closed:
-                guest.connection.flush()
         except LostError:
             self._drop(guest)
         self._watch(guest)

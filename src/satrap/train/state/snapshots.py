@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,9 +64,7 @@ class Snapshots:
     def pass_begins(self) -> None:
         """Raise `StopRequested` if a stop was requested on any worker."""
         if self._plan is not None:
-            self._workers.meet("start of the epoch")  # a barrier: observers of a worker may have taken long
-            if self.any_worker(self._state.stopping):
-                raise StopRequested
+            self._meet("start of the epoch")  # observers of a worker may have taken long
             if not self._state.position.amid_pass:  # otherwise `resume` has read the fingerprints
                 self._workers.solo("looking at the data", self._look)
 
@@ -80,9 +78,13 @@ class Snapshots:
     def evaluated(self) -> None:
         """Synchronize the workers after an evaluation; `StopRequested` means that samples may be missing."""
         if self._plan is not None:
-            self._workers.meet("end of the evaluation")
-            if self.any_worker(self._state.stopping):
-                raise StopRequested
+            self._meet("end of the evaluation")
+
+    def _meet(self, stage: str) -> None:
+        """A barrier; raise `StopRequested` behind it if a stop was requested on any worker."""
+        self._workers.meet(stage)
+        if self.any_worker(self._state.stopping):
+            raise StopRequested
 
     def __enter__(self) -> Snapshots:
         self._state.fitting = True
@@ -109,43 +111,36 @@ class Snapshots:
         If `stop`, this was the last step: raise `StopRequested`, or KeyboardInterrupt without a place to
         save.
         """
-        if self._plan is None:
-            if stop:
-                raise KeyboardInterrupt
-            return
-        self._report_failure()
-        self._due |= self._is_time(self._plan.delta_every_steps)
-        if self._is_time(self._plan.every_steps):
-            self._due = self._full = True
-        if self._state.steps_alone:
-            self._stepped_apart(stop)
-            return
-        if stop:
-            raise StopRequested
-        # `_due` depends on the step alone, so all workers reach `anywhere` together. A snapshot that is due
-        # while another is being written is taken later; training does not wait.
-        if self._due and not self.any_worker(self._busy):
-            self._start()
-        self._publisher.stepped()
+        if self._plan is not None:
+            self._due |= self._is_time(self._plan.delta_every_steps)
+            if self._is_time(self._plan.every_steps):
+                self._due = self._full = True
+        self._save_if_due(stop, self._publisher.stepped)
 
     def idle(self) -> None:
         """While no worker has a batch, save and publish if due; `StopRequested` if a stop was requested.
 
         Without a plan a requested stop is a KeyboardInterrupt.
         """
+        stop, apart = self._state.stopping, self._plan is not None and self._state.steps_alone
+        self._save_if_due(stop if apart else self.any_worker(stop), self._publisher.idle)
+
+    def _save_if_due(self, stop: bool, publish: Callable[[], None]) -> None:
         if self._plan is None:
-            if self.any_worker(self._state.stopping):
+            if stop:
                 raise KeyboardInterrupt
             return
         self._report_failure()
         if self._state.steps_alone:
-            self._stepped_apart(self._state.stopping)
+            self._stepped_apart(stop)
             return
-        if self.any_worker(self._state.stopping):
+        if stop:
             raise StopRequested
+        # `_due` depends on the step alone, so all workers reach `any_worker` together. A snapshot that is due
+        # while another is being written is taken later; training does not wait.
         if self._due and not self.any_worker(self._busy):
             self._start()
-        self._publisher.idle()
+        publish()
 
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self._state.run.steps % every == 0

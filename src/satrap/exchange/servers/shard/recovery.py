@@ -81,7 +81,7 @@ class Recovery:
         """See `Durability.recover`; a damaged or unrepeatable record raises a `CheckpointError`."""
         self._service.repeating, self._stopping = True, stopping
         for segment in self._segments:
-            for number, (header, parts) in enumerate(self.journal.read([segment]), segment.first):
+            for number, (header, parts) in enumerate(self.journal.read(segment), segment.first):
                 if stopping():
                     return
                 try:
@@ -166,7 +166,7 @@ def committed(journal: Journal, segment: JournalSegment) -> str | None:
 
     if segment.step is None:
         return None
-    for parts in journal.of_kind(segment, MessageKind.WRITE):
+    for _, parts in journal.read(segment, MessageKind.WRITE):
         request = unpack_text(parts[0])
         if request["number"] == segment.step:
             # a snapshot that cannot be read does not count; object stores raise their own errors
