@@ -13,7 +13,7 @@ import numpy as np
 
 import satrap
 from benchmarks.record import write
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.wire.formats import CODES
@@ -33,7 +33,7 @@ class Shard:
 
     def __init__(self, dim: int) -> None:
         table = satrap.Table("user", dim=dim, optimizer=satrap.optim.Adagrad(lr=0.01))
-        config = ShardConfig(tables_to_dicts([table]), StoreConfig(1), 0, ShardMap(1))
+        config = ShardConfig([table], StoreConfig(1), 0, ShardMap(1))
         about = {"forward": "float16", "rank": 0, "world": 1, "mode": "hybrid", "ordered": False}
         self.service, self.session, self.number = Service(), Session(1, None), 0
         self.dim = dim

@@ -153,7 +153,7 @@ def test_an_absent_shard_is_named() -> None:
     [
         ({"seed": 3}, "seed 11 here, 3 requested"),
         ({"epoch": 2}, "epoch 1 here, 2 requested"),
-        ({"tables": [Table("a", dim=4, optimizer=SGD(lr=1.0))]}, "table 'a': .* here, .*sgd.* requested"),
+        ({"tables": [Table("a", dim=4, optimizer=SGD(lr=1.0))]}, "table 'a': .* here, .*SGD.* requested"),
         ({"memory": 2**30}, "memory None here, 1073741824 requested"),
     ],
 )

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc import create_key, read_key
@@ -147,7 +147,7 @@ def test_mutated_payloads_with_valid_checksums_never_end_the_server() -> None:
 def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> None:
     rng = random.Random(6)
     store = StoreConfig(SEED, MEMORY, eviction=Eviction(), tier=Tier(str(tmp_path), 1 << 18))
-    config = ShardConfig(tables_to_dicts(TABLES), store, 0, ShardMap(1)).to_dict()
+    config = ShardConfig(TABLES, store, 0, ShardMap(1)).to_dict()
     [hint] = [parts for header, parts in valid_messages() if header.kind == MessageKind.PREFETCH]
     with threads(1, journal=tmp_path / "journal") as [server], stranger(server) as attacker:
         attacker.hello(**config)

@@ -12,7 +12,7 @@ import pytest
 from satrap.errors import ExchangeError
 from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.servers import Limits, ServersExchange
-from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.servers.shard.gradient_barrier import WorkerGradients, merge
 from tests.contract.parties import (
     assert_equal_contents,
     connect,
@@ -68,14 +68,9 @@ def test_workers_together_take_the_step_of_one(world: int, shards: int) -> None:
                 rows[r] += reference.lookup(work[step][0], create=True).result()
             shares = []
             for work in works:
-                pairs = zip(*work[step], strict=True)
-                shares.append(
-                    WorkerGradients([GroupUpdate(q.group, q.ids, q.splits, g / world) for q, g in pairs], 1.0)
-                )
-            for u in merge(shares):
-                reference.apply(
-                    Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0
-                )
+                shares.append(WorkerGradients(work[step][0], [g / world for g in work[step][1]], 1.0))
+            merged = merge(shares)
+            reference.apply(Lookup(merged.requests), merged.gradients, lr_scale=1.0)
         for mine, theirs in zip(seen, rows, strict=True):
             for a, b in zip(mine, theirs, strict=True):
                 np.testing.assert_array_equal(a, b)

@@ -80,17 +80,20 @@ def test_digests_tell_owners_and_members_apart() -> None:
     ("changes", "said"),
     [
         ({"runs": [[0, 4095]]}, "the runs of a shard map must"),
-        ({"runs": [[0, 4096, 1]]}, "a shard map has invalid runs"),
+        ({"runs": [[0, 4096, 1]]}, r"ShardMap: runs\[0\] must be a list of whole numbers"),
         ({"runs": [[5, 4096]]}, "the runs of a shard map must"),
-        ({"runs": [[0, 4097], [0, -1]]}, "a shard map has invalid numbers"),
+        ({"runs": [[0, 4097], [0, -1]]}, "the runs of a shard map must"),
         ({"absent": [0]}, "the runs of a shard map must"),
         ({"absent": [0, 1]}, "the runs of a shard map must"),
-        ({"absent": ["x"]}, "a shard map has invalid numbers"),
-        ({"absent": [2**32]}, "a shard map has invalid numbers"),
-        ({"absent": [7] * (4 * 4096 - 5)}, "a shard map has invalid numbers"),
+        ({"absent": ["x"]}, r"ShardMap: absent\[0\] must be a whole number, got 'x'"),
+        ({"absent": [2**32]}, "the runs of a shard map must"),
+        ({"absent": [7] * 100_000}, "the runs of a shard map must"),
         ({"digest": "0" * 16}, "the digest of a shard map does not match"),
-        ({"shards": 1.5}, "a shard map has invalid numbers"),
-        ({"epoch": True}, "a shard map has invalid numbers"),
+        ({"shards": 1.5}, "ShardMap: shards must be a whole number, got 1.5"),
+        ({"epoch": True}, "ShardMap: epoch must be a whole number, got True"),
+        ({"shards": None}, "ShardMap: shards must be a whole number, got None"),
+        ({"epoch": None}, "ShardMap: epoch must be a whole number, got None"),
+        ({"runs": 7}, "ShardMap: runs must be a list"),
         ({"runs": [[1, 2048], [0, 2048]]}, "the digest of a shard map does not match"),
     ],
 )
@@ -99,15 +102,3 @@ def test_impossible_plain_data_is_refused(changes: dict[str, object], said: str)
     assert ShardMap.from_dict(plain).epoch == 2
     with pytest.raises(ConfigError, match=said):
         ShardMap.from_dict(plain | changes)
-
-
-def test_plain_data_with_numbers_that_just_fit_is_read_and_without_them_refused() -> None:
-    plain = ShardMap(2).after(ShardMap(2).owners, [0, 1]).to_dict()
-    absent = [2**32 - 1] * (4 * 4096 - 6)  # 6 numbers are those of shards, epoch and two runs
-    assert ShardMap.from_dict(plain | {"absent": absent}).members == [0, 1]
-    for name in ("shards", "epoch"):
-        lacking = {key: value for key, value in plain.items() if key != name}
-        with pytest.raises(ConfigError, match="a shard map lacks its shards or its epoch"):
-            ShardMap.from_dict(lacking)
-    with pytest.raises(TypeError):
-        ShardMap.from_dict(plain | {"runs": 7})

@@ -196,7 +196,7 @@ def test_counters_of_several_exchanges_are_summed_by_name() -> None:
         load_factor=(0.125, 0.375),
         tables={"a": TableStatistics(rows=1), "b": TableStatistics(rows=3)},
     )
-    lookups = RequestTotals(in_flight=1)  # of the first alone
+    lookups = RequestTotals(issued=1)  # of the first alone
     assert telemetry.traffic() == Traffic(
         {}, {}, lookups, RequestTotals(), sent=4, received=40, resent=1, waiting=1
     )

@@ -50,19 +50,19 @@ def rows_are_counted_before_the_map_changes(patch: Patch) -> None:
 
 
 def updates_go_to_the_new_owners(patch: Patch) -> None:
-    encode = ServersExchange._encode_update
+    send = ServersExchange._send_update
 
-    def as_looked_up(self: Any, lookup: Any, gradients: Any) -> Any:
+    def as_looked_up(self: Any, lookup: Any, *rest: Any) -> None:
         lookup.shard_map = self.map
-        return encode(self, lookup, gradients)
+        send(self, lookup, *rest)
 
-    patch.setattr(ServersExchange, "_encode_update", as_looked_up)
+    patch.setattr(ServersExchange, "_send_update", as_looked_up)
 
 
 def an_update_is_of_the_lookup_with_its_ids_in_its_tables(patch: Patch) -> None:
     def same(found: Any, updated: Any) -> bool:
         pairs = zip(found, updated, strict=True)
-        return len(found) == len(updated) and all(np.array_equal(ids, of) for (ids, *_), (_, of, _) in pairs)
+        return len(found) == len(updated) and all(np.array_equal(a.ids, b.ids) for (a, _), b in pairs)
 
     patch.setattr("satrap.exchange.servers.shard.slot_cache._same", same)
 

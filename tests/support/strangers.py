@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from satrap.exchange.servers import ShardServer
-from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import OWN_RUN, ShardConfig
 from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.wire.frames import FAILURE, Header, MessageKind, decode, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -35,7 +35,7 @@ class Stranger:
         return decode(header, parts), parts
 
     def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
-        config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
+        config = ShardConfig(TABLES, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN} | changes
         return self.ask(Header(MessageKind.HELLO, epoch=1, client=77), [pack_text(config)])
 

@@ -94,7 +94,7 @@ class Attacker:
             plain = {"schema": SCHEMA.to_dict(), "tables": tables, "shards": 1, "deadline": 60.0}
             about |= {"mode": "hybrid", "wire": ["float32", "float32"]}
             return plain | store_to_dict(StoreConfig(SEED)) | about
-        config = ShardConfig(tables, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
+        config = ShardConfig(TABLES, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         return config | about | {"forward": "float32", "mode": "hybrid"}
 
 

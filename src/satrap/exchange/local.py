@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from satrap.errors import ConfigError
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
-from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
+from satrap.exchange.protocol import Exchange, TableGroup
 from satrap.exchange.row_sources import StoreRows
 from satrap.exchange.serial import Serial
 from satrap.exchange.telemetry import ExchangeStatistics, Telemetry
 from satrap.store import BUCKETS, Shard
-from satrap.store.arrays import Found, Offsets, per_table
+from satrap.store.arrays import Offsets, per_table
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import merged
 
@@ -62,25 +63,16 @@ class LocalExchange(Exchange):
         if not requests:
             return answered((), ())
         lookup = Lookup[Array](requests, exchange=self)
-        done = self.telemetry.meter.issue("lookup")
-        lookup.rows = self._thread.submit(self._look_up if create else self._peek, lookup, done)
+        work = partial(self._look_up, lookup) if create else partial(self.peek, requests)
+        lookup.rows = self._thread.submit(self.telemetry.meter.timed("lookup", work))
         return lookup
 
-    def _look_up(self, lookup: Lookup[Array], done: Callable[[], None]) -> list[Array]:
-        try:
-            check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
-            self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
-            pairs = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
-            lookup.places = [slots for _, slots in pairs]
-            return [rows for rows, _ in pairs]
-        finally:
-            done()
-
-    def _peek(self, lookup: Lookup[Array], done: Callable[[], None]) -> list[Array]:
-        try:
-            return self.peek(lookup.requests)
-        finally:
-            done()
+    def _look_up(self, lookup: Lookup[Array]) -> list[Array]:
+        check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
+        self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
+        pairs = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
+        lookup.places = [slots for _, slots in pairs]
+        return [rows for rows, _ in pairs]
 
     def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of a lookup that creates nothing, read in the caller's thread.
@@ -91,7 +83,8 @@ class LocalExchange(Exchange):
 
     def _peek_one(self, request: LookupRequest) -> Array:
         rows, mask = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
-        self.telemetry.count_peek(request, mask)
+        unseen = 0 if mask.all() else per_table(np.flatnonzero(~mask), request.splits)
+        self.telemetry.count_unseen(request, unseen)
         return rows
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
@@ -99,47 +92,32 @@ class LocalExchange(Exchange):
         for request in requests:
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
 
-    def apply(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        *,
-        lr_scale: float,
-        verdict: StepVerdict | None = None,
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, *, checked: bool
     ) -> None:
-        """See `Exchange.apply`."""
-        self._raise_failed()
-        gradients = StepVerdict.applied(verdict, gradients)
-        lookup = lookup.for_update(self, gradients)
-        done = self.telemetry.meter.issue("push", lookup)
-        self._last_update = self._thread.submit(
-            self._update, lookup, gradients, lr_scale, verdict is None, self._last_update, done
-        )
+        update = partial(self._update, lookup, gradients, lr_scale, checked, self._last_update)
+        self._last_update = self._thread.submit(self.telemetry.meter.timed("push", update, lookup))
 
     def _update(
         self,
         lookup: Lookup[Any],
         gradients: Sequence[Array],
         lr_scale: float,
-        check: bool,
+        checked: bool,
         before: Future[None] | None,
-        done: Callable[[], None],
     ) -> None:
-        try:
-            if before is not None:
-                before.result()  # a rejected update stops the next ones, so that its error is not lost
-            if check:  # all gradients of a step are applied, or none
-                self.shard.check_gradients([r.group for r in lookup.requests], gradients)
-            slots = lookup.places or [None] * len(lookup.requests)
-            for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
-                self.shard.update_group(
-                    r.group, r.ids, r.splits, gradient, lr_scale=lr_scale, slots=places, checked=True
-                )
-            self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
-            self._applied += 1
-            self._updated(lookup)
-        finally:
-            done()
+        if before is not None:
+            before.result()  # a rejected update stops the next ones, so that its error is not lost
+        if not checked:  # all gradients of a step are applied, or none
+            self.shard.check_gradients([r.group for r in lookup.requests], gradients)
+        slots = lookup.places or [None] * len(lookup.requests)
+        for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
+            self.shard.update_group(
+                r.group, r.ids, r.splits, gradient, lr_scale=lr_scale, slots=places, checked=True
+            )
+        self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
+        self._applied += 1
+        self._updated(lookup)
 
     def _updated(self, lookup: Lookup[Any]) -> None:
         """Hook for work that is due once the rows of a lookup have changed."""
@@ -176,11 +154,6 @@ class LocalTelemetry(Telemetry):
         """Reset the counters of lookups that create nothing."""
         # By group, int64[2, tables]: ids of these lookups, and the number of them without a row.
         self._peeks = [np.zeros((2, len(tables)), np.int64) for tables in self._tables]
-
-    def count_peek(self, request: LookupRequest, found: Found) -> None:
-        """Count the ids of a lookup that creates nothing, and the ids without a row."""
-        splits = request.splits
-        self.count_unseen(request, 0 if found.all() else per_table(np.flatnonzero(~found), splits))
 
     def count_unseen(self, request: LookupRequest, unseen: Offsets | int) -> None:
         """Count the ids of a lookup that creates nothing; `unseen`: ids without a row, int64[tables]."""

@@ -13,7 +13,6 @@ import numpy as np
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
 from satrap.exchange.pending_rows import Mask, PendingRows
-from satrap.exchange.protocol import StepVerdict
 from satrap.store import Shard
 from satrap.store.shard import check_lookups
 
@@ -82,17 +81,11 @@ class LocalLookahead(LocalExchange):
             self.telemetry.meter.looked_up(early.lookup, 0, (self._applied, self._applied))
             early.lookup.rows.set_result(early.rows)
 
-    def apply(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        *,
-        lr_scale: float,
-        verdict: StepVerdict | None = None,
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, *, checked: bool
     ) -> None:
-        """See `Exchange.apply`. If an update is rejected, waiting lookups raise its error."""
-        super().apply(lookup, gradients, lr_scale=lr_scale, verdict=verdict)
-        assert self._last_update is not None
+        super()._issue_update(lookup, gradients, lr_scale, checked=checked)
+        assert self._last_update is not None  # if it is rejected, waiting lookups raise its error
         self._last_update.add_done_callback(self._tell_all)
 
     def _tell_all(self, update: Future[None]) -> None:

@@ -165,6 +165,21 @@ class Exchange(Protocol):
         Raises:
             StoreError: an earlier update was rejected, or another exchange issued the lookup.
         """
+        self._raise_failed()
+        gradients = StepVerdict.applied(verdict, gradients)
+        self._issue_update(
+            lookup.for_update(self, gradients), gradients, lr_scale, checked=verdict is not None
+        )
+
+    def _raise_failed(self) -> None:
+        """Raise the error of an earlier update, if it is known."""
+        return
+
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Any], lr_scale: float, *, checked: bool
+    ) -> None:
+        """Issue the update of an accepted step; `checked`: no gradient is NaN or infinite."""
+        return
 
     def flush(self) -> None:
         """Wait until everything issued so far has been applied."""

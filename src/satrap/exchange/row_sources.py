@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from satrap.exchange.protocol import RowSource, SnapshotCut
 from satrap.exchange.states import (
     CHUNK_ROWS,
-    State,
     counts_of,
     held_by,
     load_rows,
@@ -18,11 +17,9 @@ from satrap.exchange.states import (
     state_of,
 )
 from satrap.store import BUCKETS, Delta, RowChunk, Shard
-from satrap.store.arrays import Ids
 
 if TYPE_CHECKING:
     from satrap.checkpoint.files.storage import FileEntry, Storage
-    from satrap.checkpoint.store_part import StorePart
     from satrap.exchange.collective.placement import Holders
 
 
@@ -55,6 +52,8 @@ class StoreRows(RowSource):
 
     def cut(self, *, delta: bool | None = None, feed: str | None = None, still: bool = False) -> SnapshotCut:
         """See `RowSource.cut`."""
+        from satrap.checkpoint.store_part import StorePart
+
         self._flush()
         changes = self._shard.weight_changes if feed else self._shard.changes
         if delta is None:
@@ -69,11 +68,15 @@ class StoreRows(RowSource):
 
         saved, deleted = self._saved(taken.chunks), None if taken.full else taken.deleted
         state = {} if still or feed else state_of(self._shard)
-        write = self._part(saved, state, deleted, feed).write
+        tables, holders = [table for group in self._shard.groups for table in group.tables], self._holders
+        part = StorePart(saved, tables, state, weights=feed)
+        if holders is not None:
+            name = f".{self.writer}-{holders.rank:04d}"
+            part = StorePart(saved, tables, state, deleted, name, holders.buckets, holders.whole, feed)
         # A rank writes the ids that lost their rows; a single store leaves that to the caller.
         deleted = {} if deleted is not None and self._holders else deleted
         chunks = ((chunk.table, chunk) for chunk in saved)
-        return SnapshotCut(counts_of(self._shard), write, deleted, put_back, chunks)
+        return SnapshotCut(counts_of(self._shard), part.write, deleted, put_back, chunks)
 
     def _saved(self, chunks: Iterator[RowChunk]) -> Iterator[RowChunk]:
         """Yield the rows that this process saves: without replicated rows that other ranks save."""
@@ -87,17 +90,6 @@ class StoreRows(RowSource):
             rows = chunk if buckets == self._holders.held(chunk.table) else within(chunk, buckets)
             if len(rows.ids):
                 yield rows
-
-    def _part(
-        self, saved: Iterator[RowChunk], state: State, deleted: Mapping[str, Ids] | None, feed: str | None
-    ) -> StorePart:
-        from satrap.checkpoint.store_part import StorePart
-
-        tables, holders = [table for group in self._shard.groups for table in group.tables], self._holders
-        if holders is None:
-            return StorePart(saved, tables, state, weights=feed)
-        name = f".{self.writer}-{holders.rank:04d}"
-        return StorePart(saved, tables, state, deleted, name, holders.buckets, holders.whole, feed)
 
     def read(self, url: str, *, follow: bool = False, feed: bool = False, exact: bool = False) -> None:
         """See `RowSource.read`."""

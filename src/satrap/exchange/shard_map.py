@@ -12,12 +12,14 @@ import numpy.typing as npt
 from xxhash import xxh64_hexdigest
 
 from satrap.errors import ConfigError
+from satrap.runtime.arguments import checked
 from satrap.store import BUCKETS
 from satrap.store.buckets import runs_of
 
 Owners = npt.NDArray[np.uint16]
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class ShardMap:
     """Bucket -> shard, at one epoch; by default an even split into ranges of neighbouring buckets.
@@ -50,8 +52,10 @@ class ShardMap:
             raise ConfigError(f"the epoch of a shard map must be 1 to {2**32 - 1}, got {self.epoch}")
         if not self.runs and not self.absent:
             return
-        members, lengths = set(self.members), [length for _, length in self.runs]
-        if sum(lengths) != BUCKETS or min(lengths) < 1 or any(owner not in members for owner, _ in self.runs):
+        lengths, owners = [length for _, length in self.runs], {owner for owner, _ in self.runs}
+        numbers = {*range(self.shards)}
+        covered = sum(lengths) == BUCKETS and min(lengths) > 0
+        if not covered or not owners <= {*self.members} or not numbers.issuperset(self.absent):
             raise ConfigError(
                 f"the runs of a shard map must give each of {BUCKETS} buckets to a shard",
                 where=f"epoch {self.epoch}, {self.shards} shards without {list(self.absent)}",
@@ -60,7 +64,7 @@ class ShardMap:
     @property
     def members(self) -> list[int]:
         """Numbers of the shards, ascending."""
-        return [shard for shard in range(self.shards) if shard not in self.absent]
+        return sorted({*range(self.shards)}.difference(self.absent))
 
     @property
     def owners(self) -> Owners:
@@ -110,17 +114,10 @@ class ShardMap:
         """Build it from `to_dict` data.
 
         Raises:
-            ConfigError: a value is invalid, or the digest differs.
+            ConfigError: a value is missing or invalid, or the digest differs.
         """
         runs, absent = data.get("runs", ()), data.get("absent", ())
-        if "shards" not in data or "epoch" not in data:
-            raise ConfigError("a shard map lacks its shards or its epoch")
-        numbers = [data["shards"], data["epoch"], *absent, *(number for run in runs for number in run)]
-        if any(type(n) is not int or not 0 <= n < 1 << 32 for n in numbers) or len(numbers) > 4 * BUCKETS:
-            raise ConfigError("a shard map has invalid numbers")
-        if any(len(run) != 2 for run in runs):
-            raise ConfigError("a shard map has invalid runs")
-        made = cls(data["shards"], data["epoch"], tuple((run[0], run[1]) for run in runs), tuple(absent))
+        made = cls(data.get("shards"), data.get("epoch"), runs, absent)  # type: ignore[arg-type]
         if made.runs and data.get("digest") != made.digest:
             raise ConfigError("the digest of a shard map does not match its owners")
         return made

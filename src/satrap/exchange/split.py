@@ -12,15 +12,12 @@ from satrap.errors import StoreError
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Bags, LookupRequest
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.shard_map import Owners, ShardMap
 from satrap.store import bucket_of, distinct
-from satrap.store.arrays import check_splits, plain
+from satrap.store.arrays import Ids, Offsets, check_splits, plain
 from satrap.store.hashes import index_salt
 
-Ids = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
-Owners = npt.NDArray[np.uint16]
 
 EVERYWHERE = int(kernels.EVERYWHERE)
 """Marks a bucket that all shards hold."""
@@ -93,7 +90,7 @@ class Splitter:
         pairs = [(positions[s], grouped[s]) for s in slices]
         return [ShardPart(of, b - b[0], at, at) for (at, of), b in zip(pairs, bounds, strict=True)]
 
-    def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
+    def shards_of(self, table: str, ids: Ids) -> Owners:
         """Return the shard of each id of a table, uint16[n]."""
         return self._owners_of(table)[bucket_of(table, ids)]
 

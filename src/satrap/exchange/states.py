@@ -111,15 +111,11 @@ def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> 
 
     storage, manifest = open_chain(url).members[-1]
     counts: Counts = manifest.settings.get(COUNTS, {})
-    take_state(store, {**_of_groups(store, counts), **read_store(storage, manifest, buckets)})
-
-
-def _of_groups(store: Shard, counts: Counts) -> State:
-    """Return counters as `state_of` does; the largest count of the tables of each group."""
-    counts_of_groups = {
-        f"{_prefix(g)}counts": [counts[t] for t in g.tables if t in counts] for g in store.groups
-    }
-    return {name: np.array(rows, np.int64).max(axis=0) for name, rows in counts_of_groups.items() if rows}
+    state: dict[str, npt.NDArray[Any]] = {}
+    for group in store.groups:  # the largest count of its tables
+        if rows := [counts[table] for table in group.tables if table in counts]:
+            state[f"{_prefix(group)}counts"] = np.array(rows, np.int64).max(axis=0)
+    take_state(store, {**state, **read_store(storage, manifest, buckets)})
 
 
 def held_by(

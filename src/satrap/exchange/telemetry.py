@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from satrap.store import Statistics
 from satrap.store.arrays import address
 from satrap.store.statistics import TableStatistics, TierStatistics, summed
 
+T = TypeVar("T")
 _LOOKS = 61
 """One message in this number is measured; a prime, so that it is not always of the same table group."""
 _ROWS = 256
@@ -64,13 +65,18 @@ class ExchangeStatistics(Statistics):
     unseen: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestTotals:
-    """Requests of one kind: number completed, their total seconds, and number still in flight."""
+    """Requests of one kind: number completed, their total seconds, and number issued."""
 
     count: int = 0
     seconds: float = 0.0
-    in_flight: int = 0
+    issued: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests without a response."""
+        return self.issued - self.count
 
     @property
     def mean_seconds(self) -> float:
@@ -159,19 +165,31 @@ class Meter:
     def __init__(self) -> None:
         self._own: Counter[int] = Counter()
         self._others: Counter[int] = Counter()
-        self._seconds = {"lookup": 0.0, "push": 0.0}
-        self._issued = {"lookup": 0, "push": 0}
-        self._answered = {"lookup": 0, "push": 0}
+        self._totals = {"lookup": RequestTotals(), "push": RequestTotals()}
         self.forward, self.backward = Rounding(), Rounding()
 
     def issue(self, kind: str, lookup: Lookup[Any] | None = None) -> Callable[..., None]:
         """Count a "lookup", or a "push" with its lookup; return a function to call when it is done."""
-        self._issued[kind] += 1
-        return partial(self._done, kind, lookup, time.perf_counter())
+        self._totals[kind].issued += 1
+        return partial(self._done, self._totals[kind], lookup, time.perf_counter())
 
-    def _done(self, kind: str, lookup: Lookup[Any] | None, issued: float, _: object = None) -> None:
-        self._seconds[kind] += time.perf_counter() - issued
-        self._answered[kind] += 1
+    def timed(self, kind: str, work: Callable[[], T], lookup: Lookup[Any] | None = None) -> Callable[[], T]:
+        """Count a request as `issue` does; return its work, after which it is done."""
+        done = self.issue(kind, lookup)
+
+        def run() -> T:
+            try:
+                return work()
+            finally:
+                done()
+
+        return run
+
+    def _done(
+        self, totals: RequestTotals, lookup: Lookup[Any] | None, issued: float, _: object = None
+    ) -> None:
+        totals.seconds += time.perf_counter() - issued
+        totals.count += 1
         if lookup is not None and lookup.missed[0] >= 0:
             self._own[lookup.missed[0]] += 1
             self._others[lookup.missed[1]] += 1
@@ -200,12 +218,7 @@ class Meter:
 
         Without `waiting` in `transfer`, it is the number of requests in flight.
         """
-        lookups, pushes = (
-            RequestTotals(
-                self._answered[kind], self._seconds[kind], self._issued[kind] - self._answered[kind]
-            )
-            for kind in ("lookup", "push")
-        )
+        lookups, pushes = (replace(totals) for totals in self._totals.values())
         waiting = {"waiting": lookups.in_flight + pushes.in_flight}
         return Traffic(
             dict(self._own),
@@ -222,22 +235,22 @@ class Telemetry:
     """Counters of the stores and of this caller's requests: trees of counters, which are summed by name.
 
     Args:
-        stores: returns the counters of all stores together.
+        statistics: returns the counters of all stores together.
         transfer: returns fields of `Traffic` that the connections count; any thread may call it.
         meter: measures this caller's requests; default: a new one.
 
     Attributes:
-        transfer, meter: of the arguments.
-        refused: updates that this caller rejected before it sent them; `stores` includes them.
+        statistics, transfer, meter: of the arguments.
+        refused: updates that this caller rejected before it sent them; `statistics` includes them.
     """
 
     def __init__(
         self,
-        stores: Callable[[], ExchangeStatistics],
+        statistics: Callable[[], ExchangeStatistics],
         transfer: Callable[[], Mapping[str, int]] = dict,
         meter: Meter | None = None,
     ) -> None:
-        self._stores, self.transfer, self.meter = stores, transfer, meter or Meter()
+        self.statistics, self.transfer, self.meter = statistics, transfer, meter or Meter()
         self.refused = 0
 
     @classmethod
@@ -249,10 +262,6 @@ class Telemetry:
             lambda: summed(part.transfer() for part in parts),
             first.meter,
         )
-
-    def statistics(self) -> ExchangeStatistics:
-        """Return the counters of all stores together."""
-        return self._stores()
 
     def traffic(self) -> Traffic:
         """Return the traffic of this caller's requests, without any communication; any thread may call it."""

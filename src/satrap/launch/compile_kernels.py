@@ -17,7 +17,7 @@ from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.exchange.resharding.reshard_shard import rehearse
 from satrap.exchange.servers import ShardMap
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.wire.formats import CODES
 from satrap.launch.training import train
@@ -102,7 +102,7 @@ def _hello(
     optimizer: optim.Optimizer, dims: Sequence[int], store: StoreConfig, forward: str, backward: str
 ) -> dict[str, object]:
     tables = [Table(f"of dim {dim}", dim=dim, optimizer=optimizer) for dim in dims]
-    config = ShardConfig(tables_to_dicts(tables), store, 0, ShardMap(2))
+    config = ShardConfig(tables, store, 0, ShardMap(2))
     worker = {"forward": forward, "rehearsal": backward, "mode": "sync", "rank": 0, "world": 2}
     return config.to_dict() | worker
 

@@ -96,7 +96,7 @@ def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
         one = tier.trainer(shards, [middle])
         plain = {
             "schema": tier.SCHEMA.to_dict(),
-            "tables": list(tables_to_dicts([Table(n, dim=4, optimizer=SGD(lr=0.1)) for n in named()])),
+            "tables": tables_to_dicts([Table(n, dim=4, optimizer=SGD(lr=0.1)) for n in named()]),
             **{"shards": 1, "wire": ["float32", "float32"], "seed": 0, "memory": None, "mode": "hybrid"},
             **{"rank": 0, "world": 1, "deadline": 5.0, "generation": 0},
             **{"admission": None, "eviction": None, "tier": None},

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, ExchangeError, StoreError
-from satrap.exchange import Lookup, LookupRequest
+from satrap.exchange import Lookup
 from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.protocol import StepVerdict
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.servers.shard.gradient_barrier import WorkerGradients, merge
 from satrap.exchange.wrappers.replay import with_replays
 from satrap.optim import SGD
 from satrap.schema import Table
@@ -49,15 +49,11 @@ def test_ranks_together_take_the_step_of_one(world: int, ahead: int) -> None:
                 rows[r] += reference.lookup(work[step][0], create=True).result()
         if step >= ahead and step % 4 != 3:
             shares = [
-                WorkerGradients(
-                    [GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / world)) for q, g in pairs], 1.0
-                )
-                for pairs in (zip(*work[step - ahead], strict=True) for work in works)
+                WorkerGradients(requests, [g * np.float32(1 / world) for g in gradients], 1.0)
+                for requests, gradients in (work[step - ahead] for work in works)
             ]
-            for u in merge(shares):
-                reference.apply(
-                    Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=0.5
-                )
+            merged = merge(shares)
+            reference.apply(Lookup(merged.requests), merged.gradients, lr_scale=0.5)
     for mine, theirs in zip(seen, rows, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -87,16 +83,10 @@ def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
     together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
     for one in [*wanted, [request(0, [5], [])]]:
         reference.lookup(one, create=True).result()
-    halves = [
-        WorkerGradients(
-            [GroupUpdate(q.group, q.ids, q.splits, g / 2) for q, g in zip(wanted[r], ones[r], strict=True)],
-            1.0,
-        )
-        for r in range(2)
-    ]
+    halves = [WorkerGradients(wanted[r], [g / 2 for g in ones[r]], 1.0) for r in range(2)]
     for shares in (halves, halves, halves[1:]):
-        for u in merge(shares):
-            reference.apply(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+        merged = merge(shares)
+        reference.apply(Lookup(merged.requests), merged.gradients, lr_scale=1.0)
     everybody = Together(ranks)
     assert_equal_contents(everybody, reference)  # type: ignore[arg-type]
     everybody.close()

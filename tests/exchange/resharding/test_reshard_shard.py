@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.resharding import reshard_shard
 from satrap.exchange.resharding.reshard_shard import buckets_of, map_change, rehearse
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.shard import service
 from satrap.exchange.servers.shard.service import Service
 from satrap.exchange.shard_map import ShardMap
 from satrap.optim import Adagrad
@@ -29,7 +30,7 @@ TABLES = [
 
 
 def hello(store: StoreConfig = StoreConfig(), **about: Any) -> dict[str, Any]:
-    config = ShardConfig(tables_to_dicts(TABLES), store, 1, ShardMap(2))
+    config = ShardConfig(TABLES, store, 1, ShardMap(2))
     plain = {"forward": "float16", "mode": "hybrid", "rank": 0, "world": 1, "rehearsal": "bfloat16"}
     return config.to_dict() | plain | about
 
@@ -115,14 +116,16 @@ def test_a_shard_without_machine_code_is_waited_for_and_compiles_nothing_after_i
         assert set(tmp_path.rglob("*.nbc")) == kept
 
 
-def test_a_rehearsal_that_fails_beside_the_requests_harms_nothing() -> None:
-    def fail() -> None:
+def test_a_rehearsal_that_fails_beside_the_requests_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise StoreError("no memory")
 
-    thread = reshard_shard.beside(fail)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert thread is not threading.current_thread()
+    monkeypatch.setattr(service, "rehearse", fail)
+    with threads(1) as [server], closing(connect([server.address])) as exchange:
+        exchange.moves.rehearse(exchange.map, {})
+        assert server.service.rehearsal is not None
+        assert not server.service.rehearsal.is_alive()
+        train(exchange, steps=1, seed=1)
 
 
 def rows(ids: Sequence[int]) -> RowChunk:
@@ -131,7 +134,7 @@ def rows(ids: Sequence[int]) -> RowChunk:
 
 
 def test_a_map_takes_away_the_buckets_it_names_and_the_same_map_takes_strangers() -> None:
-    config = ShardConfig(tables_to_dicts(TABLES[:1]), StoreConfig(), 0, ShardMap(2))
+    config = ShardConfig(TABLES[:1], StoreConfig(), 0, ShardMap(2))
     store = config.open()
     store.load("a", rows(range(1000)))
     here = store.rows_by_bucket()[0]

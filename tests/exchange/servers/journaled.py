@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.shard.gradient_barrier import member_of
 from satrap.exchange.servers.shard.recovery import Recovery, remember
 from satrap.exchange.servers.shard.service import Service
@@ -93,7 +93,10 @@ class Bench:
             plain.append((known, asdict(member_of(session)), session.next, contents))
         board = self.service.board
         shares = {
-            rank: [(u.group, u.ids.tobytes(), u.gradients.tobytes()) for u in share.updates]
+            rank: [
+                (r.group, r.ids.tobytes(), g.tobytes())
+                for r, g in zip(share.requests, share.gradients, strict=True)
+            ]
             for rank, share in board.shares.items()
         }
         state = {k: v.tobytes() for k, v in self.service.state().items()}
@@ -125,7 +128,7 @@ def hello(
     ordered: bool = False,
     **bounds: Any,
 ) -> tuple[Header, list[Buffer]]:
-    config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(3, **bounds), 0, ShardMap(1))
+    config = ShardConfig(TABLES, StoreConfig(3, **bounds), 0, ShardMap(1))
     text = config.to_dict() | {"forward": "float16", "rank": rank, "world": world, "mode": mode}
     text["ordered"] = ordered
     return Header(MessageKind.HELLO, 1, client, 0), [pack_text(text)]

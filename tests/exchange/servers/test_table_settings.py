@@ -12,7 +12,7 @@ import pytest
 from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LookupRequest
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import COUNTS
 from satrap.optim import Adagrad
@@ -133,10 +133,10 @@ def test_other_numbers_of_shards_go_on_with_the_same_rows(tmp_path: Path) -> Non
 
 
 def test_a_hello_tells_the_settings_of_tables() -> None:
-    config = ShardConfig(tables_to_dicts(tables()), StoreConfig(SEED), 0, ShardMap(1))
+    config = ShardConfig(tables(), StoreConfig(SEED), 0, ShardMap(1))
     plain = json.loads(json.dumps(config.to_dict()))
     assert not config.difference(ShardConfig.from_dict(plain))
-    other = ShardConfig(tables_to_dicts(tables(own=OWN + 1)), StoreConfig(SEED), 0, ShardMap(1))
+    other = ShardConfig(tables(own=OWN + 1), StoreConfig(SEED), 0, ShardMap(1))
     assert config.difference(other).startswith("table 'small': ")
     for key in ("memory", "admission", "eviction"):  # a journal from before there were such settings
         del plain["tables"][2][key]
@@ -146,7 +146,7 @@ def test_a_hello_tells_the_settings_of_tables() -> None:
 @pytest.mark.parametrize("key", ["memory", "admission", "eviction"])
 @pytest.mark.parametrize("value", [0, -1, 1 << 70, "lru", [], {}, {"policy": "x", "ttl": None}, 1.5, True])
 def test_impossible_settings_of_tables_are_refused(key: str, value: Any) -> None:
-    plain = ShardConfig(tables_to_dicts(tables()), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
+    plain = ShardConfig(tables(), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
     plain["tables"][0] = {**plain["tables"][0], key: value}
     with pytest.raises(ConfigError):
         ShardConfig.from_dict(plain)

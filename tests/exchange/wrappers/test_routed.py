@@ -17,7 +17,7 @@ from satrap.checkpoint.manifest import read_manifest
 from satrap.errors import ConfigError
 from satrap.exchange import Lookup, LookupRequest
 from satrap.exchange.collective import Placement
-from satrap.exchange.servers.shard.gradient_barrier import GroupUpdate, WorkerGradients, merge
+from satrap.exchange.servers.shard.gradient_barrier import WorkerGradients, merge
 from satrap.exchange.states import COUNTS
 from satrap.exchange.wrappers.replay import with_replays
 from satrap.exchange.wrappers.routed import RoutedExchange
@@ -80,17 +80,11 @@ def in_turn(works: Sequence[Any]) -> list[list[list[np.ndarray]]]:
         for own, work in zip(rows, works, strict=True):
             own.append(reference.lookup(work[step][0], create=True).result())
         shares = [
-            WorkerGradients(
-                [
-                    GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / len(works)))
-                    for q, g in zip(*work[step], strict=True)
-                ],
-                1.0,
-            )
+            WorkerGradients(work[step][0], [g * np.float32(1 / len(works)) for g in work[step][1]], 1.0)
             for work in works
         ]
-        for u in merge(shares):
-            reference.apply(Lookup([LookupRequest(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+        merged = merge(shares)
+        reference.apply(Lookup(merged.requests), merged.gradients, lr_scale=1.0)
     reference.close()
     return rows
 

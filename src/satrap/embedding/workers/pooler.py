@@ -16,7 +16,7 @@ from satrap.embedding.plan import BatchLookup, EmbeddingPlan
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.lookup import Array, Lookup, answered
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire
-from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
+from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.wire.rows import pack_tensors, unpack_tensors
 from satrap.optim import LARGEST
 from satrap.rpc import Key
@@ -86,13 +86,12 @@ class Pooler:
                 fix="give both the same shards, in the same order",
             )
         named = {schema.table_of(name) for name in schema.categorical}
-        tables = tables_from_dicts(rows.tables)
-        if not named <= {table.name for table in tables}:
+        if not named <= {table.name for table in rows.tables}:
             raise ConfigError("the hello of a worker has features without a table")
         self.rank = worker.id.rank
         self.exchange = ServersExchange(
             shards,
-            tables,
+            rows.tables,
             store=rows.store,
             wire=self._wire,
             mode=str(hello["mode"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import MessageKind
 from satrap.rpc.wire.text import pack_text
 from satrap.runtime.fault_points import hit
-from satrap.store import BUCKETS, RowChunk, bucket_of
+from satrap.store import BUCKETS, bucket_of
 from satrap.store.buckets import runs_of
 
 Counts = npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class Moves:
     def uses_by_bucket(self) -> Uses:
         """Return the recent use count of each bucket's rows, float64[4096]; any thread may call it.
 
-        See `uses.Uses`. The counts of a bucket's former shards are included.
+        See `AccessCounts`. The counts of a bucket's former shards are included.
         """
         answers = self._shards.ask_all(MessageKind.STATISTICS, [pack_text({"uses": True})])
         uses = np.zeros(BUCKETS)
@@ -121,7 +121,7 @@ class Moves:
         return uses
 
     def _census(self, buckets: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Return, by shard, the `handover.census` of some buckets."""
+        """Return, by shard, the `reshard_shard.census` of some buckets."""
         shards = list(self._shards.peers)
         runs = [[run.start, run.stop] for run in runs_of(buckets)]
         answers = self._shards.ask_all(MessageKind.STATISTICS, [pack_text({"buckets": runs})])
@@ -141,20 +141,20 @@ class Moves:
             ExchangeError: a shard cannot be reached; nothing has changed.
         """
         self._check_tier()
-        serving = {shard: pack_text(self._rehearsal(shard, map)) for shard in self._shards.peers}
-        for shard, text in serving.items():
-            self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text]))
-        if addresses:
-            hellos = {shard: self._rehearsal(shard, map) for shard in addresses}
-            self._shards.another(addresses, hellos, epoch=map.epoch).close()
-        for shard, text in serving.items():
-            while not told(self._shards.wait(self._shards.ask(shard, MessageKind.STATISTICS, [text])))[
-                "done"
-            ]:
-                time.sleep(JOB_SECONDS)
 
-    def _rehearsal(self, shard: int, map: ShardMap) -> dict[str, Any]:
-        return self._hello(shard, map) | {"rehearsal": self._backward}
+        def hello(shard: int) -> dict[str, Any]:
+            return self._hello(shard, map) | {"rehearsal": self._backward}
+
+        def done(shard: int) -> bool:
+            asked = self._shards.ask(shard, MessageKind.STATISTICS, [serving[shard]])
+            return bool(told(self._shards.wait(asked))["done"])
+
+        serving = {shard: pack_text(hello(shard)) for shard in self._shards.peers}
+        waiting = [shard for shard in serving if not done(shard)]
+        if addresses:
+            self._shards.another(addresses, {s: hello(s) for s in addresses}, epoch=map.epoch).close()
+        while waiting := [shard for shard in waiting if not done(shard)]:
+            time.sleep(JOB_SECONDS)
 
     def _check_tier(self) -> None:
         if self._tiered:
@@ -207,23 +207,22 @@ class Moves:
 
     def _copy(self, old: ShardMap, map: ShardMap, buckets: Buckets) -> Carried:
         rows, size, waiting, owners = 0, 0, deque[list[Future[Any]]](), map.owners
-        for chunk in self._leaving(old, buckets):
-            rows += len(chunk.ids)
-            size += chunk.ids.nbytes + chunk.weights.nbytes + chunk.state.nbytes
-            targets = owners[bucket_of(chunk.table, chunk.ids)]
-            waiting.append(self._rows.send(chunk.table, chunk, targets))
-            while len(waiting) > UNDER_WAY:
-                self._finish(waiting.popleft())
-        while waiting:
-            self._finish(waiting.popleft())
-        return Carried(rows, size)
 
-    def _leaving(self, old: ShardMap, buckets: Buckets) -> Iterator[RowChunk]:
-        """Yield the rows of the buckets that move."""
+        def load(most: int) -> None:
+            while len(waiting) > most:
+                for answer in waiting.popleft():
+                    self._shards.wait(answer)
+
         for shard in old.members:
             runs = runs_of(buckets[old.owners[buckets] == shard].tolist())
-            if runs:
-                yield from self._rows.export(shard, None, runs, rows=CHUNK_ROWS)
+            for chunk in self._rows.export(shard, None, runs, rows=CHUNK_ROWS) if runs else ():
+                rows += len(chunk.ids)
+                size += chunk.ids.nbytes + chunk.weights.nbytes + chunk.state.nbytes
+                targets = owners[bucket_of(chunk.table, chunk.ids)]
+                waiting.append(self._rows.send(chunk.table, chunk, targets))
+                load(UNDER_WAY)
+        load(0)
+        return Carried(rows, size)
 
     def _commit(self, map: ShardMap, old: Mapping[int, Mapping[str, Any]]) -> None:
         """Send the map to all shards; new ones also get the counters of the `old` ones, see `_census`."""
@@ -249,7 +248,7 @@ class Moves:
                     peer.epoch = map.epoch
             self._turn(map)
 
-        self._leave([shard for shard in self._shards.peers if shard not in map.members], turn)
+        self._leave(map, turn)
 
     def abandon(self, *, tidy: bool) -> None:
         """Continue with the present map, after `carry` has raised; each rank does.
@@ -257,17 +256,13 @@ class Moves:
         Args:
             tidy: also let the shards drop the rows they have loaded; rank 0 does.
         """
-        map = self.map
-        self._leave([shard for shard in self._shards.peers if shard not in map.members], lambda: None)
+        self._leave(self.map, lambda: None)
         if tidy:
-            self._shards.ask_all(MessageKind.MAP, [pack_text({"map": map.to_dict()})])
+            self._shards.ask_all(MessageKind.MAP, [pack_text({"map": self.map.to_dict()})])
 
-    def _leave(self, shards: list[int], then: Callable[[], None]) -> None:
-        """Send a goodbye to shards; in the network thread, remove them and call `then`."""
+    def _leave(self, map: ShardMap, then: Callable[[], None]) -> None:
+        """Send a goodbye to shards that are not in a map; in the network thread, remove them, call `then`."""
+        shards = [shard for shard in self._shards.peers if shard not in map.members]
         for goodbye in [self._shards.ask(shard, MessageKind.BYE) for shard in shards]:
             self._shards.wait(goodbye)
         self._shards.leave(shards, then)
-
-    def _finish(self, answers: list[Future[Any]]) -> None:
-        for answer in answers:
-            self._shards.wait(answer)

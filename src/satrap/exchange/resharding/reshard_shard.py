@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from satrap.errors import ConfigError, SatrapError, StoreError
+from satrap.errors import ConfigError, StoreError
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.shard.gradient_barrier import GradientBarrier
@@ -132,7 +130,9 @@ def rehearse(service: RehearsalTarget, hello: Mapping[str, Any]) -> None:
         header = Header(kind, service.epoch or 0, rank + 1, next(numbers), step=service.board.completed)
         answer = execute(service, Job(sessions[rank], header, parts, 0, 0.0))
         if answer.header.kind == FAILURE:
-            raise _error(answer.parts)
+            error = unpack_text(answer.parts[0])
+            about = {name: error[name] for name in ("where", "why", "fix")}
+            raise StoreError(f"a rehearsal failed: {error['what']}", **about)
         return answer.parts
 
     try:
@@ -152,18 +152,6 @@ def rehearse(service: RehearsalTarget, hello: Mapping[str, Any]) -> None:
         _carry(store, rows, do, service.config)
     finally:
         service.close()
-
-
-def beside(rehearsal: Callable[[], object]) -> threading.Thread:
-    """Start a rehearsal in a thread; if it fails, the first move is slower, and reports the error."""
-
-    def run() -> None:
-        with suppress(SatrapError):
-            rehearsal()
-
-    thread = threading.Thread(target=run, name="satrap-rehearsal", daemon=True)
-    thread.start()
-    return thread
 
 
 def _some_rows(store: Shard) -> Iterator[tuple[int, Any, Any]]:
@@ -206,9 +194,3 @@ def _carry(
     do(0, MessageKind.CLEAR, [])
     do(0, MessageKind.FLUSH, [])
     do(0, MessageKind.BYE, [])
-
-
-def _error(parts: Sequence[Buffer]) -> SatrapError:
-    error = unpack_text(parts[0])
-    parts_of = {name: error[name] for name in ("where", "why", "fix")}
-    return StoreError(f"a rehearsal failed: {error['what']}", **parts_of)

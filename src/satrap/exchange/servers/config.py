@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError
@@ -13,8 +12,8 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.wire.formats import CODES
 from satrap.exchange.wire.sections import MAX_SECTIONS
 from satrap.optim import from_dict
-from satrap.retention import own_to_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
+from satrap.runtime.arguments import checked
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Eviction, Shard, StoreConfig, Tier
 from satrap.store.shard import open_store
@@ -40,26 +39,21 @@ class ShardConfig:
     """All settings that the rows of one shard depend on; equal for all its clients.
 
     Args:
-        tables: with an optimizer each, in the format of `tables_to_dicts`; their memory is this shard's
-            share.
+        tables: with an optimizer each; their memory is this shard's share.
         store: initialization and limits of rows on this shard; memory and tier are its own share.
         shard: index of this shard.
         map: the map of all shards, with the owner of each bucket.
     """
 
-    tables: tuple[Mapping[str, Any], ...]
+    tables: Sequence[Table]
     store: StoreConfig
     shard: int
     map: ShardMap
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that `from_dict` reads."""
-        return {
-            "tables": list(self.tables),
-            "shard": self.shard,
-            **self.map.to_dict(),
-            **store_to_dict(self.store),
-        }
+        plain = {"tables": tables_to_dicts(self.tables), "shard": self.shard}
+        return {**plain, **self.map.to_dict(), **store_to_dict(self.store)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShardConfig:
@@ -69,17 +63,16 @@ class ShardConfig:
             ConfigError: a value is missing or invalid.
         """
         try:
-            number = partial(whole, data)
             made = cls(
-                tables_to_dicts(tables_from_dicts(data["tables"])),
+                [_table(table) for table in data["tables"]],
                 StoreConfig(
-                    number("seed", -_LARGEST_SEED, _LARGEST_SEED),
-                    None if data["memory"] is None else number("memory", 1, LARGEST),
-                    None if data["admission"] is None else _admission(data["admission"]),
-                    None if data["eviction"] is None else _eviction(data["eviction"]),
-                    None if data["tier"] is None else _tier(data["tier"]),
+                    whole(data, "seed", -_LARGEST_SEED, _LARGEST_SEED),
+                    None if data["memory"] is None else whole(data, "memory", 1, LARGEST),
+                    _built(Admission, data["admission"]),
+                    _built(Eviction, data["eviction"]),
+                    _built(Tier, data["tier"]),
                 ),
-                number("shard", 0, BUCKETS),
+                whole(data, "shard", 0, BUCKETS),
                 ShardMap.from_dict(data),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -92,16 +85,18 @@ class ShardConfig:
 
     def difference(self, other: ShardConfig) -> str:
         """Return the first difference as text; empty if there is none."""
-        mine, theirs = ({"digest": config.map.digest, **config.to_dict()} for config in (self, other))
-        for key in ("shard", "shards", "epoch", "digest", "seed", "memory", "admission", "eviction", "tier"):
-            if mine[key] != theirs[key]:
-                return f"{key} {mine[key]} here, {theirs[key]} requested"
-        for here, requested in zip(self.tables, other.tables, strict=False):
-            if here != requested:
-                return f"table {here['name']!r}: {dict(here)} here, {dict(requested)} requested"
-        if len(self.tables) != len(other.tables):
-            return f"{len(self.tables)} tables here, {len(other.tables)} requested"
-        return ""
+        mine, theirs = self._parts(), other._parts()
+        different = (key for key in mine if mine[key] != theirs.get(key))
+        key = next(different, None)
+        return "" if key is None else f"{key} {mine[key]} here, {theirs.get(key)} requested"
+
+    def _parts(self) -> dict[str, object]:
+        parts = {
+            "shard": self.shard,
+            **{key: getattr(self.map, key) for key in ("shards", "epoch", "digest")},
+        }
+        tables = {f"table {table.name!r}:": table for table in self.tables}
+        return {**parts, **store_to_dict(self.store), **tables, "tables": [t.name for t in self.tables]}
 
     def open(self) -> Shard:
         """Create the store.
@@ -109,7 +104,7 @@ class ShardConfig:
         Raises:
             ConfigError: more table groups than a message can carry.
         """
-        store = open_store(self.store, tables_from_dicts(self.tables))
+        store = open_store(self.store, self.tables)
         if (groups := len(store.groups)) > MAX_SECTIONS:
             store.close()
             raise ConfigError(
@@ -121,12 +116,13 @@ class ShardConfig:
         return store
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class WorkerId:
     """The run, generation and rank of the worker that a client belongs to.
 
     Args:
-        rank, world: number of the worker, and number of all workers, default 0 of 1.
+        rank, world: number of the worker, and number of all workers, default 0 of 1; at most 65,536.
         generation: generation of the group of workers, default 0. Shards that receive a newer one start again
             without rows, and no longer serve older ones.
         run: identity of the run, the same for all its workers, at most 64 characters; default: one generated
@@ -135,7 +131,7 @@ class WorkerId:
             rows from another process.
 
     Raises:
-        ConfigError: a rank that is not below `world`.
+        ConfigError: a value out of range: `rank` must be below `world`.
     """
 
     rank: int = 0
@@ -144,8 +140,16 @@ class WorkerId:
     run: str = OWN_RUN
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
-            raise ConfigError(f"rank must be 0 to world - 1, got rank {self.rank}, world {self.world}")
+        if not 0 <= self.rank < self.world <= MAX_WORLD:
+            raise ConfigError(
+                f"rank must be 0 to world - 1, got rank {self.rank}, world {self.world}",
+                why=f"there are at most {MAX_WORLD} workers",
+            )
+        if not 0 <= self.generation <= LARGEST or len(self.run) > MAX_RUN:
+            raise ConfigError(
+                f"invalid generation {shortened(self.generation)} or run {shortened(self.run)}",
+                why=f"a generation is 0 to {LARGEST}, and a run has at most {MAX_RUN} characters",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,40 +177,33 @@ class Worker:
         Raises:
             ConfigError: a value is missing or invalid.
         """
-        values: dict[str, Any] = {"mode": "hybrid", "generation": 0, "run": "", **data}
-        world = whole(values, "world", 1, MAX_WORLD)
-        rank = whole(values, "rank", 0, world - 1)
-        if values["mode"] not in ("sync", "hybrid"):
-            raise ConfigError(f"a hello has an unknown mode: {shortened(values['mode'])}")
-        forward = values.get("forward")
-        if not isinstance(forward, str) or forward not in CODES:
-            raise ConfigError(f"a hello has an unknown wire format: {shortened(forward)}")
-        gated = values["mode"] == "sync" and world > 1
+        values: dict[str, Any] = {"mode": "hybrid", "run": "", "completed": 0, **data}
+        for key, known in (("mode", ("sync", "hybrid")), ("forward", tuple(CODES))):
+            if values.get(key) not in known:
+                raise ConfigError(f"a hello has an unknown {key}: {shortened(values.get(key))}")
+        worker = WorkerId(**{f.name: values[f.name] for f in fields(WorkerId) if f.name in values})
+        gated = values["mode"] == "sync" and worker.world > 1
+        completed = whole(values, "completed", 0, LARGEST) if gated else 0
         ordered = gated and values.get("ordered") is True
-        generation = whole(values, "generation", 0, LARGEST)
-        completed = whole(values, "completed", 0, LARGEST) if gated and "completed" in values else 0
-        run = values["run"]
-        if not isinstance(run, str) or len(run) > MAX_RUN:
-            raise ConfigError(f"a hello has an invalid run: {shortened(run)}")
-        return cls(WorkerId(rank, world, generation, run), CODES[forward], gated, ordered, completed)
+        return cls(worker, CODES[values["forward"]], gated, ordered, completed)
 
 
-def _admission(data: Mapping[str, Any]) -> Admission:
-    least, most = whole(data, "min_count", 1, 255), whole(data, "memory", 64, LARGEST)
-    if type(data["probability"]) not in (int, float):
-        raise ConfigError(f"a hello has an invalid probability: {shortened(data['probability'])}")
-    return Admission(least, data["probability"], most)
+def _built(kind: type[Any], plain: Any) -> Any:
+    """Return the dataclass of plain data, which checks its types; other values unchanged."""
+    if not isinstance(plain, dict):
+        return plain
+    values = {f.name: plain[f.name] for f in fields(kind)}
+    if any(isinstance(value, int) and value > LARGEST for value in values.values()):
+        raise ConfigError(f"a hello has an invalid {kind.__name__.lower()}: {shortened(values)}")
+    return kind(**values)
 
 
-def _eviction(data: Mapping[str, Any]) -> Eviction:
-    ttl = None if data["ttl"] is None else whole(data, "ttl", 1, 2**31 - 1)
-    return Eviction(data["policy"], ttl)
-
-
-def _tier(data: Mapping[str, Any]) -> Tier:
-    if not isinstance(data["path"], str) or "\0" in data["path"]:
-        raise ConfigError(f"a hello has an invalid tier folder: {shortened(data['path'])}")
-    return Tier(data["path"], whole(data, "size", 1, LARGEST))
+def _table(plain: Mapping[str, Any]) -> Table:
+    kinds = {"admission": Admission, "eviction": Eviction}
+    made = {key: _built(kind, plain[key]) for key, kind in kinds.items() if key in plain}
+    if plain.get("memory") is not None:
+        whole(plain, "memory", 1, LARGEST)
+    return Table(**{**plain, **made, "optimizer": from_dict(plain["optimizer"])})
 
 
 def store_to_dict(store: StoreConfig) -> dict[str, Any]:
@@ -216,7 +213,7 @@ def store_to_dict(store: StoreConfig) -> dict[str, Any]:
     return plain
 
 
-def tables_to_dicts(tables: Sequence[Table]) -> tuple[Mapping[str, Any], ...]:
+def tables_to_dicts(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """Return tables as plain data.
 
     Raises:
@@ -228,27 +225,5 @@ def tables_to_dicts(tables: Sequence[Table]) -> tuple[Mapping[str, Any], ...]:
             raise ConfigError(
                 f"table {table.name!r} has no optimizer", fix="give the table one of satrap.optim"
             )
-        optimizer = table.optimizer.to_dict()
-        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.items()}
-        retention = {"admission": own_to_dict(table.admission), "eviction": own_to_dict(table.eviction)}
-        plain.append(
-            {f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings, **retention}
-        )
-    return tuple(plain)
-
-
-def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return the tables from `tables_to_dicts` data."""
-    tables = []
-    for data in plain:
-        arguments = {**data, "optimizer": from_dict(data["optimizer"])}
-        name = arguments.pop("name")
-        if not isinstance(name, str):
-            raise ConfigError(f"a hello has an invalid table name: {shortened(name)}")
-        for key, read in (("admission", _admission), ("eviction", _eviction)):
-            if isinstance(arguments.get(key), dict):
-                arguments[key] = read(arguments[key])
-        if arguments.get("memory") is not None:
-            whole(arguments, "memory", 1, LARGEST)
-        tables.append(Table(name, **arguments))
-    return tables
+        plain.append(asdict(table) | {"optimizer": table.optimizer.to_dict()})
+    return plain

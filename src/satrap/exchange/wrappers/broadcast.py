@@ -146,16 +146,10 @@ class _BroadcastRows(Future[list[Any]]):
     def result(self, timeout: float | None = None) -> list[Any]:
         """Return the rows; all processes of the group call it."""
         if not self.done():
-            self.set_result(self._fetch(timeout))
+            if self._lookup is None:
+                rows = [torch.empty(shape) for shape in self._shapes]
+            else:
+                rows = [torch.as_tensor(each).contiguous() for each in self._lookup.result(timeout)]
+            self._peers.broadcast(rows)
+            self.set_result(rows)
         return super().result()
-
-    def _fetch(self, timeout: float | None) -> list[Tensor]:
-        if self._lookup is None:
-            rows = [torch.empty(shape) for shape in self._shapes]
-        else:
-            rows = [
-                torch.as_tensor(rows_of_request).contiguous()
-                for rows_of_request in self._lookup.result(timeout)
-            ]
-        self._peers.broadcast(rows)
-        return rows

@@ -11,7 +11,7 @@ import numpy as np
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, joined
-from satrap.exchange.protocol import Exchange, StepVerdict
+from satrap.exchange.protocol import Exchange
 from satrap.exchange.row_sources import CombinedRows
 from satrap.exchange.servers import ServersExchange
 from satrap.exchange.telemetry import Telemetry
@@ -154,21 +154,14 @@ class RoutedExchange(Exchange):
         """See `Exchange.prefetch`."""
         self.servers.prefetch(self._parts(requests)[0])
 
-    def apply(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        *,
-        lr_scale: float,
-        verdict: StepVerdict | None = None,
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, *, checked: bool
     ) -> None:
-        """See `Exchange.apply`. If a gradient is rejected here, neither part gets any."""
-        gradients = StepVerdict.applied(verdict, gradients)
-        lookup = lookup.for_update(self, gradients)
+        """See `Exchange._issue_update`. If a gradient is rejected here, neither part gets any."""
         parts = [Lookup[Array](part) for part in self._parts(lookup.requests)]
         if isinstance(lookup, RoutedLookup):
             parts = list(lookup.parts)
-        if verdict is None:
+        if not checked:
             try:
                 self._check(lookup.requests, gradients)
             except StoreError as error:

@@ -34,12 +34,12 @@ Finish = Callable[[Job, Answer], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A checked request; `run` executes it and returns the parts of the response.
+    """A checked request; `run` executes it and returns the parts of the response, None for an empty one.
 
     `renews`: nothing before this request matters any more, because a new group of workers starts.
     """
 
-    run: Callable[[], list[Buffer]]
+    run: Callable[[], list[Buffer] | None]
     renews: bool = False
 
 

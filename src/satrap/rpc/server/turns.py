@@ -133,12 +133,12 @@ def execute(handler: SerialHandler, job: Job, journal: Journal | None = None) ->
                 journal.append(job.head, job.parts)
         with answerable(where, begun=True):
             parts = work.run() if journal is None else _run(work, job, journal, handler)
-            return Answer.of(job.header.answer(acknowledged=own_updates, step=all_updates), parts)
+            return Answer.of(job.header.answer(acknowledged=own_updates, step=all_updates), parts or ())
     except SatrapError as error:
         return failure(job.header, error_code(error), error)
 
 
-def _run(work: Work, job: Job, journal: Journal, handler: SerialHandler) -> list[Buffer]:
+def _run(work: Work, job: Job, journal: Journal, handler: SerialHandler) -> list[Buffer] | None:
     before = handler.changes()
     try:
         parts = work.run()

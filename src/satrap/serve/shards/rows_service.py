@@ -10,8 +10,7 @@ import numpy as np
 
 from satrap.errors import ConfigError
 from satrap.exchange.kernels import FLOAT32
-from satrap.exchange.lookup import LookupRequest
-from satrap.exchange.servers.shard.row_requests import read_sections
+from satrap.exchange.servers.shard.row_requests import read_sections, requests_of
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.telemetry import ShardStatistics
 from satrap.exchange.wire.rows import row_section
@@ -107,16 +106,15 @@ class RowsService(SerialHandler):
         return Work(partial(self._look_up, bytes(memoryview(parts[0])).decode("ascii", "replace"), sections))
 
     def _look_up(self, id: str, sections: Sequence[Section]) -> list[Buffer]:
-        requests = [LookupRequest(s.group, s.ids, s.splits) for s in sections if s.ids is not None]
+        requests = requests_of(sections)
         unseen, answer = [np.empty(0, np.int64)], []
         for s, (rows, found) in zip(sections, self._rows.peek(id, requests), strict=True):
             unseen.append(per_table(np.flatnonzero(~found), s.splits))
             answer.append(row_section(s.group, rows, FLOAT32))
         return [np.concatenate(unseen).view(np.uint8), *pack(answer)]
 
-    def _leave(self, session: Session) -> list[Buffer]:
+    def _leave(self, session: Session) -> None:
         self._rows.forget(lambda client: client == session.client)
-        return []
 
     def forget(self, gone: Callable[[int], bool]) -> None:
         """See `Handler.forget`; called several times a second."""

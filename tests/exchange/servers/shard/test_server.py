@@ -16,7 +16,7 @@ import pytest
 from satrap.errors import ExchangeError
 from satrap.exchange import Lookup
 from satrap.exchange.servers import Limits, ShardServer
-from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import OWN_RUN, ShardConfig
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.wire.sections import Section, pack
 from satrap.rpc.client.client import Client, ClientOptions
@@ -102,7 +102,7 @@ def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_serve
     with threads(1, limits=Limits(answer_bytes=limit)) as [server], ExitStack() as stack:
         for client in (1, 2, 3):
             greedy = stack.enter_context(stranger(server))
-            config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
+            config = ShardConfig(TABLES, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
             config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN}
             greedy.ask(Header(MessageKind.HELLO, 1, client), [pack_text(config)])
             for n in range(1, 40):

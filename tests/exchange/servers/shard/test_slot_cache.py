@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.servers.shard import slot_cache
 from satrap.exchange.servers.shard.slot_cache import SlotCache
 from satrap.exchange.wire.sections import pack
@@ -12,17 +13,15 @@ from satrap.rpc.wire.frames import Header, MessageKind
 from satrap.store import Slots
 from tests.exchange.servers.journaled import bench, gradients, hello
 
-Entry = tuple[np.ndarray, np.ndarray, Slots]
-Asked = tuple[int, np.ndarray, np.ndarray]
+Entry = tuple[LookupRequest, Slots]
 
 
 def entry(*ids: int, group: int = 0) -> Entry:
-    splits = np.array([0, len(ids), len(ids)])
-    return np.array(ids, np.uint64), splits, Slots(group, np.arange(len(ids), dtype=np.int32), 0, 0)
+    return asked(*ids, group=group), Slots(group, np.arange(len(ids), dtype=np.int32), 0, 0)
 
 
-def asked(*ids: int, group: int = 0, table: int = 0) -> Asked:
-    return group, np.array(ids, np.uint64), np.array([0, 0 if table else len(ids), len(ids)])
+def asked(*ids: int, group: int = 0, table: int = 0) -> LookupRequest:
+    return LookupRequest(group, np.array(ids, np.uint64), np.array([0, 0 if table else len(ids), len(ids)]))
 
 
 def test_an_update_gets_the_slots_of_the_lookup_with_its_ids() -> None:
@@ -30,9 +29,9 @@ def test_an_update_gets_the_slots_of_the_lookup_with_its_ids() -> None:
     first, second, third = [entry(1, 2), entry(3, group=1)], [entry(4, 5), entry(3, group=1)], [entry(6)]
     for lookup in (first, second, third):
         rows.keep(7, lookup)
-    assert rows.take(7, [asked(4, 5), asked(3, group=1)]) == [slots for *_, slots in second]
+    assert rows.take(7, [asked(4, 5), asked(3, group=1)]) == [slots for _, slots in second]
     assert rows.take(7, [asked(1, 2), asked(3, group=1)]) == [None, None]  # it was passed over
-    assert rows.take(7, [asked(6)]) == [third[0][2]]
+    assert rows.take(7, [asked(6)]) == [third[0][1]]
     assert rows.take(7, [asked(6)]) == [None]  # a lookup has one update
 
 
@@ -48,11 +47,11 @@ def test_an_update_gets_the_slots_of_the_lookup_with_its_ids() -> None:
         [],
     ],
 )
-def test_other_ids_find_nothing_and_lose_nothing(wanted: list[Asked]) -> None:
+def test_other_ids_find_nothing_and_lose_nothing(wanted: list[LookupRequest]) -> None:
     rows, lookup = SlotCache(), [entry(1, 2)]
     rows.keep(7, lookup)
     assert rows.take(7, wanted) == [None] * len(wanted)
-    assert rows.take(7, [asked(1, 2)]) == [lookup[0][2]]
+    assert rows.take(7, [asked(1, 2)]) == [lookup[0][1]]
 
 
 def test_clients_have_lookups_of_their_own_until_they_are_gone() -> None:
@@ -62,7 +61,7 @@ def test_clients_have_lookups_of_their_own_until_they_are_gone() -> None:
     assert rows.take(9, [asked(1)]) == [None]
     rows.forget(lambda client: client == 7)
     assert rows.take(7, [asked(1)]) == [None]
-    assert rows.take(8, [asked(1)]) == [theirs[0][2]]
+    assert rows.take(8, [asked(1)]) == [theirs[0][1]]
 
 
 def test_the_oldest_lookups_are_forgotten_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.kernels import FLOAT32, row_bytes
 from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
-from satrap.exchange.protocol import Exchange, StepVerdict, TableGroup
+from satrap.exchange.protocol import Exchange, TableGroup
 from satrap.exchange.resharding.bucket_moves import Moves
 from satrap.exchange.servers.client.rows import ServerRows
-from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts, without_tables
+from satrap.exchange.servers.config import ShardConfig, WorkerId, without_tables
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Splitter
 from satrap.exchange.telemetry import ExchangeStatistics, ShardStatistics, Telemetry
 from satrap.exchange.wire.formats import CODES
 from satrap.exchange.wire.rows import GradientEncoder, RowReplies, sections_of
-from satrap.exchange.wire.sections import Section, pack, unpack
+from satrap.exchange.wire.sections import pack, unpack
 from satrap.rpc import Key, is_loopback, split_address
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import Client, ClientOptions
@@ -31,18 +31,9 @@ from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
 from satrap.store.statistics import merged
 
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Rows that are being fetched, with their optimizer state.
-
-    Args:
-        rows: float32[n, dim + width] for each request: weights, then state.
-        updates: for each shard that has responded, the number of updates that each request's group had seen.
-    """
-
-    rows: Future[list[Array]]
-    updates: list[list[int]] = field(default_factory=list)
+Fetched = tuple[list[Array], list[list[int]]]
+"""Rows with their optimizer state, float32[n, dim + width] for each request; for each shard, the number of
+updates that each request's group had seen."""
 
 
 class ServersExchange(Exchange):
@@ -110,7 +101,7 @@ class ServersExchange(Exchange):
         self.tables, self.seed, self.mode = tables, store.seed, mode
         self.wire, self.world = wire, worker.world
         shares = shares or len(addresses)
-        self._plain = tables_to_dicts([table.part(shares) for table in tables]), store.part(shares)
+        self._parts = [table.part(shares) for table in tables], store.part(shares)
         formats = {"forward": wire.forward, "backward": wire.backward}
         self._about = {**formats, "mode": mode, "ordered": ordered, **asdict(worker)}
         self._shards = Client(
@@ -162,7 +153,7 @@ class ServersExchange(Exchange):
 
     def _hello(self, shard: int, map: ShardMap) -> dict[str, Any]:
         """Return the hello to a shard, under a map."""
-        return ShardConfig(*self._plain, shard, map).to_dict() | self._about
+        return ShardConfig(*self._parts, shard, map).to_dict() | self._about
 
     def lookup(self, requests: Sequence[LookupRequest], *, create: bool) -> Lookup[Array]:
         """See `Exchange.lookup`. Its rows raise `ExchangeError` when a shard does not respond in time."""
@@ -175,37 +166,33 @@ class ServersExchange(Exchange):
         self._shards.post(partial(self._send_lookup, kind, lookup, call, self._shards.step))
         return lookup
 
-    def fetch(self, requests: Sequence[LookupRequest], widths: Sequence[int]) -> Fetch:
+    def fetch(self, requests: Sequence[LookupRequest], widths: Sequence[int]) -> Future[Fetched]:
         """Look up rows together with their optimizer state, all in float32.
 
         Args:
             requests: as for `lookup`.
             widths: numbers per row of each request: its dim plus the width of the state.
         """
-        call: Call[list[Array]] = self._shards.call(limited=True)
+        call: Call[Fetched] = self._shards.call(limited=True)
         call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
-        fetch, lookup = Fetch(call.future), Lookup[Array](list(requests))
-        about = MessageKind.FETCH, lookup, call, self._shards.step, (widths, fetch.updates)
-        self._shards.post(partial(self._send_lookup, *about))
-        return fetch
+        lookup = Lookup[Array](list(requests))
+        self._shards.post(
+            partial(self._send_lookup, MessageKind.FETCH, lookup, call, self._shards.step, widths)
+        )
+        return call.future
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`; ids are sent to the shards that have a tier, and may get lost."""
         if self._tiered:
             self._shards.post(partial(self._send_ahead, list(requests)))
 
-    def apply(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        *,
-        lr_scale: float,
-        verdict: StepVerdict | None = None,
-    ) -> None:
-        """See `Exchange.apply`. Shards check gradients on arrival, even if the caller has."""
+    def _raise_failed(self) -> None:
         self._shards.raise_error()
-        gradients = StepVerdict.applied(verdict, gradients)
-        lookup = lookup.for_update(self, gradients)
+
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, *, checked: bool
+    ) -> None:
+        """See `Exchange._issue_update`. Shards check gradients on arrival, even if the caller has."""
         call: Call[None] = self._shards.call(limited=True)
         call.future.add_done_callback(self._shards.note)
         call.future.add_done_callback(self.telemetry.meter.issue("push", lookup))
@@ -239,19 +226,20 @@ class ServersExchange(Exchange):
         self,
         kind: MessageKind,
         lookup: Lookup[Array],
-        call: Call[list[Array]],
+        call: Call[Any],
         step: int,
-        fetched: tuple[Sequence[int], list[list[int]]] | None = None,
+        fetched: Sequence[int] | None = None,
     ) -> None:
         """Send each shard its part of a lookup; if it is invalid, or too large for a response, `call` fails.
 
-        `fetched`: of a FETCH, the widths of its rows, and the list that receives the updates of each shard.
+        `fetched`: widths of the rows of a FETCH, whose result is `Fetched`.
         """
-        peers, code = self._shards.peers, FLOAT32 if fetched else CODES[self.wire.forward]
+        fetch, updates = fetched is not None, list[list[int]]()
+        peers, code = self._shards.peers, FLOAT32 if fetch else CODES[self.wire.forward]
         try:
             lookup.places = [self.splitter.split(request) for request in lookup.requests]
             lookup.shard_map = self.map
-            widths = fetched[0] if fetched else [self.groups[r.group].dim for r in lookup.requests]
+            widths = fetched or [self.groups[r.group].dim for r in lookup.requests]
             pairs = list(zip(lookup.places, widths, strict=True))
             for shard, peer in peers.items():
                 sizes = (len(parts[shard].ids) * row_bytes(code, width) for parts, width in pairs)
@@ -261,12 +249,12 @@ class ServersExchange(Exchange):
             call.fail(error)
             return
         replies = RowReplies(lookup.requests, lookup.places, widths, "shard")
-        call.expect(len(peers), replies.rows)
+        call.expect(len(peers), (replies.rows, updates) if fetch else replies.rows)
 
         def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
-                if fetched:
-                    fetched[1].append(told(parts)["updates"])
+                if fetch:
+                    updates.append(told(parts)["updates"])
                     parts = parts[1:]
                 elif kind == MessageKind.LOOKUP:
                     self.telemetry.meter.looked_up(lookup, shard, self._shards.peers[shard].seen)
@@ -284,7 +272,11 @@ class ServersExchange(Exchange):
             call.fail(self._shards.error)
             return
         try:
-            sections = self._encode_update(lookup, gradients)
+            splits = lookup.places
+            if not splits or lookup.shard_map is not self.map:  # rows may have moved since the lookup
+                splits = [self.splitter.split(request) for request in lookup.requests]
+            # Nothing is sent before all gradients are known to be finite.
+            sections = self._gradients.sections(lookup.requests, splits, gradients, self.map.shards)
             messages = {shard: pack(sections[shard]) for shard in self._shards.peers}
             for shard, parts in messages.items():
                 size = sum(memoryview(part).nbytes for part in parts)
@@ -304,13 +296,6 @@ class ServersExchange(Exchange):
         for shard, parts in messages.items():
             on_answer = partial(answered, shard)
             self._shards.send(shard, MessageKind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
-
-    def _encode_update(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[list[Section]]:
-        """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
-        parts = lookup.places
-        if not parts or lookup.shard_map is not self.map:  # rows may have moved since the lookup
-            parts = [self.splitter.split(request) for request in lookup.requests]
-        return self._gradients.sections(lookup.requests, parts, gradients, self.map.shards)
 
 
 def _check(

@@ -13,9 +13,9 @@ import numpy as np
 
 from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, LookupRequest
-from satrap.exchange.protocol import Exchange, StepVerdict
+from satrap.exchange.protocol import Exchange
 from satrap.exchange.serial import Serial
-from satrap.exchange.servers.client.exchange import Fetch, ServersExchange
+from satrap.exchange.servers.client.exchange import Fetched, ServersExchange
 from satrap.exchange.servers.client.row_mirror import RowMirror
 from satrap.exchange.split import ShardPart
 from satrap.exchange.telemetry import Rounding
@@ -29,7 +29,7 @@ class _PrefetchedLookup:
 
     lookup: Lookup[Array]
     wanted: Sequence[LookupRequest]
-    fetch: Fetch
+    fetched: Future[Fetched]
     updates: Sequence[int]
     here: bool = False
 
@@ -70,8 +70,7 @@ class ServersLookahead(Exchange):
         """Run something in the thread; after an error nothing is run any more."""
 
         def run() -> None:
-            if self._error is not None:
-                raise self._error
+            self._raise_failed()
             work()
 
         def done(future: Future[None]) -> None:
@@ -90,18 +89,18 @@ class ServersLookahead(Exchange):
             self._shadow.keep([request for early in self._early for request in early.lookup.requests])
         lookup.requests = [self._shards.splitter.checked(request) for request in lookup.requests]
         missing = [self._shadow.missing(request) for request in lookup.requests]
-        fetch = self._shards.fetch(missing, [self._shadow.width(request) for request in missing])
-        early = _PrefetchedLookup(
-            lookup, missing, fetch, [self._shadow.updates(request) for request in missing]
-        )
+        fetched = self._shards.fetch(missing, [self._shadow.width(request) for request in missing])
+        updates = [self._shadow.updates(request) for request in missing]
+        early = _PrefetchedLookup(lookup, missing, fetched, updates)
         self._early.append(early)
-        fetch.rows.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
+        fetched.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
 
     def _arrived(self, early: _PrefetchedLookup) -> None:
         # The shadow continues the shards' update counters, on which the rounding of 16-bit weights depends.
-        for i, (request, rows) in enumerate(zip(early.wanted, early.fetch.rows.result(), strict=True)):
-            there = max(updates[i] for updates in early.fetch.updates)
-            self._shadow.add(request, rows, there - early.updates[i])
+        arrays, updates = early.fetched.result()
+        here_and_there = zip(early.updates, map(max, zip(*updates, strict=True)), strict=True)
+        for request, rows, (here, there) in zip(early.wanted, arrays, here_and_there, strict=True):
+            self._shadow.add(request, rows, there - here)
         early.here = True
         if self._early and self._early[0] is early:
             self._hand_out()
@@ -122,19 +121,13 @@ class ServersLookahead(Exchange):
         """See `Exchange.prefetch`."""
         self._shards.prefetch(requests)
 
-    def apply(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        *,
-        lr_scale: float,
-        verdict: StepVerdict | None = None,
-    ) -> None:
-        """See `Exchange.apply`."""
+    def _raise_failed(self) -> None:
         if self._error is not None:
             raise self._error
-        gradients = StepVerdict.applied(verdict, gradients)
-        lookup = lookup.for_update(self, gradients)
+
+    def _issue_update(
+        self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, *, checked: bool
+    ) -> None:
         self._do(None, partial(self._update, lookup, list(gradients), lr_scale))
 
     def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
@@ -153,8 +146,7 @@ class ServersLookahead(Exchange):
     def flush(self) -> None:
         """See `Exchange.flush`."""
         self._thread.submit(lambda: None).result()
-        if self._error is not None:
-            raise self._error
+        self._raise_failed()
         self._shards.flush()
 
     def close(self) -> None:

@@ -17,7 +17,8 @@ from satrap.errors import StoreError
 from satrap.exchange.protocol import RowSource, SnapshotCut, TableGroup
 from satrap.exchange.servers.shard.row_requests import EXPORT_ROWS
 from satrap.exchange.servers.shard.snapshots import error_of, unpack_result
-from satrap.exchange.split import Owners, Splitter
+from satrap.exchange.shard_map import Owners
+from satrap.exchange.split import Splitter
 from satrap.exchange.states import largest
 from satrap.exchange.wire.rows import pack_chunk, unpack_chunk
 from satrap.rpc.client.call import told
@@ -60,10 +61,15 @@ class ServerRows(RowSource):
 
     def _chunks(self) -> Iterator[tuple[str, RowChunk]]:
         """Yield the present rows; rows of a table come in order of (bucket, id), as from one store."""
+        from satrap.checkpoint.merging import merge
+
         map = self._splitter().map
         for table in self._tables:
             sources = [self.export(shard, table, runs_of(map.buckets(shard))) for shard in map.members]
-            yield from ((table, chunk) for chunk in _in_order(sources, apart=not map.runs))
+            deleted = [np.empty(0, np.uint64)] * len(sources)
+            # In an even split, the shards have neighbouring ranges of buckets, in order.
+            chunks = merge(sources, deleted) if map.runs else itertools.chain.from_iterable(sources)
+            yield from ((table, chunk) for chunk in chunks)
 
     def export(
         self, shard: int, table: str | None, buckets: Sequence[range], *, rows: int = EXPORT_ROWS
@@ -219,12 +225,3 @@ class ServerRows(RowSource):
         """See `RowSource.clear`."""
         self.flush()
         self._shards.ask_all(MessageKind.CLEAR)
-
-
-def _in_order(sources: Sequence[Iterator[RowChunk]], *, apart: bool) -> Iterator[RowChunk]:
-    """Yield the rows of a table at several shards by (bucket, id); `apart`: one shard after the other."""
-    if apart:
-        return itertools.chain.from_iterable(sources)
-    from satrap.checkpoint.merging import merge
-
-    return merge(sources, [np.empty(0, np.uint64)] * len(sources))

@@ -6,38 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import ExchangeError, StoreError
+from satrap.exchange.lookup import Array, LookupRequest
 from satrap.exchange.split import union
 from satrap.rpc.server.handler import Board
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Header, MessageKind, name_of
 from satrap.store import segment_sum
 
-Ids = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.float32]
-
 FAR = 2
 """A request this many steps ahead of the open one is an error: workers look up at most one step ahead."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupUpdate:
-    """Gradients of one table group: ids uint64[n], splits int64[tables + 1], gradients float32[n, dim]."""
-
-    group: int
-    ids: Ids
-    splits: Offsets
-    gradients: Rows
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerGradients:
-    """One rank's gradients of a step."""
+    """One rank's gradients of a step: float32[n, dim] for the ids of each request."""
 
-    updates: Sequence[GroupUpdate]
+    requests: Sequence[LookupRequest]
+    gradients: Sequence[Array]
     lr_scale: float
 
 
@@ -155,19 +142,20 @@ class GradientBarrier(Board):
         return shares
 
 
-def merge(shares: Sequence[WorkerGradients]) -> list[GroupUpdate]:
+def merge(shares: Sequence[WorkerGradients]) -> WorkerGradients:
     """Sum the gradients of equal ids per table group, in the order of the shares."""
-    groups: dict[int, list[GroupUpdate]] = {}
+    groups: dict[int, list[tuple[LookupRequest, Array]]] = {}
     for share in shares:
-        for update in share.updates:
-            groups.setdefault(update.group, []).append(update)
-    return [_merge(parts) for _, parts in sorted(groups.items())]
+        for request, gradients in zip(share.requests, share.gradients, strict=True):
+            groups.setdefault(request.group, []).append((request, gradients))
+    merged = [_merge(*zip(*parts, strict=True)) for _, parts in sorted(groups.items())]
+    return WorkerGradients([r for r, _ in merged], [g for _, g in merged], shares[0].lr_scale)
 
 
-def _merge(parts: Sequence[GroupUpdate]) -> GroupUpdate:
-    if len(parts) == 1:
-        return parts[0]
-    ids, splits, places = union([(part.ids, part.splits) for part in parts])
-    gradients = np.concatenate([part.gradients for part in parts])
-    summed = segment_sum(gradients, np.concatenate(places), len(ids))  # each row in the order of the parts
-    return GroupUpdate(parts[0].group, ids, splits, summed)
+def _merge(requests: Sequence[LookupRequest], gradients: Sequence[Array]) -> tuple[LookupRequest, Array]:
+    if len(requests) == 1:
+        return requests[0], gradients[0]
+    ids, splits, places = union([(request.ids, request.splits) for request in requests])
+    # each row in the order of the parts
+    summed = segment_sum(np.concatenate(gradients), np.concatenate(places), len(ids))
+    return LookupRequest(requests[0].group, ids, splits), summed

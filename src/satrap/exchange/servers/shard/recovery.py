@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from satrap.errors import CheckpointError, SatrapError
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.servers.shard.gradient_barrier import (
-    GroupUpdate,
     WorkerGradients,
     WorkerState,
     member_of,
@@ -34,7 +34,6 @@ from satrap.runtime.fault_points import hit
 
 Load = Callable[[Service], None]
 
-_COLUMNS = ("ids", "splits", "gradients")
 STATE = 0
 """Kind of the record that begins a segment after a cut."""
 
@@ -198,9 +197,10 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
     arrays: dict[str, Any] = {f"store.{k}": v for k, v in service.state().items()}
     board, shares, sessions_data = service.board, [], []
     for rank, share in board.shares.items():
-        for i, u in enumerate(share.updates):
-            arrays |= {f"share{rank}.{i}.{name}": getattr(u, name) for name in _COLUMNS}
-        groups = [u.group for u in share.updates]
+        for i, (r, gradients) in enumerate(zip(share.requests, share.gradients, strict=True)):
+            columns = {"ids": r.ids, "splits": r.splits, "gradients": gradients}
+            arrays |= {f"share{rank}.{i}.{name}": column for name, column in columns.items()}
+        groups = [r.group for r in share.requests]
         shares.append({"rank": rank, "groups": groups, "lr_scale": share.lr_scale})
     for session in sessions.known.values():
         plain, answers = session.remember()
@@ -228,11 +228,12 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
     board, steps = service.board, text["board"]
     board.world, board.completed, board.looked = steps["world"], steps["completed"], set(steps["looked"])
     for share in steps["shares"]:
-        updates = [
-            GroupUpdate(group, *(arrays[f"share{share['rank']}.{i}.{name}"] for name in _COLUMNS))
-            for i, group in enumerate(share["groups"])
-        ]
-        board.shares[share["rank"]] = WorkerGradients(updates, share["lr_scale"])
+        requests, gradients = [], []
+        for i, group in enumerate(share["groups"]):
+            prefix = f"share{share['rank']}.{i}."
+            requests.append(LookupRequest(group, arrays[f"{prefix}ids"], arrays[f"{prefix}splits"]))
+            gradients.append(arrays[f"{prefix}gradients"])
+        board.shares[share["rank"]] = WorkerGradients(requests, gradients, share["lr_scale"])
     for plain in text["sessions"]:
         session = Session(plain["client"], None)
         answers = [

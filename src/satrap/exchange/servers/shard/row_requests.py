@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from satrap.errors import SatrapError, StoreError
 from satrap.exchange.kernels import row_bytes
+from satrap.exchange.lookup import LookupRequest
 from satrap.exchange.servers.shard.access_counts import AccessCounts
 from satrap.exchange.servers.shard.gradient_barrier import (
     GradientBarrier,
-    GroupUpdate,
     WorkerGradients,
     member_of,
     merge,
@@ -65,64 +65,67 @@ class RowRequests:
         """Prefetch rows from a disk for a lookup that waits or is announced."""
         if self.store.ahead.useful:
             with contextlib.suppress(SatrapError):  # the lookup itself will report the error
-                for s in unpack(parts, most=len(self.store.groups)):
-                    if s.ids is not None:
-                        self.store.ahead.prefetch(s.group, s.ids, s.splits)
+                for r in requests_of(unpack(parts, most=len(self.store.groups))):
+                    self.store.ahead.prefetch(r.group, r.ids, r.splits)
 
     def lookup(self, session: Session, header: Header, parts: Sequence[Buffer], code: int) -> Work:
         """Check a LOOKUP or PEEK; `code`: number format of its response."""
-        sections = self._sections(parts, code)
-        if header.kind == MessageKind.LOOKUP:
-            check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
-        return Work(partial(self._look_up, session, header, sections, code))
+        create = header.kind == MessageKind.LOOKUP
+        requests = self._requests(parts, code, create=create)
+        return Work(partial(self._look_up, session, header.step, requests, code, create=create))
 
     def _look_up(
-        self, session: Session, header: Header, sections: Sequence[Section], code: int
+        self, session: Session, step: int, requests: Sequence[LookupRequest], code: int, *, create: bool
     ) -> list[Buffer]:
-        create = header.kind == MessageKind.LOOKUP
         if member_of(session).ordered and create:
-            self._board.look(session.rank, header.step)
-        sections_out, slots_of_groups = [], []
-        for s in sections:
-            assert s.ids is not None
-            dim = self.store.groups[s.group].dim
-            if code == CODES["float32"]:
-                rows = np.empty((s.count, dim), np.float32)
-            else:
-                rows = self._buffer(s.count, dim)
+            self._board.look(session.rank, step)
+        sections, looked_up = [], []
+        for r in requests:
+            shape = len(r.ids), self.store.groups[r.group].dim
+            rows = np.empty(shape, np.float32) if code == CODES["float32"] else self._buffer(*shape)
             if create:
-                _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
-                if self.store.groups[s.group].frozen:  # frozen rows get no update
-                    self.uses.count(s.group, s.ids, s.splits)
-                else:
-                    slots_of_groups.append((s.ids, s.splits, slots))
+                _, slots = self.store.lookup_slots(r.group, r.ids, r.splits, rows)
+                if not self._count_frozen(r):
+                    looked_up.append((r, slots))
             else:
-                self.store.peek_group(s.group, s.ids, s.splits, rows)
-            sections_out.append(row_section(s.group, rows, code))
+                self.store.peek_group(r.group, r.ids, r.splits, rows)
+            sections.append(row_section(r.group, rows, code))
         if create and not session.gated:  # the update of several ranks has other ids than its lookups
-            self._found.keep(session.client, slots_of_groups)
-        return pack(sections_out)
+            self._found.keep(session.client, looked_up)
+        return pack(sections)
+
+    def _count_frozen(self, request: LookupRequest) -> bool:
+        """Count the uses of frozen rows, which get no update; return whether the rows are frozen."""
+        if frozen := self.store.groups[request.group].frozen:
+            self.uses.count(request.group, request.ids, request.splits)
+        return frozen
 
     def fetch(self, parts: Sequence[Buffer]) -> Work:
         """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to continue elsewhere."""
-        sections = self._sections(parts, CODES["float32"], state=True)
-        check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
-        return Work(partial(self._fetch, sections))
+        return Work(partial(self._fetch, self._requests(parts, CODES["float32"], create=True, state=True)))
 
-    def _fetch(self, sections: Sequence[Section]) -> list[Buffer]:
+    def _fetch(self, requests: Sequence[LookupRequest]) -> list[Buffer]:
         answer = []
-        for s in sections:
-            assert s.ids is not None
-            rows = np.hstack(self.store.fetch_group(s.group, s.ids, s.splits))
-            if self.store.groups[s.group].frozen:
-                self.uses.count(s.group, s.ids, s.splits)
-            answer.append(row_section(s.group, rows, CODES["float32"]))
-        updates = [self.store.groups[s.group].updates for s in sections]
+        for r in requests:
+            rows = np.hstack(self.store.fetch_group(r.group, r.ids, r.splits))
+            self._count_frozen(r)
+            answer.append(row_section(r.group, rows, CODES["float32"]))
+        updates = [self.store.groups[r.group].updates for r in requests]
         return [pack_text({"updates": updates}), *pack(answer)]
+
+    def _requests(
+        self, parts: Sequence[Buffer], code: int, *, create: bool, state: bool = False
+    ) -> list[LookupRequest]:
+        """Return the requests of a lookup; see `read_sections`. `create`: it may create rows."""
+        sections = read_sections(parts, self.store.groups, code, self._max_bytes, state=state)
+        requests = requests_of(sections)
+        if create:
+            check_lookups(self.store, ((r.group, r.ids, r.splits) for r in requests))
+        return requests
 
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """Check an UPDATE: it is applied as a whole or not at all."""
-        sections = self._sections(parts, None)
+        sections = read_sections(parts, self.store.groups, None, self._max_bytes)
         rates = [self.store.groups[s.group].optimizer.lr for s in sections]
         if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
             raise StoreError(
@@ -131,49 +134,38 @@ class RowRequests:
         sizes = [s.count * s.dim for s in sections]
         whole = np.empty(sum(sizes), np.float32) if session.gated else self._buffer(sum(sizes), 1)
         pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
-        share = WorkerGradients(
-            [_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale
-        )
+        pairs = zip(sections, pieces, strict=True)
+        gradients = [from_wire(s, piece.reshape(s.count, s.dim)) for s, piece in pairs]
+        share = WorkerGradients(requests_of(sections), gradients, header.lr_scale)
         self._check_gradients(share)
-        return Work(partial(self._update, session, header, share))
-
-    def _update(self, session: Session, header: Header, share: WorkerGradients) -> list[Buffer]:
-        (self._push if session.gated else self._apply_own)(session, header, share)
-        for u in share.updates:
-            self.uses.count(u.group, u.ids, u.splits)
-        return []
+        return Work(partial(self._update, session, header.step, share))
 
     def _check_gradients(self, share: WorkerGradients) -> None:
         """Reject all groups if one of them cannot be applied."""
-        self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
+        self.store.check_gradients([r.group for r in share.requests], share.gradients)
 
-    def _apply_own(self, session: Session, _: Header, share: WorkerGradients) -> None:
-        named = [(u.group, u.ids, u.splits) for u in share.updates]
-        self._apply(share, self._found.take(session.client, named))
-        member_of(session).updates += 1
-        self.updates += 1
-
-    def _push(self, session: Session, header: Header, share: WorkerGradients) -> None:
-        """Add a rank's gradients to the open step of `sync`; the last rank's complete it."""
-        shares = self._board.offer(session.rank, header.step, share)
+    def _update(self, session: Session, step: int, share: WorkerGradients) -> None:
         member = member_of(session)
-        member.updates, member.open_step = member.updates + 1, header.step
-        if shares is not None:
-            self.updates += len(shares)
-            merged = WorkerGradients(merge(shares), shares[0].lr_scale)
-            self._check_gradients(merged)  # finite gradients may have a sum that is not
-            self._apply(merged, [None] * len(merged.updates))
+        if not session.gated:
+            self._apply(share, self._found.take(session.client, share.requests))
+            member.updates, self.updates = member.updates + 1, self.updates + 1
+        else:
+            shares = self._board.offer(session.rank, step, share)
+            member.updates, member.open_step = member.updates + 1, step
+            if shares is not None:  # the last rank's gradients complete the step
+                self.updates += len(shares)
+                merged = merge(shares)
+                self._check_gradients(merged)  # finite gradients may have a sum that is not
+                self._apply(merged, [None] * len(merged.requests))
+        for r in share.requests:
+            self.uses.count(r.group, r.ids, r.splits)
 
     def _apply(self, share: WorkerGradients, found: Sequence[Slots | None]) -> None:
         scale = share.lr_scale
-        for u, slots in zip(share.updates, found, strict=True):
+        for r, gradients, slots in zip(share.requests, share.gradients, found, strict=True):
             self.store.update_group(
-                u.group, u.ids, u.splits, u.gradients, lr_scale=scale, slots=slots, checked=True
+                r.group, r.ids, r.splits, gradients, lr_scale=scale, slots=slots, checked=True
             )
-
-    def _sections(self, parts: Sequence[Buffer], code: int | None, *, state: bool = False) -> list[Section]:
-        """Return the sections of a message; see `read_sections`."""
-        return read_sections(parts, self.store.groups, code, self._max_bytes, state=state)
 
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:
@@ -189,10 +181,9 @@ class RowRequests:
         plain(chunk.ids, np.uint64, 1, "ids")
         return Work(partial(self._load, chunk))
 
-    def _load(self, chunk: RowChunk) -> list[Buffer]:
+    def _load(self, chunk: RowChunk) -> None:
         self.store.load(chunk.table, chunk)
         hit("shard.load")
-        return []
 
     def export(self, client: int, begin: Mapping[str, Any]) -> Work:
         """Check an EXPORT; it responds with the next rows, and after the last ones, with an end.
@@ -276,6 +267,6 @@ def read_sections(
     return sections
 
 
-def _gradients(s: Section, out: Rows) -> GroupUpdate:
-    assert s.ids is not None
-    return GroupUpdate(s.group, s.ids, s.splits, from_wire(s, out.reshape(s.count, s.dim)))
+def requests_of(sections: Sequence[Section]) -> list[LookupRequest]:
+    """Return the ids of sections as requests."""
+    return [LookupRequest(s.group, s.ids, s.splits) for s in sections if s.ids is not None]

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, SatrapError, StoreError
-from satrap.exchange.resharding.reshard_shard import beside, buckets_of, census, map_change, rehearse
+from satrap.exchange.resharding.reshard_shard import buckets_of, census, map_change, rehearse
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.shard.gradient_barrier import GradientBarrier, member_of
 from satrap.exchange.servers.shard.row_requests import EXPORT_ROWS, RowRequests
-from satrap.exchange.servers.shard.snapshots import Asked, Cuts, ShardSnapshots, error_of, pack_result
+from satrap.exchange.servers.shard.snapshots import Cuts, ShardSnapshots, error_of, pack_result
 from satrap.exchange.servers.shard.worker_registry import WorkerRegistry
 from satrap.exchange.states import state_of, take_state
 from satrap.exchange.telemetry import ShardStatistics
@@ -38,7 +38,6 @@ SETTLE_SECONDS = 0.01
 """Seconds between two checks whether rows have been read."""
 Hello: TypeAlias = Mapping[str, Any]
 Parts: TypeAlias = list[Buffer]
-T = TypeVar("T", int, str, bool)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
 
@@ -66,14 +65,14 @@ class Service(SerialHandler):
         self.members, self.board = WorkerRegistry(), GradientBarrier()
         self.repeating = self.emptied = self.rehearses = False
         self._opened: RowRequests | None = None
-        self._cuts = Cuts()
+        self._cuts, self._cutter = Cuts.new(), 0
         self.rehearsal: threading.Thread | None = None
         if config is not None:
             self._open(config, config.open())
 
     def _open(self, config: ShardConfig, store: Shard) -> None:
         """Serve a store, with no state from before."""
-        self.config, self.board, self._cuts = config, GradientBarrier(), Cuts()
+        self.config, self.board, self._cuts = config, GradientBarrier(), Cuts.new()
         self._opened = RowRequests(store, self.board, self.max_bytes)
 
     @property
@@ -85,11 +84,7 @@ class Service(SerialHandler):
 
     @property
     def store(self) -> Shard:
-        """The store.
-
-        Raises:
-            StoreError: no hello has configured it yet.
-        """
+        """The store; raises a `StoreError` before a hello has configured it."""
         return self._rows.store
 
     @property
@@ -124,7 +119,8 @@ class Service(SerialHandler):
 
     def close(self) -> None:
         """Free the rows."""
-        self._cuts.stop()
+        for each in self._cuts:
+            each.stop()
         if self._opened is not None:
             self.store.close()
 
@@ -171,13 +167,13 @@ class Service(SerialHandler):
             case MessageKind.UPDATE:
                 return self._rows.update(session, header, parts)
             case MessageKind.EXPORT:
-                return self._rows.export(session.client, _export_asked(unpack_text(only(parts))))
+                return self._rows.export(session.client, _export_asked(parts))
             case MessageKind.LOAD:
                 return self._rows.load(parts)
             case MessageKind.BYE:
                 return Work(partial(self._leave, session))
             case MessageKind.FLUSH:
-                return Work(list)  # requests are served in order, so a flush has nothing to do
+                return Work(lambda: None)  # requests are served in order, so a flush has nothing to do
         return self._manage(session, header.kind, parts)
 
     def _check(self, session: Session, header: Header) -> None:
@@ -192,11 +188,10 @@ class Service(SerialHandler):
         if kind in (MessageKind.LOOKUP, MessageKind.PREFETCH) and (rows := self._opened) is not None:
             rows.expect(parts)
 
-    def _leave(self, session: Session) -> list[Buffer]:
+    def _leave(self, session: Session) -> None:
         self.members.leave(session.client)
         if self._opened is not None:
             self._opened.forget(lambda client: client == session.client)
-        return []
 
     def _manage(self, session: Session, kind: int, parts: Sequence[Buffer]) -> Work:
         """Check a request about the store as a whole."""
@@ -212,18 +207,18 @@ class Service(SerialHandler):
                     return _telling(partial(census, store, buckets_of(about)))
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
             case MessageKind.CUT:
-                return _telling(partial(self._take_cut, session, _cut_asked(unpack_text(only(parts)))))
+                return _telling(partial(self._take_cut, session, _asked(parts, "number")))
             case MessageKind.PUT_BACK:
-                request = unpack_text(only(parts))
-                return _silent(partial(self._cuts.of(_feed(request)).put_back, store, _number(request)))
+                asked = _asked(parts, "number")
+                return Work(partial(self._cuts.of(asked).put_back, store, asked["number"]))
             case MessageKind.WRITE | MessageKind.READ | MessageKind.SAVE | MessageKind.JOB:
-                return self._job(kind, unpack_text(only(parts)))
+                return self._job(kind, parts)
             case MessageKind.CLEAR:
-                return _silent(store.clear)
+                return Work(store.clear)
             case MessageKind.MAP:
                 assert self.config is not None
                 change = map_change(self.config, store, unpack_text(only(parts)))
-                return _silent(lambda: self._configure(change()))
+                return Work(lambda: self._configure(change()))
         raise FrameError(f"a request has an unknown kind {kind}")
 
     def _configure(self, config: ShardConfig) -> None:
@@ -234,36 +229,37 @@ class Service(SerialHandler):
         hit("shard.map")
         self._rows.forget(lambda _: True)  # an export left by a failed move would keep old versions of rows
 
-    def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
-        self._cuts.client = session.client
+    def _take_cut(self, session: Session, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self.config is not None
+        self._cutter = session.client
+        about = {name: asked[name] for name in ("number", "delta", "since", "feed")}
         # the rows of a repeated cut are never requested again
-        return self._cuts.of(asked.feed).cut(self.store, asked, keep=not self.repeating)
+        return self._cuts.of(asked).cut(self.config, self.store, **about, keep=not self.repeating)
 
-    def _job(self, kind: int, asked: Mapping[str, Any]) -> Work:
+    def _job(self, kind: int, parts: Sequence[Buffer]) -> Work:
         """Check a request to write or read a snapshot, or to report its progress."""
         assert self.config is not None
-        snapshots, config, store = self._cuts.of(_feed(asked)), self.config, self.store
-        if kind == MessageKind.JOB:
-            job_of = self._cuts.still if asked.get("save") is True else snapshots
-            return _telling(partial(self._result, job_of))
-        url = _value(asked, "url", str)
-        if kind == MessageKind.READ:
-            numbers = _numbers(asked)
-            exact = asked.get("exact") is True
-            return _telling(partial(self._cuts.read, config, store, url, numbers, exact=exact))
-        folder = _value(asked, "folder", str)
-        if not _DATA_FOLDER.fullmatch(folder):
-            raise FrameError(f"{folder!r} is not a data folder of a checkpoint")
-        if kind == MessageKind.SAVE:
-            shown = _value(asked, "shown", str)
-            if self.repeating:  # the client will send the request again, if it still waits
-                return _telling(dict)
-            return _telling(partial(self._cuts.still.save, config, store, url, folder, shown))
-        number = _number(asked)
+        config, store = self.config, self.store
+        match kind:
+            case MessageKind.JOB:
+                return _telling(partial(self._result, self._cuts.of(_asked(parts))))
+            case MessageKind.READ:
+                asked = _asked(parts, "url")
+                follow = tuple(zip(self._cuts, (asked["number"], asked["feed_number"]), strict=False))
+                read = partial(self._cuts.snapshots.read, config, store, asked["url"], follow)
+                return Work(partial(read, exact=asked["exact"] is True))
+            case MessageKind.SAVE:
+                asked = _asked(parts, "url", "folder", "shown")
+                if self.repeating:  # the client will send the request again, if it still waits
+                    return Work(lambda: None)
+                place = asked["url"], asked["folder"], asked["shown"]
+                return Work(partial(self._cuts.still.save, config, store, *place))
+        asked = _asked(parts, "url", "folder", "number")
+        snapshots = self._cuts.of(asked)
         if self.repeating:  # its files are complete, or were abandoned
-            return _telling(snapshots.stop)
-        snapshots.check(config, number)
-        return _telling(partial(snapshots.write, config, number, url, folder))
+            return Work(snapshots.stop)
+        snapshots.check(config, asked["number"])
+        return Work(partial(snapshots.write, asked["url"], asked["folder"]))
 
     def _result(self, snapshots: ShardSnapshots) -> Mapping[str, Any]:
         """Report the progress of a job; after a failed load, drop the rows that it had loaded."""
@@ -277,8 +273,9 @@ class Service(SerialHandler):
         self.members.forget(gone)
         if self._opened is not None:
             self._opened.forget(gone)
-        if gone(self._cuts.client):
-            self._cuts.let_go()
+        if gone(self._cutter):
+            for each in self._cuts:
+                each.let_go()
 
     @property
     def loaded(self) -> int:
@@ -310,20 +307,19 @@ class Service(SerialHandler):
             return Work(partial(_rehearse, self, hello))
         if session.client in self.members.formats:
             raise StoreError("the same client sent a second hello")
-        if self.config is None:
-            return Work(partial(self._welcome, session, worker, requested, hello))
-        renewed = self.members.renewed_by(worker, repeating=self.repeating)
-        # A new generation may use another map.
-        same = replace(requested, map=self.config.map) if renewed else requested
-        if worker.id.run == self.members.run and (difference := self.config.difference(same)):
-            raise ConfigError(
-                f"the shard is configured differently: {difference}",
-                why="all workers of a shard must use the same tables",
-                fix="use the same recipe for all workers, or restart the shards",
-            )
-        if renewed:
-            return Work(partial(self._welcome, session, worker, requested, hello), renews=True)
-        return Work(partial(self._welcome, session, worker, None, hello))
+        renewed = False
+        if self.config is not None:
+            renewed = self.members.renewed_by(worker, repeating=self.repeating)
+            # A new generation may use another map.
+            same = replace(requested, map=self.config.map) if renewed else requested
+            if worker.id.run == self.members.run and (difference := self.config.difference(same)):
+                raise ConfigError(
+                    f"the shard is configured differently: {difference}",
+                    why="all workers of a shard must use the same tables",
+                    fix="use the same recipe for all workers, or restart the shards",
+                )
+        anew = requested if self.config is None or renewed else None
+        return Work(partial(self._welcome, session, worker, anew, hello), renews=renewed)
 
     def _welcome(self, session: Session, worker: Worker, anew: ShardConfig | None, hello: Hello) -> Parts:
         """Add a worker; `anew`: the shard starts again with this configuration, without earlier state."""
@@ -362,18 +358,14 @@ def _rehearse(service: Service, hello: Mapping[str, Any]) -> list[Buffer]:
 def _rehearse_beside(service: Service, hello: Mapping[str, Any]) -> Mapping[str, Any]:
     """Rehearse once, concurrently with requests; return whether that is "done"."""
     if service.rehearsal is None and not service.repeating:
-        service.rehearsal = beside(partial(rehearse, Service(max_bytes=service.max_bytes), hello))
+
+        def run() -> None:
+            with suppress(SatrapError):  # the first move is then slower, and reports the error
+                rehearse(Service(max_bytes=service.max_bytes), hello)
+
+        service.rehearsal = threading.Thread(target=run, name="satrap-rehearsal", daemon=True)
+        service.rehearsal.start()
     return {"done": service.rehearsal is None or not service.rehearsal.is_alive()}
-
-
-def _silent(act: Callable[[], object]) -> Work:
-    """Return work with an empty response."""
-
-    def run() -> list[Buffer]:
-        act()
-        return []
-
-    return Work(run)
 
 
 def _telling(act: Callable[[], Mapping[str, Any]]) -> Work:
@@ -381,43 +373,34 @@ def _telling(act: Callable[[], Mapping[str, Any]]) -> Work:
     return Work(lambda: pack_result(act()))
 
 
-def _value(asked: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    value = asked.get(name)
-    if type(value) is not kind:
-        raise FrameError(f"a request has an invalid {name}: {shortened(value)}")
-    return value
+_ASKED: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("number", "since", "feed_number"), lambda v: type(v) is int and 0 <= v < MAX_NUMBER),
+    **dict.fromkeys(("delta", "exact", "save"), lambda v: type(v) is bool),
+    **dict.fromkeys(("url", "shown", "table"), lambda v: type(v) is str),
+    "folder": lambda v: type(v) is str and _DATA_FOLDER.fullmatch(v) is not None,
+    "feed": lambda v: v in FEED_FORMATS,
+    "rows": lambda v: type(v) is int,
+}
+"""Checks of the values in requests about snapshots and exports."""
 
 
-def _number(asked: Mapping[str, Any], name: str = "number") -> int:
-    """Return the number of a cut."""
-    number = _value(asked, name, int)
-    if not 0 <= number < MAX_NUMBER:
-        raise FrameError(f"a request has an invalid {name}: {shortened(number)}")
-    return number
+def _asked(parts: Sequence[Buffer], *needed: str) -> dict[str, Any]:
+    """Return the values of such a request, None for values that it lacks.
+
+    Raises:
+        FrameError: a value is invalid, or one of `needed` is missing.
+    """
+    text = unpack_text(only(parts))
+    asked = {name: text.get(name) for name in _ASKED}
+    for name, value in asked.items():
+        if (value is not None or name in needed) and not _ASKED[name](value):
+            raise FrameError(f"a request has an invalid {name}: {shortened(value)}")
+    return asked
 
 
-def _numbers(asked: Mapping[str, Any]) -> list[int | None]:
-    """Return the numbers of the cuts, for snapshots and for a feed, after which changes are recorded."""
-    return [None if asked.get(name) is None else _number(asked, name) for name in ("number", "feed_number")]
-
-
-def _export_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
-    if not asked.keys() & {"table", "buckets"}:
+def _export_asked(parts: Sequence[Buffer]) -> dict[str, Any]:
+    """Return the arguments of a new export; empty: continue the client's export."""
+    asked, text = _asked(parts), unpack_text(parts[0])
+    if not text.keys() & {"table", "buckets"}:
         return {}
-    table = _value(asked, "table", str) if asked.get("table") is not None else None
-    rows = _value(asked, "rows", int) if "rows" in asked else EXPORT_ROWS
-    return {"table": table, "buckets": buckets_of(asked), "rows": rows}
-
-
-def _feed(asked: Mapping[str, Any]) -> str | None:
-    """Return the number format of a feed; None: the request is about snapshots."""
-    feed = asked.get("feed")
-    if feed is not None and feed not in FEED_FORMATS:
-        raise FrameError(f"a request has an invalid feed: {shortened(feed)}")
-    return feed
-
-
-def _cut_asked(asked: Mapping[str, Any]) -> Asked:
-    delta = None if asked.get("delta") is None else _value(asked, "delta", bool)
-    since = None if asked.get("since") is None else _number(asked, "since")
-    return Asked(_number(asked), delta, since, _feed(asked))
+    return {"table": asked["table"], "buckets": buckets_of(text), "rows": asked["rows"] or EXPORT_ROWS}

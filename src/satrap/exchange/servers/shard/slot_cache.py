@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from satrap.exchange.lookup import LookupRequest
 from satrap.store import Slots
-from satrap.store.arrays import Ids, Offsets
 
 LIMIT = 64 << 20
 """Bytes kept for all clients together; beyond, the oldest lookups are dropped, and updates search again."""
 
-Found = Sequence[tuple[Ids, Offsets, Slots]]
-"""Per table group: the unique ids of a lookup and their splits, as received; the slots of their rows."""
+Found = Sequence[tuple[LookupRequest, Slots]]
+"""The requests of a lookup, as received, and the slots of their rows."""
 
 
 class SlotCache:
@@ -37,17 +37,12 @@ class SlotCache:
         while self._bytes > LIMIT:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
 
-    def take(self, client: int, updated: Sequence[tuple[int, Ids, Offsets]]) -> Sequence[Slots | None]:
-        """Return the slots for an update, None per group if its lookup is unknown.
-
-        Args:
-            client: sender of the update.
-            updated: (table group, ids, splits) of each of its parts.
-        """
+    def take(self, client: int, updated: Sequence[LookupRequest]) -> Sequence[Slots | None]:
+        """Return the slots for an update from a client, None per request if its lookup is unknown."""
         keys = [key for key in self._kept if key[0] == client]
         for place, key in enumerate(keys):
             if _same(self._kept[key], updated):
-                slots = [slots for *_, slots in self._kept[key]]
+                slots = [slots for _, slots in self._kept[key]]
                 self._drop(keys[: place + 1])
                 return slots
         return [None] * len(updated)
@@ -62,11 +57,11 @@ class SlotCache:
 
 
 def _size(found: Found) -> int:
-    return sum(ids.nbytes + splits.nbytes + slots.numbers.nbytes for ids, splits, slots in found)
+    return sum(r.ids.nbytes + r.splits.nbytes + slots.numbers.nbytes for r, slots in found)
 
 
-def _same(found: Found, updated: Sequence[tuple[int, Ids, Offsets]]) -> bool:
+def _same(found: Found, updated: Sequence[LookupRequest]) -> bool:
     return len(found) == len(updated) and all(
-        slots.group == group and np.array_equal(ids, other_ids) and np.array_equal(splits, other_splits)
-        for (ids, splits, slots), (group, other_ids, other_splits) in zip(found, updated, strict=True)
+        a.group == b.group and np.array_equal(a.ids, b.ids) and np.array_equal(a.splits, b.splits)
+        for (a, _), b in zip(found, updated, strict=True)
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,27 +20,12 @@ from satrap.runtime.fault_points import hit
 from satrap.store import Delta, RowChunk, Shard
 from satrap.store.snapshot.changes import Changes
 
+if TYPE_CHECKING:
+    from satrap.checkpoint.store_part import StorePart
+
 Result = dict[str, Any]
 Work = Callable[[threading.Event], Result]
 """A job's function; it ends early once the event is set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A client's request for a cut.
-
-    Args:
-        number: identifies the cut.
-        delta: True: the changes since the cut `since` if it is known here, else all rows; False: all rows,
-            and changes are recorded from now on; None: all rows.
-        since: number of the client's last stored cut.
-        feed: number format of weights, if only weights will be requested.
-    """
-
-    number: int
-    delta: bool | None = None
-    since: int | None = None
-    feed: str | None = None
 
 
 class ShardSnapshots:
@@ -59,7 +44,7 @@ class ShardSnapshots:
 
     def __init__(self, changes: Callable[[Shard], Changes] = lambda store: store.changes) -> None:
         self._changes = changes
-        self._write_cut: Callable[[ShardConfig, str, str, threading.Event], Result] | None = None
+        self._part: StorePart | None = None
         self._number = 0
         self._job: _SnapshotJob | None = None
         self._reading: _SnapshotJob | None = None
@@ -72,28 +57,45 @@ class ShardSnapshots:
         """Whether the store records changes since the last cut."""
         return self.since is not None and self.since == self._number
 
-    def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
-        """Take the requested cut; return whether it is `full`, and the store's `counts`.
+    def cut(
+        self,
+        config: ShardConfig,
+        store: Shard,
+        number: int,
+        *,
+        delta: bool | None = None,
+        since: int | None = None,
+        feed: str | None = None,
+        keep: bool = True,
+    ) -> Result:
+        """Take a cut, which replaces the last one; return whether it is `full`, and the store's `counts`.
 
-        It replaces the last cut. `keep=False`: its rows will not be requested.
+        Args:
+            config, store: of the shard.
+            number: identifies the cut.
+            delta: True: the changes since the cut `since` if it is known here, else all rows; False: all
+                rows, and changes are recorded from now on; None: all rows.
+            since: number of the client's last stored cut.
+            feed: number format of weights, if only weights will be requested.
+            keep: whether its rows will be requested.
         """
-        if asked.delta is None:
+        if delta is None:
             cut = Delta(True, store.snapshot(), {})
         else:
-            follows = asked.since is not None and asked.since == self.since
-            cut = self._changes(store).take(full=not (asked.delta and follows), chunk_rows=CHUNK_ROWS)
+            follows = since is not None and since == self.since
+            cut = self._changes(store).take(full=not (delta and follows), chunk_rows=CHUNK_ROWS)
             before = None if cut.full else self.since
-            self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
-            self.since = asked.number
-        self._number = asked.number
-        state = state_of(store) if keep and asked.feed is None else {}
-        self._write_cut = partial(_write, cut, state, asked.feed) if keep else None
+            self._taken = number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
+            self.since = number
+        self._number = number
+        state = state_of(store) if keep and feed is None else {}
+        self._part = _part(config, cut, state, feed) if keep else None
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
         """Drop a cut that could not be stored; the next cut will also include its changes."""
         if number == self._number:
-            self._stop_job()
+            self.stop()
         if self._taken is not None and self._taken[0] == number:
             _, self.since, taken = self._taken
             self._changes(store).put_back(taken)
@@ -105,49 +107,45 @@ class ShardSnapshots:
         self.since = self._number = number
 
     def check(self, config: ShardConfig, number: int) -> None:
-        """Raise a `StoreError` if there is no cut of this number."""
-        if self._write_cut is None or number != self._number:
+        """Raise a `StoreError` if there is no cut of this number to write."""
+        if self._part is None or number != self._number:
             raise StoreError(
                 f"shard {config.shard} has no cut {number}",
                 why="the shard was restarted, or a newer cut has replaced this one",
                 fix="take another snapshot",
             )
 
-    def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
-        """Start to write a cut, which can be done once; raise a `StoreError` if there is none."""
-        self.check(config, number)
-        assert self._write_cut is not None
-        return self._start(partial(self._write_cut, config, url, folder))
+    def write(self, url: str, folder: str) -> None:
+        """Start to write the cut, which can be done once."""
+        assert self._part is not None
+        self._start(partial(_write, self._part, url, folder))
 
-    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
+    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> None:
         """Start to write all present rows, without a state to continue from.
 
         Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder; then the
         result's `files` are None.
         """
         cut = Delta(True, store.snapshot(chunk_rows=CHUNK_ROWS), {})
-        return self._start(partial(_save, cut, shown, config, url, folder))
+        self._start(partial(_save, _part(config, cut, {}), url, folder, shown))
 
     def read(
         self,
         config: ShardConfig,
         store: Shard,
         url: str,
-        number: int | None = None,
+        follow: Sequence[tuple[ShardSnapshots, int | None]],
         *,
         exact: bool = False,
-        feed: tuple[ShardSnapshots, int] | None = None,
-    ) -> Result:
+    ) -> None:
         """Start to load the rows of this shard's buckets from a checkpoint.
 
         Args:
             config, store: of the shard.
             url: URL of the checkpoint.
-            number: record changes from then on, as after a cut of this number, if the store has no other
-                rows.
+            follow: which snapshots then record changes, as after a cut of this number (None: they do not),
+                if the store has no other rows.
             exact: before the rows, restore the other state that the store needs to continue exactly.
-            feed: the `ShardSnapshots` of a feed, and the number of a cut after which it records changes as
-                well.
         """
         buckets = config.map.buckets(config.shard)
 
@@ -162,16 +160,13 @@ class ShardSnapshots:
             if exact:
                 restore(store, url, buckets)
             rows, alone = load_rows(store, counted(stopping))
-            if feed is not None and alone:
-                feed[0].follow(store, feed[1])
-            if number is None or not alone:
-                return {"rows": rows}
-            self._changes(store).follow()
-            return {"rows": rows, "follows": number}
+            for snapshots, number in follow:
+                if alone and number is not None:
+                    snapshots.follow(store, number)
+            return {"rows": rows}
 
-        started = self._start(work)
+        self._start(work)
         self._reading = self._job
-        return started
 
     def spoilt(self) -> bool:
         """Return, once, whether a load has failed and left some rows in the store."""
@@ -180,73 +175,49 @@ class ShardSnapshots:
             self._reading = None
         return failed
 
-    def _start(self, work: Work) -> Result:
-        self._stop_job()
-        self._job = _SnapshotJob(work)
-        return {}
-
     def result(self) -> Result:
         """Return `{"done": False}`, or the job's result, or `{"done": True, "error": ...}`.
 
         `{"done": False, "lost": True}`: the process that started the job has ended.
         """
-        if self._job is None:
-            return {"done": False, "lost": True}
-        result = self._job.result
-        if result.get("follows") is not None:
-            self.since = result["follows"]
-        return result
+        return {"done": False, "lost": True} if self._job is None else self._job.result
 
     def let_go(self) -> None:
         """Drop the cut, which will not be requested any more; running jobs continue."""
-        self._write_cut = None
+        self._part = None
 
-    def stop(self) -> Result:
+    def stop(self) -> None:
         """Drop the cut, and stop a running job as soon as possible."""
-        self._stop_job()
-        return {}
-
-    def _stop_job(self) -> None:
-        self._write_cut = None
+        self._part = None
         if self._job is not None:
             self._job.stopping.set()
             self._job = self._reading = None
 
+    def _start(self, work: Work) -> None:
+        self.stop()
+        self._job = _SnapshotJob(work)
 
-class Cuts:
-    """Takes the cuts of a shard: for snapshots, for a feed, and of rows that do not change.
 
-    Attributes:
-        snapshots: takes cuts for snapshots, and also loads rows.
-        still: writes rows that do not change until they are written.
-        client: number of the client that requested the last cut.
+class Cuts(NamedTuple):
+    """The cuts of a shard: for snapshots, for a feed, and of rows that do not change until they are written.
+
+    `snapshots` also loads rows.
     """
 
-    def __init__(self) -> None:
-        self.snapshots, self.still, self.client = ShardSnapshots(), ShardSnapshots(), 0
-        self._feed = ShardSnapshots(lambda store: store.weight_changes)
+    snapshots: ShardSnapshots
+    feed: ShardSnapshots
+    still: ShardSnapshots
 
-    def of(self, feed: str | None) -> ShardSnapshots:
-        """Return the `ShardSnapshots` for requests about a feed in a number format; None: about snapshots."""
-        return self.snapshots if feed is None else self._feed
+    @classmethod
+    def new(cls) -> Cuts:
+        """Return the cuts of a new shard."""
+        return cls(ShardSnapshots(), ShardSnapshots(lambda store: store.weight_changes), ShardSnapshots())
 
-    def read(
-        self, config: ShardConfig, store: Shard, url: str, numbers: Sequence[int | None], *, exact: bool
-    ) -> Result:
-        """See `ShardSnapshots.read`; `numbers`: of a cut for snapshots and of a cut for a feed."""
-        number, feed = numbers
-        follows = None if feed is None else (self._feed, feed)
-        return self.snapshots.read(config, store, url, number, exact=exact, feed=follows)
-
-    def let_go(self) -> None:
-        """Drop the cuts, which will not be requested any more; running jobs continue."""
-        self.snapshots.let_go()
-        self._feed.let_go()
-
-    def stop(self) -> None:
-        """Drop the cuts, and stop running jobs as soon as possible."""
-        for each in (self.snapshots, self._feed, self.still):
-            each.stop()
+    def of(self, asked: Mapping[str, Any]) -> ShardSnapshots:
+        """Return the snapshots that a request is about."""
+        if asked["save"]:
+            return self.still
+        return self.snapshots if asked["feed"] is None else self.feed
 
 
 class _SnapshotJob:
@@ -268,7 +239,7 @@ class _SnapshotJob:
             self.result = {"done": True, "error": errors.error_values(CheckpointError(message))}
 
 
-def _until(chunks: Iterator[RowChunk], stopping: threading.Event) -> Generator[RowChunk, None, None]:
+def _until(chunks: Iterable[RowChunk], stopping: threading.Event) -> Generator[RowChunk, None, None]:
     for chunk in chunks:
         if stopping.is_set():
             raise StoreError("a newer request has replaced this one")
@@ -276,37 +247,31 @@ def _until(chunks: Iterator[RowChunk], stopping: threading.Event) -> Generator[R
         yield chunk
 
 
-def _write(
-    cut: Delta,
-    state: State,
-    feed: str | None,
-    config: ShardConfig,
-    url: str,
-    folder: str,
-    stopping: threading.Event,
-) -> Result:
-    from satrap.checkpoint.files.storage import Storage
+def _part(config: ShardConfig, cut: Delta, state: State, feed: str | None = None) -> StorePart:
     from satrap.checkpoint.store_part import StorePart
 
-    part = StorePart(
-        _until(cut.chunks, stopping),
-        [str(table["name"]) for table in config.tables],
+    return StorePart(
+        cut.chunks,
+        [table.name for table in config.tables],
         state,
         None if cut.full else cut.deleted,
         suffix=f".shard-{config.shard:04d}",
         buckets=config.map.buckets(config.shard),
         weights=feed,
     )
+
+
+def _write(part: StorePart, url: str, folder: str, stopping: threading.Event) -> Result:
+    from satrap.checkpoint.files.storage import Storage
+
     storage = Storage(url)
     with storage.together():
-        files = part.write(storage, folder)
+        files = replace(part, chunks=_until(part.chunks, stopping)).write(storage, folder)
     hit("shard.written")
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
 
 
-def _save(
-    cut: Delta, shown: str, config: ShardConfig, url: str, folder: str, stopping: threading.Event
-) -> Result:
+def _save(part: StorePart, url: str, folder: str, shown: str, stopping: threading.Event) -> Result:
     from satrap.checkpoint.files.storage import Storage
 
     try:
@@ -314,7 +279,7 @@ def _save(
     except (OSError, CheckpointError):
         seen = False
     try:
-        return _write(cut, {}, None, config, url, folder, stopping) if seen else {"files": None}
+        return _write(part, url, folder, stopping) if seen else {"files": None}
     except PermissionError:
         return {"files": None}
 
