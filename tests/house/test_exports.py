@@ -31,6 +31,9 @@ NAMES = [
     "train",
 ]
 
+TRITON = ("satrap.models.kernels.", "satrap.store.gpu.kernels.")
+"""Folders of kernels for a GPU."""
+
 
 def test_the_public_names_are_frozen() -> None:
     assert sorted(satrap.__all__) == NAMES
@@ -41,7 +44,7 @@ def test_every_module_imports_and_exports_what_it_lists() -> None:
     for module in pkgutil.walk_packages(satrap.__path__, "satrap."):
         if module.name.rsplit(".", 1)[-1] == "__main__":
             continue
-        if module.name.startswith("satrap.store.gpu.kernels.") and find_spec("triton") is None:
+        if module.name.startswith(TRITON) and find_spec("triton") is None:
             continue
         loaded = importlib.import_module(module.name)
         missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
@@ -68,10 +67,6 @@ class DLRM(Ranker):
         return logits
 
     def _products(self, batch: EmbeddedBatch) -> Tensor:
-        vectors, inputs = batch.stack(), []
-        if self.bottom is not None:
-            inputs = [self.bottom(batch.numeric)]
-            first = inputs[0].unsqueeze(1)
-            vectors = torch.cat([first, vectors.to(first.dtype)], dim=1)  # autocast would join in float32
-        inputs.append(self.interaction(vectors))
-        return torch.cat(inputs, dim=1)
+        first = None if self.bottom is None else self.bottom(batch.numeric)
+        products: Tensor = self.interaction(batch.stack(), first)
+        return products

@@ -1,5 +1,7 @@
 """All pairs of vectors against their formula, forward and backward."""
 
+import sys
+
 import torch
 
 from satrap.models.layers.interaction import DotInteraction
@@ -32,3 +34,13 @@ def test_positions_are_not_in_the_state_dict_but_move_with_the_module():
     interaction = DotInteraction(6)
     assert not interaction.state_dict()
     assert {buffer.device.type for buffer in interaction.to("meta").buffers()} == {"meta"}
+
+
+def test_a_first_vector_is_one_more_field_and_precedes_the_products(monkeypatch):
+    monkeypatch.setitem(sys.modules, "satrap.models.kernels.dot_interaction", None)  # not for a CPU
+    vectors = torch.randn(5, 6, 16)
+    first, others = vectors[:, 0], vectors[:, 1:]
+    interaction = DotInteraction(6)
+    expected = torch.cat([first, interaction(vectors)], dim=1)
+    assert torch.equal(interaction(others, first), expected)
+    assert interaction(others.double(), first).dtype == torch.float32

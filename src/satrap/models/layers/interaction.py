@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_KERNELS_ON = {"cuda"}
+"""Types of devices with kernels; tests add "cpu", for Triton's interpreter."""
+
+_TRITON = find_spec("triton") is not None
+
 
 class DotInteraction(nn.Module):
     """The dot products of all pairs of a sample's vectors, float32[size, F * (F - 1) / 2] of F fields.
 
-    Products of two fields come in the order of the lower triangle of a matrix, row by row.
+    Products of two fields come in the order of the lower triangle of a matrix, row by row. On a CUDA device
+    with Triton, a kernel computes them and another their gradients (not the gradients of these), for up to 64
+    fields, dims from 16 to 256, and all types but float64.
     """
 
     lower: Tensor
@@ -35,9 +43,40 @@ class DotInteraction(nn.Module):
         self.lower.copy_(torch.from_numpy(row * self.fields + column))
         self.pairs.copy_(torch.from_numpy(pairs.reshape(-1)))
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Return all products, from float32[size, F, dim]."""
+    def forward(self, vectors: Tensor, first: Tensor | None = None) -> Tensor:
+        """Return all products.
+
+        Args:
+            vectors: float32[size, F, dim], or with `first` the other vectors, [size, F - 1, dim].
+            first: float32[size, dim], the first field's vector, returned before the products; or None.
+        """
+        fused = _fused(vectors, first)
+        if fused is not None:
+            return fused
+        if first is None:
+            return self._products(vectors)
+        others = vectors.to(first.dtype)  # autocast would join in float32
+        return torch.cat([first, self._products(torch.cat([first.unsqueeze(1), others], dim=1))], dim=1)
+
+    def _products(self, vectors: Tensor) -> Tensor:
         return _Products.apply(vectors, self.lower, self.pairs)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _fused(vectors: Tensor, first: Tensor | None) -> Tensor | None:
+    """Return the kernel's result; None if it cannot compute it, or an exported program would need satrap."""
+    device = vectors.device.type
+    if not _TRITON or device not in _KERNELS_ON or torch.compiler.is_exporting():
+        return None
+    from satrap.models.kernels import dot_interaction as kernels
+
+    dtype = vectors.dtype if first is None else first.dtype
+    if torch.is_autocast_enabled(device) and dtype == torch.float32:
+        dtype = torch.get_autocast_dtype(device)
+    if not kernels.suits(vectors, first, dtype):
+        return None
+    first = None if first is None else first.contiguous()
+    result: Tensor = kernels.dot_interaction(vectors.contiguous(), first, dtype)
+    return result
 
 
 class _Products(torch.autograd.Function):
