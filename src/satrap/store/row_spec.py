@@ -53,12 +53,17 @@ class UpdateRule:
         layout: the state.
         step: `step(rows, ids uint64[n], slots int32[n], address of gradients, lr_scale, noise)`; `noise`
             and the ids decide how 16-bit weights are rounded.
+        numbers: `numbers(lr_scale)`, the numbers of the optimizer's kernel.
+        shaping, bound: weight decay and clipping, and the bound of weights; None: not needed.
     """
 
     format: type[Format]
     weights: int
     layout: RowLayout
     step: Step
+    numbers: Rule
+    shaping: kernels.Shaping | None
+    bound: tuple[np.float32] | None
 
     @property
     def width(self) -> int:
@@ -90,13 +95,16 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> UpdateRule:
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
     shaping, bound = _shaping(optimizer), _bound(optimizer, fmt)
 
+    def numbers(lr_scale: float) -> NamedTuple:
+        return rule(optimizer.lr * lr_scale)
+
     def step(
         rows: SlabRows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
-        numbers = rule(optimizer.lr * lr_scale)
-        kernels.step(dim)(fmt(noise), numbers, shaping, bound, rows, ids, slots, gradients)
+        now = numbers(lr_scale)
+        kernels.step(dim)(fmt(noise), now, shaping, bound, rows, ids, slots, gradients)
 
-    return UpdateRule(fmt, padded_bytes(fmt, dim), layout, step)
+    return UpdateRule(fmt, padded_bytes(fmt, dim), layout, step, numbers, shaping, bound)
 
 
 class RowSpec:

@@ -9,6 +9,7 @@ import torch
 from satrap.store.gpu.kernels import hashing
 from satrap.store.kernels import hashing as on_cpu
 from satrap.store.kernels.jit import kernel
+from tests.store.gpu.model import unmix
 
 pytestmark = pytest.mark.triton
 
@@ -31,3 +32,14 @@ def test_every_bit_counts() -> None:
     out = torch.empty_like(x)
     hashing.mix_all[(-(-len(ids) // 256),)](x, out, len(ids), BLOCK=256)
     np.testing.assert_array_equal(out.cpu().numpy().view(np.uint64), want)
+
+
+def test_the_mix_can_be_undone() -> None:
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, 500)).to(
+        "cuda" if torch.cuda.is_available() else "cpu"
+    )
+    out = torch.empty_like(x)
+    hashing.mix_all[(2,)](x, out, len(x), BLOCK=256)
+    for h, want in zip(out.tolist(), x.tolist(), strict=True):
+        assert unmix(h % 2**64) == want % 2**64

@@ -1,0 +1,70 @@
+"""Training with rows on a device is training with rows in RAM, to the bit, and goes on there or here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import satrap
+from satrap.train import Checkpointing
+from tests.support.exact_runs import (
+    assert_same,
+    everything,
+    killed_and_resumed,
+    make_trainer,
+    train_data,
+    undisturbed,
+)
+from tests.support.interruptions import KillAt, KilledError
+
+pytestmark = pytest.mark.triton
+
+MEMORY: dict[str, Any] = {"memory": 1 << 20}
+WAYS: list[dict[str, Any]] = [
+    {"mode": "sync", "staleness": 0},
+    {"mode": "hybrid", "staleness": 2},
+    {"mode": "sync", "staleness": 0, "clip_norm": 0.1},
+    {"mode": "sync", "staleness": 0, "lookahead": 2},
+    {"mode": "hybrid", "staleness": 2, "embedding_dtype": "bfloat16"},
+    {"mode": "hybrid", "staleness": 2, "admission": satrap.store.Admission(min_count=2, memory=1 << 16)},
+]
+FIT: dict[str, Any] = {"epochs": 1}
+
+
+def check_same(expected: dict[str, Any], left: dict[str, Any]) -> None:
+    """The window of a run this short is empty: its AUC is NaN."""
+    assert_same(expected | {"window": None}, left | {"window": None})
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_training_is_that_of_rows_in_ram(way: dict[str, Any]) -> None:
+    expected = undisturbed(FIT, **way, **MEMORY)
+    check_same(expected, undisturbed(FIT, **way, **MEMORY, rows_on="cuda"))
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=str)
+@pytest.mark.parametrize("delta", [None, 2])
+def test_resumed_equals_undisturbed(way: dict[str, Any], delta: int | None, tmp_path: Path) -> None:
+    arguments = {**way, **MEMORY, "rows_on": "cuda"}
+    every = 4 if delta is None else 8
+    check_same(
+        undisturbed(FIT, **arguments), killed_and_resumed(tmp_path, every, 10, FIT, delta, **arguments)
+    )
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=str)
+@pytest.mark.parametrize(("first", "then"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_run_moves(way: dict[str, Any], first: str, then: str, tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=4)
+    trainer = make_trainer(**way, **MEMORY, rows_on=first)
+    with pytest.raises(KilledError):
+        trainer.fit(train_data(), **FIT, checkpoint=plan, observers=[KillAt(10)])
+    trainer.close()
+    trainer = make_trainer(**way, **MEMORY, rows_on=then)
+    result = trainer.fit(train_data(), **FIT, checkpoint=plan, resume=True)
+    left = everything(trainer, result)
+    trainer.close()
+    if way["mode"] == "sync":
+        check_same(undisturbed(FIT, **way, **MEMORY), left)
