@@ -48,9 +48,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plain-optimizer", choices=list(SPARSE_OPTIMIZERS), default=None)
     parser.add_argument("--mode", choices=["sync", "hybrid"], default="hybrid")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="satrap's")
-    parser.add_argument(
-        "--device", default="cpu", help="of the networks and of PyTorch's tables; satrap's are in RAM"
-    )
+    parser.add_argument("--device", default="cpu", help="of the networks and of PyTorch's tables")
+    parser.add_argument("--rows-on", default="cpu", help="device of satrap's rows")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the plain sides")
     parser.add_argument("--satrap-threads", type=int, default=None, help="default: the trainer's choice")
     return parser.parse_args()
@@ -68,6 +67,7 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         staleness=4 if options.mode == "hybrid" else 0,
         training=satrap.train.TrainingOptions(precision=options.precision),
         device=options.device,
+        store=satrap.store.StoreConfig(device=options.rows_on),
         place=satrap.train.WorkerContext(threads=options.satrap_threads),
     )
     threads = torch.get_num_threads()

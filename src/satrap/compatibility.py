@@ -24,6 +24,7 @@ HARMLESS: dict[str, Any] = {
     "training.mode": "sync",
     "training.epochs": 1,
     "training.device": "cpu",
+    "embedding.device": "cpu",
     "dense.precision": "float32",
     "dense.microbatches": 1,
     "TrainingOptions.microbatches": 1,
@@ -106,6 +107,16 @@ training.mode: async NOT WITH cluster.exchange: collective
 checkpoint.durability: journal NOT WITH cluster.exchange: collective
     BECAUSE a journal restores shard servers, and there are none
     -> remove the key, or set {cluster.exchange} to servers
+embedding.device NOT WITH embedding.tier
+    BECAUSE rows on a GPU have no slower memory yet
+embedding.device NOT WITH cluster.exchange: servers
+    BECAUSE shard servers hold their rows in RAM
+    -> set {cluster.exchange} to local
+embedding.device NOT WITH training.mode: async
+    BECAUSE in async mode the weights of the network are rows, which the network reads from RAM
+embedding.device NEEDS training.device
+    BECAUSE the network reads the rows where they are
+    -> set {training.device} to the same device
 cluster.placement | cluster.placements NOT WITH cluster.exchange: local
     BECAUSE one process holds all rows
 cluster.placement | cluster.placements: divided NOT WITH cluster.exchange: servers

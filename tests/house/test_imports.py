@@ -60,6 +60,8 @@ def test_programs_in_strings_and_pages_import_names_that_exist() -> None:
     for path in (*files, *(root / "docs").rglob("*.md"), root / "README.md"):
         text = path.read_text(encoding="utf-8")
         for module, names in re.findall(r"^from (satrap[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+            if module.startswith("satrap.store.gpu.kernels.") and find_spec("triton") is None:
+                continue
             loaded = import_module(module)
             for name in re.split(r", *", names.strip()):
                 plain = name.split(" as ")[0]

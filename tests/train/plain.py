@@ -21,7 +21,7 @@ VOCABULARY = 50
 
 
 _PARTS: dict[str, tuple[type, dict[str, str]]] = {
-    "store": (StoreConfig, {"embedding_dtype": "dtype"}),
+    "store": (StoreConfig, {"embedding_dtype": "dtype", "rows_on": "device"}),
     "training": (TrainingOptions, {}),
     "place": (WorkerContext, {}),
 }
@@ -36,6 +36,7 @@ def grouped(**arguments: Any) -> dict[str, Any]:
         arguments.setdefault("staleness_warmup", 0)
     for part, (kind, renamed) in _PARTS.items():
         own = {field.name: field.name for field in fields(kind)} | renamed
+        own = {name: field for name, field in own.items() if name in renamed or field not in renamed.values()}
         given = {own[name]: arguments.pop(name) for name in own.keys() & arguments.keys()}
         if given:
             arguments[part] = kind(**given)

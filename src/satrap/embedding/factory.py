@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from satrap.embedding.device import DeviceEmbeddings, DevicePlan
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan
 from satrap.embedding.pooled import SharedPoolingPlan
@@ -25,6 +26,9 @@ def embeddings_of(
         plan = EmbeddingPlan(schema, groups)
     elif exchange.pooling.by == "owner":
         plan = SharedPoolingPlan(schema, groups, exchange.pooling)
+    elif exchange.pooling.by == "device":
+        plan = DevicePlan(schema, groups)
+        return plan, DeviceEmbeddings(plan, device)
     else:
         plan = PooledPlan(schema, groups)
         return plan, PooledEmbeddings(plan, device)

@@ -23,7 +23,10 @@ class Embeddings:
 
     Attributes:
         whole: whether one table group has all features, and they are pooled on the CPU.
+        as_tensors: whether the exchange takes gradients as tensors on the device.
     """
+
+    as_tensors = False
 
     def __init__(self, plan: EmbeddingPlan, device: torch.device) -> None:
         self.device, self._plan = device, plan
@@ -44,12 +47,13 @@ class Embeddings:
             for rows, learns in zip(found, self._learns, strict=True)
         ]
 
-    def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
-        """Return the gradient of each leaf of `rows`; zeros for leaves that the model did not use."""
-        return [
-            np.zeros(tuple(r.shape), dtype=np.float32) if r.grad is None else r.grad.cpu().numpy()
-            for r in rows
-        ]
+    def gradients(self, rows: Sequence[Tensor]) -> list[Any]:
+        """Return the gradient of each leaf of `rows`; zeros for leaves that the model did not use.
+
+        Each is an array float32[n, dim], or a tensor on the device if `as_tensors`.
+        """
+        gradients = [torch.zeros_like(r) if r.grad is None else r.grad for r in rows]
+        return gradients if self.as_tensors else [g.cpu().numpy() for g in gradients]
 
     def embed(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input; rows are pooled on first access.

@@ -126,7 +126,10 @@ class EmbeddingPlan:
     Attributes:
         pooled: the groups that have pooled features: (index, these features in schema order).
         jagged: features that are not pooled.
+        of_batches: whether requests hold all ids of a batch, see `BatchRequest`.
     """
+
+    of_batches = False
 
     def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
         self.schema = schema
@@ -163,18 +166,25 @@ class EmbeddingPlan:
     def lookups(self, ids: Mapping[str, Jagged]) -> Lookups:
         """Remove duplicate ids of features, which may have different numbers of samples."""
         result = Lookups([], [], {})
-        for number, (group, features) in enumerate(zip(self.groups, self._features, strict=True)):
-            arrays = [ids[feature].values for of_table in features for feature in of_table]
-            counts = tuple(map(len, arrays))
-            cached = self._known[number]
-            if cached is None or cached[0] != counts:  # consecutive batches often have the same size
-                cached = self._known[number] = counts, _places(number, features, counts)
-            spans, splits = cached[1]
+        for number, group in enumerate(self.groups):
+            values, spans, splits = self.joined(number, ids)
             result.spans.update(spans)
-            unique_ids, id_splits, inverse = distinct(_joined(arrays), splits)
+            unique_ids, id_splits, inverse = distinct(values, splits)
             result.requests.append(LookupRequest(group.index, unique_ids, id_splits))
             result.inverses.append(inverse)
         return result
+
+    def joined(
+        self, number: int, ids: Mapping[str, Jagged]
+    ) -> tuple[npt.NDArray[np.uint64], Mapping[str, Span], npt.NDArray[np.int64]]:
+        """Return all ids of a table group, table after table, the span of each feature, and the splits."""
+        features = self._features[number]
+        arrays = [ids[feature].values for of_table in features for feature in of_table]
+        counts = tuple(map(len, arrays))
+        cached = self._known[number]
+        if cached is None or cached[0] != counts:  # consecutive batches often have the same size
+            cached = self._known[number] = counts, _places(number, features, counts)
+        return _joined(arrays), *cached[1]
 
 
 def _joined(arrays: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from satrap.errors import ConfigError
-from satrap.exchange.lookup import Array, Lookup, LookupRequest, answered
-from satrap.exchange.protocol import Exchange, TableGroup
+from satrap.exchange.lookup import Array, BatchRequest, Lookup, LookupRequest, answered
+from satrap.exchange.protocol import Exchange, Pooling, TableGroup
 from satrap.exchange.row_sources import StoreRows
 from satrap.exchange.serial import Serial
 from satrap.exchange.telemetry import ExchangeStatistics, Telemetry
@@ -30,6 +30,7 @@ class LocalExchange(Exchange):
     Args:
         shard: the store; the exchange owns it from now on and closes it.
         buckets: the buckets whose rows it holds, ascending; default all.
+        pools: whether a store on a device also removes duplicate ids and pools rows, see `BatchRequest`.
 
     Attributes:
         shard, buckets: of the arguments.
@@ -39,9 +40,12 @@ class LocalExchange(Exchange):
 
     collective = False
 
-    def __init__(self, shard: Shard, *, buckets: Sequence[int] = range(BUCKETS)) -> None:
+    def __init__(self, shard: Shard, *, buckets: Sequence[int] = range(BUCKETS), pools: bool = False) -> None:
         self.shard, self.buckets, self.warm = shard, buckets, False
         self.groups = TableGroup.of(shard)
+        if pools:
+            names = frozenset(table for group in self.groups for table in group.tables)
+            self.pooling = Pooling("device", names, lambda dim: 0.0)
         self._thread = Serial("satrap-exchange")
         self._last_update: Future[None] | None = None
         self._applied = 0
@@ -68,11 +72,18 @@ class LocalExchange(Exchange):
         return lookup
 
     def _look_up(self, lookup: Lookup[Array]) -> list[Array]:
-        check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
+        if not self.pooling:
+            check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
         self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
-        pairs = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
-        lookup.places = [slots for _, slots in pairs]
+        pairs = [self._rows_of(request) for request in lookup.requests]
+        lookup.places = [places for _, places in pairs]
         return [rows for rows, _ in pairs]
+
+    def _rows_of(self, r: LookupRequest) -> tuple[Array, Any]:
+        if isinstance(r, BatchRequest):
+            batch = self._batch(r, create=True)
+            return batch.rows(), batch
+        return self.shard.lookup_slots(r.group, r.ids, r.splits)
 
     def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of a lookup that creates nothing, read in the caller's thread.
@@ -82,14 +93,26 @@ class LocalExchange(Exchange):
         return [self._peek_one(request) for request in requests]
 
     def _peek_one(self, request: LookupRequest) -> Array:
+        if isinstance(request, BatchRequest):
+            batch = self._batch(request)
+            self.telemetry.count_unseen(request, batch.unseen())
+            pooled: Array = batch.rows()
+            return pooled
         rows, mask = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
         unseen = 0 if mask.all() else per_table(np.flatnonzero(~mask), request.splits)
         self.telemetry.count_unseen(request, unseen)
         return rows
 
+    def _batch(self, r: BatchRequest, *, create: bool = False) -> Any:
+        prepared = r.prepared.pop() if r.prepared else self.shard.prepare_batch(r.group, r.ids, r.splits)
+        return self.shard.look_up_batch(r.group, prepared, r.size, r.features, create=create)
+
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`."""
         for request in requests:
+            if isinstance(request, BatchRequest):
+                request.prepared.append(self.shard.prepare_batch(request.group, request.ids, request.splits))
+                continue
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
 
     def _issue_update(
@@ -112,9 +135,12 @@ class LocalExchange(Exchange):
             self.shard.check_gradients([r.group for r in lookup.requests], gradients)
         slots = lookup.places or [None] * len(lookup.requests)
         for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
-            self.shard.update_group(
-                r.group, r.ids, r.splits, gradient, lr_scale=lr_scale, slots=places, checked=True
-            )
+            if isinstance(r, BatchRequest):
+                self.shard.update_batch(r.group, places or self._batch(r), gradient, lr_scale=lr_scale)
+            else:
+                self.shard.update_group(
+                    r.group, r.ids, r.splits, gradient, lr_scale=lr_scale, slots=places, checked=True
+                )
         self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
         self._applied += 1
         self._updated(lookup)

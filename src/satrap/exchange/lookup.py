@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import SatrapError, StoreError
+from satrap.store.arrays import FeatureIds
 
 Array = npt.NDArray[np.float32]
 
@@ -84,6 +85,29 @@ class LookupRequest:
         """Number of rows and vectors in the response."""
         single = len(self.ids) - int(np.diff(self.splits)[self.pooled].sum()) if self.bags else len(self.ids)
         return single + sum(bag.size for bag in self.bags)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest(LookupRequest):
+    """All ids of one batch in one table group, for a store on a device, which removes duplicates and pools.
+
+    Other than in a `LookupRequest`, ids may repeat. The response has one vector per sample and pooled
+    feature, sample by sample, and after them the rows of the ids of the features that are not pooled.
+
+    Args:
+        size: number of samples.
+        features: the features, the pooled ones first.
+        prepared: the ids on the device, once the exchange has prefetched the request; its lookup takes them.
+    """
+
+    size: int = 0
+    features: Sequence[FeatureIds] = ()
+    prepared: list[Any] = field(default_factory=list, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of vectors and rows in the response."""
+        return sum(self.size if f.mode != "none" else f.stop - f.start for f in self.features)
 
 
 @dataclass(eq=False, slots=True)

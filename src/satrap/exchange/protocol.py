@@ -75,12 +75,12 @@ class Pooling:
     Args:
         by: "owner": the process that holds a whole table pools its rows, as requested by
             `LookupRequest.bags`. "embedding worker": a process in between pools all rows, and requests carry
-            the samples.
+            the samples. "device": the device that holds all rows pools them, as requested by `BatchRequest`.
         tables: the tables whose rows may arrive pooled.
         row_bytes: given the dim of a row, returns the bytes of the row and its gradient on the wire.
     """
 
-    by: Literal["owner", "embedding worker"]
+    by: Literal["owner", "embedding worker", "device"]
     tables: frozenset[str]
     row_bytes: Callable[[int], float]
 

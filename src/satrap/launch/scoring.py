@@ -124,7 +124,8 @@ def load_served(
 
 
 def _to_score(store: StoreConfig) -> StoreConfig:
-    """Return store settings under which no row is lost."""
+    """Return store settings under which no row is lost; the rows are in RAM."""
+    store = replace(store, device="cpu")
     if store.tier is not None:
         return store
     tables = {name: replace(table, eviction=None) for name, table in store.tables.items()}

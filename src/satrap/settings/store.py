@@ -111,9 +111,11 @@ class StoreConfig:
         initial_scale: new rows are drawn uniformly from (-initial_scale, initial_scale).
         dtype: number format of the weights.
         tables: name of a table -> its different settings, see `TableSettings`; default none.
+        device: where the rows and their optimizer state are: cpu, cuda or cuda:N. On a GPU, `memory` is the
+            device's, by default half of its free memory.
 
-    In Python, memory is in bytes. The last three apply to tables derived from a schema. A `Table` has its
-    own.
+    In Python, memory is in bytes. initial_scale, dtype and tables apply to tables derived from a schema.
+    A `Table` has its own.
     """
 
     seed: int = 1
@@ -124,6 +126,7 @@ class StoreConfig:
     initial_scale: float = 0.01
     dtype: Dtype = "float32"
     tables: Mapping[str, TableSettings] = field(default_factory=dict)
+    device: str = "cpu"
 
     def part(self, shards: int) -> StoreConfig:
         """Return the settings of one of several shards, with its part of the memory and tier."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,14 @@ def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:
     return splits
 
 
+def on_host(rows: Any) -> Floats:
+    """Return an array, or a copy of a device's tensor in the memory of the host."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    copied: Floats = rows.detach().cpu().numpy()
+    return copied
+
+
 def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
     """Return float32[rows, dim] C-contiguous; raise `StoreError` if dtype or shape differ."""
     array = plain(array, np.float32, 2, name)
@@ -80,7 +89,8 @@ def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
     """
     if out is None:
         return floats(rows, dim)
-    if out.dtype != np.float32 or out.shape != (rows, dim) or not out.flags.writeable:
+    fits = isinstance(out, np.ndarray) and out.dtype == np.float32 and out.shape == (rows, dim)
+    if not fits or not out.flags.writeable:
         raise StoreError(f"out must be a writable float32[{rows}, {dim}], got {describe(out)}")
     if rows and dim > 1 and out.strides[1] != 4:
         raise StoreError("out must have contiguous rows", fix="only the first axis may be strided")
@@ -106,3 +116,21 @@ class Slots:
     epoch: int
     reassigned: int
     complete: bool = False
+
+
+class FeatureIds(NamedTuple):
+    """The part of a request's ids that belongs to one feature, and how its rows are pooled.
+
+    Attributes:
+        start, stop: its ids are `ids[start:stop]` of the request.
+        offsets: int64[size + 1], bounds of the samples among these ids; None: exactly one id each.
+        weights: float32[stop - start]; None: all 1.
+        mode: "sum", "mean", "sqrtn" or "max", see `satrap.store.pool`, or "none": rows are not pooled, and
+            their weights are not used.
+    """
+
+    start: int
+    stop: int
+    offsets: npt.NDArray[np.int64] | None
+    weights: npt.NDArray[np.float32] | None
+    mode: Literal["sum", "mean", "sqrtn", "max", "none"]

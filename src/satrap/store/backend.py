@@ -1,8 +1,8 @@
 """The interfaces of backends, which hold the rows of a table group, and of observers of the rows.
 
-To keep rows elsewhere, such as in GPU memory, implement `RowBackend` in a class, add it to the backends in
-`tests/store/test_backend.py`, and let `Group` open it. `Ram` is the shortest example. `Tiered` wraps another
-backend and adds slower memory to it.
+To keep rows elsewhere, implement `RowBackend` in a class, add it to the backends in
+`tests/store/backend_contract.py`, and let `GroupStore` open it. `Ram` is the shortest example. `Tiered` wraps
+another backend and adds slower memory to it. `DeviceRows` keeps rows on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store.arrays import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
+from satrap.store.arrays import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots, check_out, check_rows
 from satrap.store.memory.directory import Directory
 from satrap.store.statistics import TierStatistics
 
@@ -35,12 +35,14 @@ class MemoryPart(NamedTuple):
         read: returns (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1.
         live: one bit per slot: the row is here and in no faster part; None: true for all rows.
         folder: folder of the file that holds the rows, in slot order; None: the rows are in memory.
+        image: returns copies of all state that decides which row is evicted next; None: none is evicted.
     """
 
     directory: Directory
     read: Callable[[Inverse], tuple[Floats, Floats]]
     live: Bytes | None = None
     folder: str | None = None
+    image: Callable[[], Mapping[str, npt.NDArray[Any]]] | None = None
 
 
 class PartRows(NamedTuple):
@@ -154,6 +156,14 @@ class RowBackend(RowEvents, ABC):
     directory: Directory
     parts: tuple[MemoryPart, ...]
 
+    def block(self, out: Block | None, rows: int, dim: int) -> Block:
+        """Return `out`, or a new block, as float32[rows, dim]; raise `StoreError` if it does not fit."""
+        return check_out(out, rows, dim)
+
+    def gradients(self, values: Any, rows: int, dim: int) -> Block:
+        """Return gradients as a block float32[rows, dim]; raise `StoreError` for another dtype or shape."""
+        return check_rows(values, rows, dim, "gradients")
+
     @abstractmethod
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
         """Return the locations of rows, and read the rows that are in a slower part.
@@ -218,7 +228,7 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore the index from the result of `image.save`; its rows count as new until written.
+        """Restore the index from the `image` of the fast part; its rows count as new until written.
 
         Args:
             image: empty if every row to restore will be written.

@@ -13,7 +13,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.retention import Admission
 from satrap.store.admission import AdmissionGate, ClosedAdmissionGate
 from satrap.store.arrays import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
-from satrap.store.backend import FAST, Places, RowBackend
+from satrap.store.backend import FAST, Block, Places, RowBackend
 from satrap.store.grouping import GroupSpec
 from satrap.store.memory.buffers import floats
 from satrap.store.memory.directory import Directory, budget
@@ -21,7 +21,6 @@ from satrap.store.memory.ram import Ram
 from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_spec import RowSpec
 from satrap.store.snapshot.cut import Cut, wait_for_room
-from satrap.store.snapshot.index_snapshot import save
 from satrap.store.statistics import TableStatistics
 from satrap.store.tier import Tiered, most_records
 
@@ -44,6 +43,7 @@ class GroupStore:
         frozen: whether its rows never change, see `Table`.
         budget: key of a recipe that limits its rows.
         backend: holds the rows.
+        batches: serves requests of whole batches, if the rows are on a device; else None.
         gate: decides which new ids get a row; None: all.
         updates: number of updates so far; the rounding of 16-bit weights is a function of it. To continue
             exactly as another group, set it along with the rows.
@@ -57,6 +57,7 @@ class GroupStore:
         *,
         seed: int,
         workers: ThreadPool,
+        device: str = "cpu",
     ) -> None:
         tables, tier, eviction = share.tables, share.tier, share.kind.eviction
         kind = RowSpec(tables, share.kind.optimizer, seed)
@@ -71,15 +72,24 @@ class GroupStore:
         records, memory = most_records(kind, tier, share.memory)
         memory = _left_for_rows(memory, self.gate)
         room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
-        ram = Ram(kind, room, eviction, workers)
-        self.backend: RowBackend = ram if tier is None else Tiered(ram, tier, records, workers)
+        self.backend: RowBackend
+        self.batches: Any = None
+        if device != "cpu":
+            from satrap.store.gpu.backend import DeviceRows  # they import torch
+            from satrap.store.gpu.batches import DeviceBatches
+
+            self.backend = rows = DeviceRows(kind, room, eviction, device)
+            self.batches = DeviceBatches(rows, self.gate, self._count, self._noise, frozen=self.frozen)
+        else:
+            ram = Ram(kind, room, eviction, workers)
+            self.backend = ram if tier is None else Tiered(ram, tier, records, workers)
 
     @property
     def directory(self) -> Directory:
         """The slot of each id in the backend's fast part."""
         return self.backend.directory
 
-    def lookup(self, ids: Ids, splits: Offsets, out: Floats, *, use: bool = True) -> Slots:
+    def lookup(self, ids: Ids, splits: Offsets, out: Block, *, use: bool = True) -> Slots:
         """Write the rows of the ids, creating new ones; see `Shard.lookup_slots`."""
         if self.gate is not None:
             self.gate.requests += 1
@@ -115,7 +125,7 @@ class GroupStore:
         self.backend.create(ids, splits, places, new)
 
     def peek(
-        self, ids: Ids, splits: Offsets, out: Floats, known: Slots | None = None, *, warm: bool = False
+        self, ids: Ids, splits: Offsets, out: Block, known: Slots | None = None, *, warm: bool = False
     ) -> Found:
         """Write the rows of the ids, or their initial rows; return which ids have a row.
 
@@ -130,7 +140,7 @@ class GroupStore:
         return present
 
     def update(
-        self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
+        self, ids: Ids, splits: Offsets, gradients: Block, lr_scale: float, known: Slots | None
     ) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped.
 
@@ -142,9 +152,12 @@ class GroupStore:
         if len(places.missing):
             self._count("dropped", per_table(places.absent, splits))
         self.backend.announce(ids, splits, places)
+        self.backend.step(ids, places, gradients, lr_scale, self._noise())
+
+    def _noise(self) -> np.uint64:
+        """Return what decides the rounding of the next update."""
         self.updates += 1
-        noise = np.uint64((int(self._kind.noise) + self.updates * _GOLDEN) % 2**64)
-        self.backend.step(ids, places, gradients, lr_scale, noise)
+        return np.uint64((int(self._kind.noise) + self.updates * _GOLDEN) % 2**64)
 
     def _present(self, slots: Slots | None) -> Slots | None:
         """Return the slots if still valid; None if the store has been cleared since."""
@@ -189,7 +202,10 @@ class GroupStore:
 
     def statistics(self) -> dict[str, TableStatistics]:
         """Return the counters of each table by name."""
-        counters = {**self.backend.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
+        counted = dict(zip(COUNTERS, self.counters, strict=True))
+        if self.batches is not None:
+            counted |= {name: counted[name] + count for name, count in self.batches.counters().items()}
+        counters = {**self.backend.counters(), **counted}
         return {
             name: TableStatistics(**{counter: int(values[t]) for counter, values in counters.items()})
             for t, name in enumerate(self.tables)
@@ -199,20 +215,25 @@ class GroupStore:
         """Return, by name, the group's state other than rows, to continue exactly from a snapshot."""
         gate_state = {} if self.gate is None or self.frozen else self.gate.state()
         gate = {f"gate.{k}": v for k, v in gate_state.items()}
-        index = save(self.directory.parts) if self.directory.evicts else {}
+        image = self.backend.parts[FAST].image
+        index = {} if image is None else image()
         counts = np.array([self.updates, self.directory.step], np.int64)
         return {"counts": counts, **gate, **{f"index.{k}": v for k, v in index.items()}}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the result of `state`, before the rows are written.
 
-        If the group evicts rows, all rows then exist, with their initial values until they are written.
+        If the group evicts rows, all rows then exist, with their initial values until they are written. If
+        they were saved on a device, and are in RAM now, or the other way round, none exists, and the order of
+        eviction starts again.
 
         Raises:
             StoreError: the store holds other rows, or the state belongs to another budget.
         """
         arrays = state if self.directory.evicts else {}
         image = {k.removeprefix("index."): v for k, v in arrays.items() if k.startswith("index.")}
+        if ("device" in image) != (self.batches is not None):  # rows have moved: other places, the same rows
+            image = {}
         self.backend.restore(image)
         if image:
             self._forget_places()

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from satrap.errors import StoreError
 from satrap.runtime.arguments import checked
 from satrap.store.arrays import (
+    FeatureIds,
     Floats,
     Found,
     Ids,
     Offsets,
     Slots,
-    check_out,
     check_rows,
     check_splits,
     not_finite,
     plain,
 )
+from satrap.store.backend import Block
 from satrap.store.group import GroupStore
 from satrap.store.kernels.rows import all_finite
 
@@ -28,6 +30,8 @@ from satrap.store.kernels.rows import all_finite
 @checked()
 class GroupRequests:
     """Checks and serves requests to table groups, one after another; thread-safe.
+
+    Rows and gradients are arrays, or tensors on the device that holds the rows; a device also takes arrays.
 
     Attributes:
         groups: the table groups; tables of a group share one slab of rows. Empty once the store is closed.
@@ -39,7 +43,7 @@ class GroupRequests:
         self._refused = 0  # updates
         self._closed = False
 
-    def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
+    def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Block | None = None) -> Floats:
         """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
 
         Args:
@@ -58,7 +62,7 @@ class GroupRequests:
         group: int,
         ids: Ids,
         splits: Offsets,
-        out: Floats | None = None,
+        out: Block | None = None,
         *,
         use: bool = True,
     ) -> tuple[Floats, Slots]:
@@ -72,8 +76,8 @@ class GroupRequests:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
         """
         g, ids, splits = self._request(group, ids, splits)
-        out = check_out(out, len(ids), g.dim)
         with self._lock:
+            out = g.backend.block(out, len(ids), g.dim)
             g.wait_for_readers(0, len(ids), self._lock)
             return out, g.lookup(ids, splits, out, use=use)
 
@@ -123,7 +127,7 @@ class GroupRequests:
         group: int,
         ids: Ids,
         splits: Offsets,
-        out: Floats | None = None,
+        out: Block | None = None,
         *,
         slots: Slots | None = None,
         warm: bool = False,
@@ -136,8 +140,8 @@ class GroupRequests:
         """
         g, ids, splits = self._request(group, ids, splits)
         _check_slots(slots, g, ids)
-        out = check_out(out, len(ids), g.dim)
         with self._lock:
+            out = g.backend.block(out, len(ids), g.dim)
             warm = warm and len(g.backend.parts) > 1
             if warm:
                 g.wait_for_readers(0, len(ids), self._lock)
@@ -148,7 +152,7 @@ class GroupRequests:
         group: int,
         ids: Ids,
         splits: Offsets,
-        gradients: Floats,
+        gradients: Block,
         *,
         lr_scale: float = 1.0,
         slots: Slots | None = None,
@@ -172,14 +176,69 @@ class GroupRequests:
         """
         g, ids, splits = self._request(group, ids, splits)
         _check_slots(slots, g, ids)
-        gradients = check_rows(gradients, len(ids), g.dim, "gradients")
         with self._lock:
+            gradients = g.backend.gradients(gradients, len(ids), g.dim)
             if not checked:
                 self._refuse_nonfinite(g, gradients)
             g.wait_for_readers(len(ids), 0, self._lock)
             g.update(ids, splits, gradients, lr_scale, slots)
 
-    def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
+    def prepare_batch(self, group: int, ids: Ids, splits: Offsets) -> Any:
+        """Bring all ids of a batch to the device of a group's rows, for `look_up_batch`; changes nothing.
+
+        Args:
+            group: index of the group, whose rows are on a device.
+            ids: uint64[n]; they may repeat.
+            splits: int64[tables + 1], as in `lookup_group`.
+
+        Raises:
+            StoreError: wrong dtype or shape, or unknown group.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        return g.batches.prepare(ids, splits)
+
+    def look_up_batch(
+        self, group: int, prepared: Any, size: int, features: Sequence[FeatureIds], *, create: bool
+    ) -> Any:
+        """Find the rows of a batch on a device; return a `satrap.store.gpu.batches.DeviceBatch`.
+
+        Its `rows()` are the vectors and rows that the features need. With arrays, the host would remove
+        duplicates and pool.
+
+        Args:
+            group: index of the group.
+            prepared: the ids of the batch, from `prepare_batch`; each can be looked up once.
+            size: number of samples.
+            features: the parts of the ids, the pooled ones first.
+            create: whether new ids get a row, and the request counts as a use.
+
+        Raises:
+            StoreError: unknown group. Whether new rows had room shows in the update.
+        """
+        g = self._group(group)
+        with self._lock:
+            g.wait_for_readers(0, int(prepared.splits[-1]) if create else 0, self._lock)
+            return g.batches.look_up(prepared, size, features, create=create)
+
+    def update_batch(self, group: int, batch: Any, gradients: Block, *, lr_scale: float = 1.0) -> None:
+        """Take one optimizer step per distinct id of a batch that has a row.
+
+        Args:
+            group: index of the group.
+            batch: from `look_up_batch`.
+            gradients: float32[n, dim], finite, of `batch.rows()`.
+            lr_scale: factor on the optimizer's lr for this update.
+
+        Raises:
+            StoreError: wrong dtype or shape, or new rows of the lookup had no room; no row has changed.
+        """
+        g = self._group(group)
+        with self._lock:
+            gradients = g.backend.gradients(gradients, len(gradients), g.dim)
+            g.wait_for_readers(int(batch.splits[-1]), 0, self._lock)
+            g.batches.update(batch, gradients, lr_scale)
+
+    def check_gradients(self, groups: Sequence[int], gradients: Sequence[Block]) -> None:
         """Raise the error that `update_group` would raise for any of these updates, before applying one.
 
         Args:
@@ -192,11 +251,11 @@ class GroupRequests:
         """
         with self._lock:
             for group, rows in zip(groups, gradients, strict=True):
-                g = self._group(group)
-                self._refuse_nonfinite(g, check_rows(rows, len(rows), g.dim, "gradients"))
+                g, count = self._group(group), rows.shape[0] if getattr(rows, "ndim", 0) else 0
+                self._refuse_nonfinite(g, g.backend.gradients(rows, count, g.dim))
 
-    def _refuse_nonfinite(self, g: GroupStore, gradients: Floats) -> None:
-        if not all_finite(gradients.reshape(-1).view(np.uint32)):
+    def _refuse_nonfinite(self, g: GroupStore, gradients: Block) -> None:
+        if not finite(gradients):
             self._refused += 1
             raise not_finite(f"{len(gradients)} rows of {', '.join(g.tables)}")
 
@@ -214,6 +273,13 @@ class GroupRequests:
         g = self._group(group)
         ids = plain(ids, np.uint64, 1, "ids")
         return g, ids, check_splits(splits, len(g.tables), len(ids))
+
+
+def finite(block: Block) -> bool:
+    """Return whether no number of a block is NaN or infinite; waits for its device."""
+    if isinstance(block, np.ndarray):
+        return all_finite(block.reshape(-1).view(np.uint32))
+    return bool(block.isfinite().all())
 
 
 def _check_slots(slots: Slots | None, group: GroupStore, ids: Ids) -> None:

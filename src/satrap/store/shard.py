@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from satrap.errors import ConfigError, SatrapError, StoreError
+from satrap import compatibility
+from satrap.errors import SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
 from satrap.runtime.arguments import checked
@@ -63,6 +64,8 @@ class Shard(GroupRequests):
             None: none, and new ids are refused. Without a budget only the policy "ttl" has an effect.
         tier: file that keeps evicted rows so that they can return; None: evicted rows are lost. Tables that
             do not evict rows have no part of the tier.
+        device: where rows and their optimizer state are: "cpu", or a GPU such as "cuda". On a GPU, `memory`
+            is the device's, half of its free memory by default, and lookups return tensors there.
 
     Attributes:
         changes: tracks rows that change or are removed; off until first used, see `Changes`.
@@ -71,7 +74,7 @@ class Shard(GroupRequests):
 
     Raises:
         ConfigError: a repeated name, a table without optimizer, an invalid budget, tables whose own memory
-            exceeds the store's, eviction that needs a budget, or a tier that cannot be used.
+            exceeds the store's, eviction that needs a budget, or a tier or device that cannot be used.
         StoreError: the system grants no memory, or no file for the tier.
     """
 
@@ -86,21 +89,21 @@ class Shard(GroupRequests):
         admission: Admission | None = None,
         eviction: Eviction | None = None,
         tier: Tier | None = None,
+        device: str = "cpu",
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ConfigError(f"threads must be >= 1, got {threads}")
+        memory = _granted(device, memory, tier)
         parts = shares(
             tables, optimizer=optimizer, memory=memory, admission=admission, eviction=eviction, tier=tier
         )
         self.seed = seed
         self._another = partial(
             Shard, tables, seed=seed, optimizer=optimizer, threads=threads, admission=admission
-        )
+        )  # its rows are in RAM
         self._workers = ThreadPool(threads)
         groups: list[GroupStore] = []
         try:
             for share in parts:
-                groups.append(GroupStore(len(groups), share, seed=seed, workers=self._workers))
+                groups.append(GroupStore(len(groups), share, seed=seed, workers=self._workers, device=device))
         except SatrapError:
             for group in groups:
                 group.close()
@@ -331,6 +334,16 @@ class Shard(GroupRequests):
         return g, splits, ids
 
 
+def _granted(device: str, memory: int | None, tier: Tier | None) -> int | None:
+    """Return the memory of rows on a device: `memory`, on a GPU by default half of its free memory."""
+    if device == "cpu":
+        return memory
+    compatibility.check({"embedding.device": device, "training.device": device, "embedding.tier": tier})
+    from satrap.store.gpu.device import row_memory  # it imports torch, which shard servers do not need
+
+    return row_memory(device, memory)
+
+
 def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) -> None:
     """Raise the error that `Shard.lookup_group` would raise for any request, before one creates a row.
 
@@ -360,4 +373,5 @@ def open_store(config: StoreConfig, tables: Sequence[Table]) -> Shard:
         admission=config.admission,
         eviction=config.eviction,
         tier=config.tier,
+        device=config.device,
     )

@@ -377,6 +377,8 @@ def prepare(device: str | torch.device, threads: int | None) -> torch.device:
         )
     if threads is not None and threads < 1:
         raise ConfigError(f"threads must be >= 1, got {threads}")
+    if chosen.type == "cuda" and chosen.index is not None:
+        torch.cuda.set_device(chosen)  # rows on "cuda" are then there
     keep_freed_memory()
     torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
     return chosen

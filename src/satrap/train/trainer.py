@@ -29,10 +29,11 @@ from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
-from satrap.schema import Schema
+from satrap.schema import Schema, Table
 from satrap.settings.saving import Checkpointing
 from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.store.gpu.device import rows_device
 from satrap.store.shard import open_store
 from satrap.train.loop import Loop
 from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
@@ -152,7 +153,7 @@ class Trainer:
         self.mode, self.staleness = mode, schedule.staleness
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
-        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers)
+        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
         compatibility.check(settings)
         kind = _backend(schedule, self.workers, options)
         self.model = _prepared(model, options, chosen, self.workers)
@@ -161,9 +162,7 @@ class Trainer:
         _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
-        self.exchange: Exchange = (
-            place.exchange(tables) if place.exchange and tables else LocalExchange(open_store(store, tables))
-        )
+        self.exchange = _exchange(place, tables, store, pools=not lookahead and _whole(options))
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         compatibility.check(settings | _of_exchange(self.exchange))
@@ -471,16 +470,30 @@ def _settings_of(
     device: torch.device,
     options: TrainingOptions,
     workers: Workers,
+    store: StoreConfig,
 ) -> dict[str, Any]:
     """Return arguments of a trainer as settings of `satrap.compatibility`."""
     return {
         "training.mode": mode,
         "training.lookahead": lookahead,
         "training.device": device.type,
+        "embedding.device": rows_device(store.device).type,
         "dense.offload.weights": weights_are_off(model),
         **options.settings,
         **workers.mesh.settings,
     }
+
+
+def _whole(options: TrainingOptions) -> bool:
+    """Return whether gradients of whole batches are enough, without a norm of the gradients of rows."""
+    return options.clip_norm is None and options.microbatches == 1
+
+
+def _exchange(place: WorkerContext, tables: Sequence[Table], store: StoreConfig, *, pools: bool) -> Exchange:
+    """Return the exchange of a place, else one in this process; `pools`: a device may pool its rows."""
+    if place.exchange and tables:
+        return place.exchange(tables)
+    return LocalExchange(open_store(store, tables), pools=pools and store.device != "cpu")
 
 
 def _check_lookahead(bounds: Mapping[str, str]) -> None:

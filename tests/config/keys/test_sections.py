@@ -64,6 +64,7 @@ def test_all_defaults(tmp_path: Path) -> None:
             },
             "initial_scale": 0.01,
             "dtype": "float32",
+            "device": "cpu",
             "admission": {"min_count": 1, "probability": 1.0, "memory": 16 << 20},
         },
         "dense": {

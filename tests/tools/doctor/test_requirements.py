@@ -1,4 +1,5 @@
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,29 @@ def test_each_process_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         recipe = load(make_recipe(tmp_path), [f"cluster.metrics_port={first}", *given])
         assert [one.found for one in requirements.ports(recipe)] == [text]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_rows_on_a_device_that_is_not_there(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path), ["training.device=cuda", "embedding.device=cuda"])
+    [finding] = requirements.rows_on_device(recipe)
+    assert finding.level == "error"
+    assert "there is no device cuda: PyTorch sees 0" in finding.found
+
+
+def test_rows_that_would_fit_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 << 30, 16 << 30))
+    path = make_recipe(tmp_path)
+    assert not [*requirements.rows_on_device(load(path, ["embedding.memory=4GiB"]))]
+    [finding] = requirements.rows_on_device(load(path, ["training.device=cuda", "embedding.memory=4GiB"]))
+    assert finding.fix == "set embedding.device to cuda: rows there need no copies"
+    assert not [*requirements.rows_on_device(load(path, ["training.device=cuda", "embedding.memory=6GiB"]))]
+    there = ["training.device=cuda", "embedding.device=cuda", "embedding.memory=12GiB"]
+    if find_spec("triton") is not None:
+        [finding] = requirements.rows_on_device(load(path, there))
+        assert "embedding.memory is 12.0 GiB, but cuda has 10.0 GiB of 16.0 GiB free" in finding.found
 
 
 def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

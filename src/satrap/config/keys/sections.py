@@ -97,6 +97,7 @@ class EmbeddingKeys(Keys):
     """Optimizer of the rows."""
     initial_scale: Share = of(StoreConfig, "initial_scale")
     dtype: Dtype = of(StoreConfig, "dtype")
+    device: Device = of(StoreConfig, "device")
     memory: Bytes | None = of(StoreConfig, "memory")
     admission: Annotated[Admission, ADMISSION] = of(StoreConfig, "admission", Admission())
     eviction: Annotated[Eviction, EVICTION] | None = of(StoreConfig, "eviction")

@@ -26,7 +26,7 @@ from satrap.exchange.wire.sections import pack, unpack
 from satrap.schema import Table
 from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
-from satrap.store.arrays import Bytes
+from satrap.store.arrays import Bytes, on_host
 from satrap.store.shard import open_store
 
 _SHARED = 20
@@ -198,7 +198,10 @@ class CollectiveExchange(Exchange):
 
     def here(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the present rows of tables that this rank holds whole; not a collective call."""
-        return self._run(lambda: [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests])  # type: ignore[no-any-return]
+        rows: list[Array] = self._run(
+            lambda: [on_host(self.shard.peek_group(r.group, r.ids, r.splits)[0]) for r in requests]
+        )
+        return rows
 
     def prefetch(self, requests: Sequence[LookupRequest]) -> None:
         """See `Exchange.prefetch`; only rows of this rank are prefetched."""

@@ -18,7 +18,7 @@ from satrap.exchange.wire.rows import from_wire, row_section
 from satrap.exchange.wire.sections import Section, pack, unpack
 from satrap.rpc.wire.frames import Buffer, as_bytes
 from satrap.store import Shard, Slots, pool, pool_backward
-from satrap.store.arrays import Bytes, Ids, Offsets, address
+from satrap.store.arrays import Bytes, Ids, Offsets, address, on_host
 from satrap.store.memory.buffers import floats
 from satrap.store.shard import check_lookups
 
@@ -130,12 +130,12 @@ class Owner:
         if create:
             self._kept = {n: merged for n, merged in self._kept.items() if n > number - self.most}
         if not create:
-            return [(m, self.shard.peek_group(m.group, m.ids, m.splits)[0]) for m in wanted]
+            return [(m, on_host(self.shard.peek_group(m.group, m.ids, m.splits)[0])) for m in wanted]
         check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
         result = []
         for m in wanted:
             rows, slots = self.shard.lookup_slots(m.group, m.ids, m.splits)
-            result.append((replace(m, slots=slots), rows))
+            result.append((replace(m, slots=slots), on_host(rows)))
         self._kept[number] = [m for m, _ in result]
         return result
 
@@ -175,7 +175,7 @@ class Owner:
         assert m.slots is not None
         splits = np.searchsorted(at, m.splits).astype(np.int64)
         slots = replace(m.slots, numbers=m.slots.numbers[at])
-        return self.shard.peek_group(m.group, m.ids[at], splits, slots=slots)[0]
+        return on_host(self.shard.peek_group(m.group, m.ids[at], splits, slots=slots)[0])
 
     def kept(self, number: int) -> Sequence[Merged]:
         """Return the ids that all ranks requested in a lookup."""

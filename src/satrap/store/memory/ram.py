@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from satrap.store.memory.directory import Budget, Directory
 from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_spec import RowSpec
-from satrap.store.snapshot.index_snapshot import place
+from satrap.store.snapshot.index_snapshot import place, save
 
 _NOWHERE = np.empty(0, np.int64)
 
@@ -35,7 +36,8 @@ class Ram(RowBackend):
     def _open(self) -> None:
         slab = Slab(self.kind, self._room.rows, self._workers, huge=self._room.huge_rows)
         self.directory = Directory(self.kind.tables, self._room, self._eviction, self._workers)
-        self.slab, self.parts = slab, (MemoryPart(self.directory, slab.read),)
+        image = partial(save, self.directory.parts) if self.directory.evicts else None
+        self.slab, self.parts = slab, (MemoryPart(self.directory, slab.read, image=image),)
 
     def clear(self) -> None:
         """Forget every row."""

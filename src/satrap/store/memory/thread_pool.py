@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+from satrap.errors import ConfigError
+
 SMALLEST = 8192
 """Fewest ids worth a separate thread: handing over and waiting costs about 60 microseconds."""
 DEFAULT = 4
@@ -14,9 +16,15 @@ DEFAULT = 4
 
 
 class ThreadPool:
-    """Threads that share a request, including the calling thread. Default: its cores, at most 4."""
+    """Threads that share a request, including the calling thread. Default: its cores, at most 4.
+
+    Raises:
+        ConfigError: fewer than one.
+    """
 
     def __init__(self, threads: int | None) -> None:
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads must be >= 1, got {threads}")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = threads or min(DEFAULT, cores)
         self._pool = ThreadPoolExecutor(self.threads - 1, "satrap-store") if self.threads > 1 else None

@@ -12,12 +12,13 @@ import torch
 from satrap.config import Recipe
 from satrap.config.checks.tables import memory_of
 from satrap.embedding import tables_of
-from satrap.errors import SatrapError
+from satrap.errors import ConfigError, SatrapError
 from satrap.launch.build import store_of
 from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.network import make_model
 from satrap.runtime.formatting import size
 from satrap.runtime.machine_limits import machine_bytes, usable_cores
+from satrap.store.gpu.device import row_memory
 from satrap.store.memory.directory import OVERHEAD
 from satrap.store.row_spec import plan
 from satrap.tools.doctor.finding import Finding
@@ -32,6 +33,7 @@ def requirements(recipe: Recipe) -> Iterator[Finding]:
     yield processes(recipe, usable_cores())
     yield tables(recipe, machine_bytes())
     yield device(recipe)
+    yield from rows_on_device(recipe)
     yield from ports(recipe)
     yield from data(recipe)
 
@@ -94,6 +96,31 @@ def device(recipe: Recipe) -> Finding:
         summary = f"this processor has no instructions for {precision}"
         return Finding("device", "warning", summary, "use precision: float32, which is faster here")
     return Finding("device", "ok", f"{name}, {precision}")
+
+
+def rows_on_device(recipe: Recipe) -> Iterator[Finding]:
+    """Check the device of the rows, or propose the network's device for rows that would fit there."""
+    sections = recipe.sections
+    name, memory = sections.embedding.device, memory_of(sections)
+    if name != "cpu":
+        try:
+            granted = row_memory(name, memory)
+        except ConfigError as error:
+            yield Finding("rows", "error", error.what, error.fix)
+        else:
+            rows = granted / max(row_bytes(recipe), default=1)
+            yield Finding("rows", "ok", f"{size(granted)} of {name}, about {rows:,.0f} of the widest rows")
+    elif (
+        sections.training.device != "cpu"
+        and sections.cluster.exchange == "local"
+        and torch.cuda.is_available()
+    ):
+        free = torch.cuda.mem_get_info(torch.device(sections.training.device))[0]
+        if sections.embedding.tier is None and memory is not None and memory < free / 2:
+            place = sections.training.device
+            summary = f"{size(memory)} for all tables would fit {place}, which has {size(free)} free"
+            fix = f"set embedding.device to {place}: rows there need no copies"
+            yield Finding("rows", "ok", summary, fix)
 
 
 def ports(recipe: Recipe) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import CheckpointError
 from satrap.exchange import Lookup, LookupRequest
+from satrap.store.arrays import on_host
 from satrap.train.state.epoch_cursor import EpochCursor
 from satrap.train.step.agree import StepInput
 
@@ -69,7 +70,7 @@ class RunCursor:
             requests = [*plan.distinct(step.ticket), *dense]
             for i, (request, rows) in enumerate(zip(requests, pending.lookup.unpooled_rows(), strict=True)):
                 arrays[f"{number}.{i}.ids"] = request.ids
-                arrays[f"{number}.{i}.rows"] = rows
+                arrays[f"{number}.{i}.rows"] = on_host(rows)
         plain = {
             "epoch": self.epoch,
             "streams": self.reading.state(),
@@ -80,7 +81,8 @@ class RunCursor:
     def restore(self, states: Sequence[Mapping[str, Any]], arrays: Arrays | None) -> None:
         """Resume from a snapshot: the plain data of the reader of each share, and this worker's arrays.
 
-        Without arrays, the number of workers has changed, and lookups in flight are issued again.
+        Without arrays, the number of workers or the requests have changed, and lookups in flight are issued
+        again.
         """
         rank = self.reading.rank
         self.epoch = states[rank if arrays is not None else 0]["epoch"]

@@ -212,6 +212,7 @@ class TrainingState:
         for part, arrays in (("run", window), ("ahead", in_flight)):
             extra |= {f"{part}.{name}": torch.from_numpy(np.array(a)) for name, a in arrays.items()}
         run |= {"control": [self.control.best, self.control.bad], "groups": self._groups, **position}
+        run["of_batches"] = self.predictor.plan.of_batches
         return {**run, "kept_is_current": self.best.step == run["progress"]["step"]}, extra
 
     @property
@@ -231,7 +232,10 @@ class TrainingState:
             self.control.forget_best()
         self.run.restore(run, _arrays(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        in_flight = same and run["groups"] == self._groups  # otherwise the requests of lookups differ
+        alike = (
+            run["groups"] == self._groups and run.get("of_batches", False) == self.predictor.plan.of_batches
+        )
+        in_flight = same and alike  # otherwise the requests of lookups differ
         self.position.restore(shares, _arrays(extra, "ahead.") if in_flight else None)
         if rank < len(runs):
             self._restore_random(extras[rank])
