@@ -61,7 +61,7 @@ class DeviceEmbeddings(Embeddings):
         """Return the pooled features of each table group, float32[size, features, dim]."""
         size = ticket.batch.size
         return [
-            (names, rows[group][: size * len(names)].view(size, len(names), -1))
+            (names, rows[group][: size * len(names)].view(size, len(names), rows[group].shape[1]))
             for group, names in self._batches.pooled
         ]
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import satrap
+from satrap.store import Shard
+from satrap.store.arrays import FeatureIds
 from satrap.train import Checkpointing
 from tests.support.exact_runs import (
     assert_same,
@@ -68,3 +72,35 @@ def test_a_run_moves(way: dict[str, Any], first: str, then: str, tmp_path: Path)
     trainer.close()
     if way["mode"] == "sync":
         check_same(undisturbed(FIT, **way, **MEMORY), left)
+
+
+def device_shard(**options: Any) -> Shard:
+    table = satrap.Table("a", dim=8, optimizer=satrap.optim.SGD(lr=1.0))
+    return Shard([table], device="cuda", memory=1 << 20, **options)
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_features_that_are_not_pooled_may_be_alone_or_empty(count: int) -> None:
+    shard, ids = device_shard(), np.array([7, 7, 9, 2**64 - 1, 7], np.uint64)[:count]
+    features = [FeatureIds(0, count, None, None, "none")]
+    prepared = shard.prepare_batch(0, ids, np.array([0, count]))
+    batch = shard.look_up_batch(0, prepared, 3, features, create=True)
+    rows = batch.rows()
+    assert rows.shape == (count, 8)
+    before = rows.clone()
+    shard.update_batch(0, batch, torch.ones_like(rows))
+    after, _ = shard.peek("a", ids)
+    times = np.array([3, 3, 1, 1, 3], np.float32)[:count, None]
+    np.testing.assert_allclose(np.asarray(after), before.numpy() - times, rtol=1e-6)
+    shard.close()
+
+
+def test_an_empty_batch_of_pooled_features() -> None:
+    shard = device_shard()
+    prepared = shard.prepare_batch(0, np.empty(0, np.uint64), np.array([0, 0]))
+    features = [FeatureIds(0, 0, None, None, "sum"), FeatureIds(0, 0, np.zeros(1, np.int64), None, "mean")]
+    batch = shard.look_up_batch(0, prepared, 0, features, create=True)
+    assert batch.rows().shape == (0, 8)
+    shard.update_batch(0, batch, torch.empty(0, 8))
+    assert shard.statistics().rows == 0
+    shard.close()

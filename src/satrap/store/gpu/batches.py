@@ -92,11 +92,11 @@ class DeviceBatch:
         slab, many = self._backend.slab, len(self._pooled)
         count = self.size * many + sum(f.stop - f.start for f in self._unpooled)
         out = torch.empty(count, slab.kind.dim, device=slab.device)
-        block, at = out[: self.size * many].view(self.size, many, -1), self.size * many
+        block, at = out[: self.size * many].view(self.size, many, slab.kind.dim), self.size * many
         if any(f.mode == "max" for f in self._pooled):
             self._chosen = torch.empty(out.shape, dtype=torch.int32, device=slab.device)
         places = self.distinct, self.slots
-        for first, last in self._stretches():
+        for first, last in self._stretches() if self.size else ():
             f = self._pooled[first]
             if last - first > 1 or _plain(f):
                 slab.gather_positions(*places, block[:, first:last], start=f.start, initial=True)
@@ -147,8 +147,10 @@ class DeviceBatch:
             gradients: float32[n, dim], of the result of `rows`.
         """
         many, slab = len(self._pooled), self._backend.slab
+        if not len(gradients):
+            return
         if not self._unpooled and list(self._stretches()) == [(0, many)] and self._pooled[0].start == 0:
-            slab.step(self.distinct, self.slots, gradients.view(self.size, many, -1))
+            slab.step(self.distinct, self.slots, gradients.view(self.size, many, slab.kind.dim))
         else:
             slab.step(self.distinct, self.slots, gradients, self._sources())
 
