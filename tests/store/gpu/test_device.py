@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, StoreError
 from satrap.runtime.environment import variables
 from satrap.store.gpu import device
+from satrap.store.gpu.device import on_its_device
 
 pytestmark = [
     pytest.mark.triton,
@@ -39,3 +40,18 @@ def test_too_little_memory_is_refused_with_sizes(monkeypatch: pytest.MonkeyPatch
     assert device.row_memory("cuda:0", None) == 3 << 30
     with pytest.raises(ConfigError, match=r"is 7.0 GiB, but cuda:0 has 6.0 GiB of 8.0 GiB free"):
         device.row_memory("cuda:0", 7 << 30)
+
+
+def test_a_request_without_memory_is_a_store_error() -> None:
+    class Full:
+        device = torch.device("cpu")
+
+        @on_its_device
+        def ask(self) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    with pytest.raises(
+        StoreError, match="cpu has no memory left for a request: CUDA out of memory"
+    ) as raised:
+        Full().ask()
+    assert raised.value.fix.startswith("reduce embedding.memory")

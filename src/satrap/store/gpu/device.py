@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, StoreError
 from satrap.runtime.environment import variables
 from satrap.runtime.formatting import size
 
@@ -56,12 +56,22 @@ def rows_device(name: str) -> torch.device:
 
 
 def on_its_device(method: F) -> F:
-    """Make a method run with `self.device` as the current device, where Triton launches kernels."""
+    """Make a method run with `self.device` as the current device, where Triton launches kernels.
+
+    If the device has no memory left, the method raises a `StoreError`.
+    """
 
     @wraps(method)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            return method(self, *arguments, **named)
+        try:
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+                return method(self, *arguments, **named)
+        except torch.OutOfMemoryError as error:
+            raise StoreError(
+                f"{self.device} has no memory left for a request: {str(error).splitlines()[0]}",
+                why="the request was refused, and no row took a step",
+                fix="reduce embedding.memory, which is reserved for rows, or data.batch_size",
+            ) from error
 
     return cast("F", run)
 
