@@ -55,7 +55,6 @@ def _step(
     def step(number: int) -> None:
         prepared = shard.prepare_batch(0, sets[number % SETS], splits)
         batch = shard.look_up_batch(0, prepared, size, spans, create=True)
-        batch.rows()
         shard.update_batch(0, batch, gradients)
 
     for number in range(SETS):  # rows are created
@@ -88,7 +87,6 @@ def small_lines(timing: Timing) -> Iterator[tuple[str, str, str]]:
     def step(number: int) -> None:
         prepared = shard.prepare_batch(0, sets[number % SETS], splits)
         batch = shard.look_up_batch(0, prepared, size, spans, create=True)
-        batch.rows()
         shard.update_batch(0, batch, gradients)
 
     yield f"sparse step, {size} x {features}, dim 16, ms", f"{timing.milliseconds(step):.3f}", "0.15"

@@ -47,6 +47,7 @@ HANDED_OUT = {
     "satrap.store.Changes",
     "satrap.store.Delta",
     "satrap.store.GroupStore",
+    "satrap.store.Shard.check_batch",
     "satrap.store.Shard.look_up_batch",
     "satrap.store.Shard.prepare_batch",
     "satrap.store.Shard.update_batch",

@@ -37,7 +37,7 @@ def test_a_million_inserts_with_duplicates() -> None:
         features = [FeatureIds(0, size, None, None, "sum"), FeatureIds(size, 2 * size, None, None, "sum")]
         prepared = shard.prepare_batch(0, ids, splits)
         batch = shard.look_up_batch(0, prepared, size, features, create=True)
-        before = batch.rows()
+        before = batch.rows
         shard.update_batch(0, batch, torch.ones_like(before))
         for t, name in enumerate(("a", "b")):
             own, counts = np.unique(ids[splits[t] : splits[t + 1]], return_counts=True)
@@ -101,7 +101,7 @@ def test_a_step_without_room_is_refused_whole() -> None:
     prepared = shard.prepare_batch(0, ids, np.array([0, len(ids)], np.int64))
     features = [FeatureIds(0, len(ids), None, None, "sum")]
     batch = shard.look_up_batch(0, prepared, len(ids), features, create=True)
-    before = batch.rows()
+    before = batch.rows
     with pytest.raises(satrap.errors.StoreError, match="no room"):
         shard.update_batch(0, batch, torch.ones_like(before))
     after, found = shard.peek("a", ids)

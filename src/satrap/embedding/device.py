@@ -29,6 +29,8 @@ class DevicePlan(EmbeddingPlan):
         self.unpooled = [
             [name for name in self.jagged if name in self.features_of(group)] for group in range(len(groups))
         ]
+        # the largest values are chosen at the lookup, and a snapshot does not save which
+        self.replayable = all(f.pooling != "max" for f in schema.categorical.values())
         self._order = [[*pooled.get(group, ()), *names] for group, names in enumerate(self.unpooled)]
 
     def ticket(self, batch: Batch) -> BatchLookup:
@@ -55,20 +57,20 @@ class DeviceEmbeddings(Embeddings):
 
     def __init__(self, plan: DevicePlan, device: torch.device) -> None:
         super().__init__(plan, device)
-        self.whole, self._batches = False, plan
+        self.whole, self._requested = False, plan
 
     def blocks(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> list[Block]:
         """Return the pooled features of each table group, float32[size, features, dim]."""
         size = ticket.batch.size
         return [
             (names, rows[group][: size * len(names)].view(size, len(names), rows[group].shape[1]))
-            for group, names in self._batches.pooled
+            for group, names in self._requested.pooled
         ]
 
     def unpooled(self, ticket: BatchLookup, name: str, rows: Sequence[Tensor]) -> Tensor:
         """Return the rows of a feature that is not pooled, times its weights."""
-        batch, pooled = ticket.batch, dict(self._batches.pooled)
-        for group, names in enumerate(self._batches.unpooled):
+        batch, pooled = ticket.batch, dict(self._requested.pooled)
+        for group, names in enumerate(self._requested.unpooled):
             at = batch.size * len(pooled.get(group, ()))
             for other in names:
                 jagged, first = batch.ids[other], at

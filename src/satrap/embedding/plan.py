@@ -127,9 +127,11 @@ class EmbeddingPlan:
         pooled: the groups that have pooled features: (index, these features in schema order).
         jagged: features that are not pooled.
         of_batches: whether requests hold all ids of a batch, see `BatchRequest`.
+        replayable: whether a response is all that the update of a lookup needs.
     """
 
     of_batches = False
+    replayable = True
 
     def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
         self.schema = schema

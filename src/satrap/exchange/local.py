@@ -82,7 +82,7 @@ class LocalExchange(Exchange):
     def _rows_of(self, r: LookupRequest) -> tuple[Array, Any]:
         if isinstance(r, BatchRequest):
             batch = self._batch(r, create=True)
-            return batch.rows(), batch
+            return batch.rows, batch
         return self.shard.lookup_slots(r.group, r.ids, r.splits)
 
     def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
@@ -96,7 +96,7 @@ class LocalExchange(Exchange):
         if isinstance(request, BatchRequest):
             batch = self._batch(request)
             self.telemetry.count_unseen(request, batch.unseen())
-            pooled: Array = batch.rows()
+            pooled: Array = batch.rows
             return pooled
         rows, mask = self.shard.peek_group(request.group, request.ids, request.splits, warm=self.warm)
         unseen = 0 if mask.all() else per_table(np.flatnonzero(~mask), request.splits)
@@ -134,6 +134,9 @@ class LocalExchange(Exchange):
         if not checked:  # all gradients of a step are applied, or none
             self.shard.check_gradients([r.group for r in lookup.requests], gradients)
         slots = lookup.places or [None] * len(lookup.requests)
+        for r, places in zip(lookup.requests, slots, strict=True):
+            if isinstance(r, BatchRequest) and places is not None:
+                self.shard.check_batch(r.group, places)
         for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
             if isinstance(r, BatchRequest):
                 self.shard.update_batch(r.group, places or self._batch(r), gradient, lr_scale=lr_scale)

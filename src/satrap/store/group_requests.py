@@ -202,7 +202,7 @@ class GroupRequests:
     ) -> Any:
         """Find the rows of a batch on a device; return a `satrap.store.gpu.batches.DeviceBatch`.
 
-        Its `rows()` are the vectors and rows that the features need. With arrays, the host would remove
+        Its `rows` are the vectors and rows that the features need. With arrays, the host would remove
         duplicates and pool.
 
         Args:
@@ -220,13 +220,25 @@ class GroupRequests:
             g.wait_for_readers(0, int(prepared.splits[-1]) if create else 0, self._lock)
             return g.batches.look_up(prepared, size, features, create=create)
 
+    def check_batch(self, group: int, batch: Any) -> None:
+        """Raise the error that `update_batch` would raise for a batch without room, before any update.
+
+        Args:
+            group: index of the group.
+            batch: from `look_up_batch`.
+
+        Raises:
+            StoreError: new rows of the lookup had no room.
+        """
+        self._group(group).batches.check(batch)
+
     def update_batch(self, group: int, batch: Any, gradients: Block, *, lr_scale: float = 1.0) -> None:
         """Take one optimizer step per distinct id of a batch that has a row.
 
         Args:
             group: index of the group.
             batch: from `look_up_batch`.
-            gradients: float32[n, dim], finite, of `batch.rows()`.
+            gradients: float32[n, dim], finite, of `batch.rows`.
             lr_scale: factor on the optimizer's lr for this update.
 
         Raises:

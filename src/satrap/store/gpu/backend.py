@@ -97,7 +97,7 @@ class DeviceRows(RowBackend):
         if known is not None and known.complete and known.reassigned == self.directory.reassigned:
             return Places(known.numbers, _NOWHERE)
         distinct = self.directory.distinct(ids, splits)
-        slots, missing, misses = self.index.find(distinct, use=use)
+        slots, missing, misses = self.search(distinct, use=use)
         places = Places(*self.directory.positions(distinct, slots, len(ids)))
         if len(places.missing):
             self._found = distinct
@@ -106,6 +106,14 @@ class DeviceRows(RowBackend):
         if use and self.directory.evicts and self.observers:
             self.used(FAST, places.slots)
         return places
+
+    def search(self, distinct: Distinct, *, use: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Do what `index.find` does, and report the rows that expire with this use."""
+        since = self.index.reassigned if use and self.observers else 0
+        result = self.index.find(distinct, use=use)
+        if use:
+            self._lose(since)
+        return result
 
     @on_its_device
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
@@ -139,14 +147,14 @@ class DeviceRows(RowBackend):
                 self.slab.initialize(distinct, slots, missing, misses)
             return slots
         many, missing = int(misses), missing.clone()
-        piece = int(self.index.table.state[layout.LOG]) // 2 if self.directory.evicts else max(many, 1)
+        piece = self.directory.piece if self.directory.evicts else max(many, 1)
         self.refused = torch.zeros_like(self.index.table.state[layout.REFUSED])
         for start in range(0, max(many, 1), piece):
             queue = missing.roll(-start)
             count = torch.full_like(distinct.runs, min(piece, many - start))
             if start:
                 self.index.find(distinct, use=False)
-            since = self.directory.reassigned
+            since = self.index.reassigned
             slots = self.index.insert(distinct, queue, count)
             self.refused += self.index.table.state[layout.REFUSED]
             self._lose(since)  # its observers read the old rows, before new ones take their slots
@@ -174,7 +182,7 @@ class DeviceRows(RowBackend):
 
     def _lose(self, since: int) -> None:
         """Report rows that have lost their slot since `reassigned` was `since`."""
-        if self.observers and self.directory.reassigned != since:
+        if self.observers and self.index.reassigned != since:
             rows = self.index.taken(since)
             order = np.argsort(rows.tables, kind="stable")
             splits = np.searchsorted(rows.tables[order], np.arange(len(self.kind.tables) + 1))
@@ -223,7 +231,7 @@ class DeviceRows(RowBackend):
         splits = np.where(np.arange(len(self.kind.tables) + 1) > t, len(ids), 0).astype(np.int64)
         if self.observers:
             self.gone(PartRows(FAST, ids, splits, slots))
-        self.index.remove(self.directory.distinct(ids, splits))
+        self.directory.discarded += self.index.remove(self.directory.distinct(ids, splits))
         self.epoch += 1
 
     @on_its_device

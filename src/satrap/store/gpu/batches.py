@@ -5,6 +5,7 @@ The host enqueues work and waits for none of it, unless ids need admission or ob
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class DeviceBatch:
     Attributes:
         distinct: its distinct ids.
         slots: int32[capacity], the slot of each distinct id; -1: no row.
+        rows: float32[n, dim], the vectors and rows that the features need, see `gather`.
         splits: int64[tables + 1] of its positions.
         size, features: of the request.
         epoch: of the backend, when the slots were found.
@@ -60,6 +62,7 @@ class DeviceBatch:
         self.slots, self.epoch, self.partial = self.distinct.inverse, rows.epoch, False
         self._pooled = [f for f in features if f.mode != "none"]
         self._unpooled = features[len(self._pooled) :]
+        self.rows: Tensor = rows.slab.scalars[:0]  # until they are gathered
         self._chosen: Tensor | None = None
         self._refused: Tensor | None = None
 
@@ -82,9 +85,8 @@ class DeviceBatch:
             self._copied.synchronize()
         return int(self._refused)
 
-    @on_its_device
-    def rows(self) -> Tensor:
-        """Return float32[n, dim]: one vector per sample and pooled feature, sample by sample, then rows.
+    def gather(self) -> Tensor:
+        """Return `rows`: one vector per sample and pooled feature, sample by sample, then rows.
 
         The rows are of the positions of the features that are not pooled. An id without a row gets its
         initial weights.
@@ -131,7 +133,8 @@ class DeviceBatch:
         device = self._backend.device
         offsets = np.arange(self.size + 1) if f.offsets is None else f.offsets
         weights = None if f.weights is None else on_device(f.weights, device)
-        return DeviceBag(f.start, f.stop, on_device(offsets.astype(np.int32), device), f.mode, weights)
+        mode = "sum" if _plain(f) else f.mode  # of one row; nothing was chosen
+        return DeviceBag(f.start, f.stop, on_device(offsets.astype(np.int32), device), mode, weights)
 
     def unseen(self) -> Offsets:
         """Return the number of positions without a row, int64[tables]; waits for the device."""
@@ -149,7 +152,8 @@ class DeviceBatch:
         many, slab = len(self._pooled), self._backend.slab
         if not len(gradients):
             return
-        if not self._unpooled and list(self._stretches()) == [(0, many)] and self._pooled[0].start == 0:
+        plain = not self._unpooled and all(map(_plain, self._pooled))
+        if plain and list(self._stretches()) == [(0, many)] and self._pooled[0].start == 0:
             slab.step(self.distinct, self.slots, gradients.view(self.size, many, slab.kind.dim))
         else:
             slab.step(self.distinct, self.slots, gradients, self._sources())
@@ -190,7 +194,7 @@ class DeviceBatches:
     ) -> None:
         self._gate, self._tell, self._noise, self._frozen = gate, count, noise, frozen
         self._rows, self.device, self._free = rows, rows.device, dict[int, list[Order]]()
-        self._stream: Any = None
+        self._lock, self._stream = threading.Lock(), None
         if rows.device.type == "cuda":
             self._stream = torch.cuda.Stream(rows.device)  # type: ignore[no-untyped-call]
         self._numbers = torch.arange(len(rows.kind.tables), dtype=torch.int16, device=rows.device)
@@ -209,9 +213,11 @@ class DeviceBatches:
         n, device = len(ids), self.device
         grain = max(LEAST_CAPACITY, 1 << max(n.bit_length() - 4, 0))
         capacity = max(1, -(-n // grain)) * grain
-        free = self._free.setdefault(capacity, [])
-        with self._aside() as done:
-            order = free.pop() if free else Order(self._rows.kind.tables, capacity, device)
+        with self._lock:
+            free = self._free.setdefault(capacity, [])
+            order = free.pop() if free else None
+        with self._aside() as done:  # after `pop`: the last use of this memory has been enqueued before
+            order = order or Order(self._rows.kind.tables, capacity, device)
             padded = torch.zeros(capacity, dtype=torch.int64, device=device)
             padded[:n].copy_(on_device(ids, device))
             count = torch.full((1,), n, dtype=torch.int32, device=device)
@@ -252,7 +258,7 @@ class DeviceBatches:
         if prepared.done is not None:
             torch.cuda.current_stream(rows.device).wait_event(prepared.done)
         batch = DeviceBatch(rows, prepared, size, features)
-        slots, missing, misses = rows.index.find(distinct, use=create)
+        slots, missing, misses = rows.search(distinct, use=create)
         if create:
             self._count(distinct, slots)
             if self._gate is not None:
@@ -262,6 +268,7 @@ class DeviceBatches:
             slots = rows.insert(distinct, missing, misses)
             batch.note_refusals(rows.refused)
         batch.slots = slots.clone()  # the index uses this memory again
+        batch.rows = batch.gather()
         return batch
 
     def _count(self, distinct: Distinct, slots: Tensor, *, dropped: bool = False) -> None:
@@ -293,6 +300,20 @@ class DeviceBatches:
         chosen[: len(queue)] = on_device(queue, self.device)
         return chosen, torch.full_like(misses, len(queue))
 
+    def check(self, batch: DeviceBatch) -> None:
+        """Raise the error that `update` would raise, before any group of a step changes rows.
+
+        Raises:
+            StoreError: ids of the lookup found no place.
+        """
+        if batch.refused and not self._frozen:
+            raise StoreError(
+                f"no room for {batch.refused} more rows on {self.device}",
+                where=f"tables {', '.join(self._rows.kind.tables)}",
+                why="the memory of the rows is used up; the step was refused and changed no row",
+                fix="increase embedding.memory, or evict rows",
+            )
+
     @on_its_device
     def update(self, batch: DeviceBatch, gradients: Tensor, lr_scale: float) -> None:
         """Take one optimizer step per distinct id that has a row; rows of frozen tables stay.
@@ -308,13 +329,7 @@ class DeviceBatches:
         rows = self._rows
         if self._frozen:
             return
-        if batch.refused:
-            raise StoreError(
-                f"no room for {batch.refused} more rows on {rows.device}",
-                where=f"tables {', '.join(rows.kind.tables)}",
-                why="the memory of the rows is used up; the step was refused and changed no row",
-                fix="increase embedding.memory, or evict rows",
-            )
+        self.check(batch)
         if batch.partial or rows.directory.evicts or batch.epoch != rows.epoch:
             # rows may have left their slots since the lookup, and later lookups may have created some
             batch.slots = rows.index.find(batch.distinct, use=False)[0].clone()

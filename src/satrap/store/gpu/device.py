@@ -39,6 +39,8 @@ def rows_device(name: str) -> torch.device:
         raise ConfigError(
             f"device {name!r} is unknown", where=where, fix="use cpu, cuda or cuda:0"
         ) from error
+    if device.type != "cuda":
+        raise ConfigError(f"rows cannot be on device {name!r}", where=where, fix="use cpu, cuda or cuda:0")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         raise ConfigError(

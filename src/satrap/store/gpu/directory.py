@@ -72,6 +72,7 @@ class DeviceDirectory:
     Attributes:
         device: of the arguments.
         limit: most slots.
+        discarded: rows that `DeviceRows.discard` has dropped.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class DeviceDirectory:
     ) -> None:
         self._index, self._tables, self.device, self.evicts = index, tables, device, evicts
         self._orders: dict[int, Order] = {}
+        self.discarded = 0
 
     def distinct(self, ids: Ids, splits: Offsets) -> Distinct:
         """Return the distinct ids of a request, until the next call for a request of this size."""
@@ -121,8 +123,13 @@ class DeviceDirectory:
 
     @property
     def reassigned(self) -> int:
-        """Number of slots taken from their rows so far."""
-        return self._index.reassigned
+        """Number of slots taken from their rows so far, also by `DeviceRows.discard`."""
+        return self._index.reassigned + self.discarded
+
+    @property
+    def piece(self) -> int:
+        """Most ids to create at once if the log must report every evicted row."""
+        return max(1, int(self._index.table.state[layout.LOG]) // 2)
 
     @property
     def step(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -124,8 +125,9 @@ class FitStats:
         if not step.idle:
             progress.staleness = missed
             self.staleness[missed] += 1
-            progress.distinct_ratio = step.ticket.distinct_ratio
-            self._ratios += step.ticket.distinct_ratio
+            if not math.isnan(ratio := step.ticket.distinct_ratio):  # unknown if rows are on a device
+                progress.distinct_ratio = ratio
+                self._ratios += ratio
             self._own_samples += step.ticket.batch.size
         if stepped.accepted:
             self._accept(step.ticket, logits, stepped.loss)

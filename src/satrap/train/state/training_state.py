@@ -232,9 +232,8 @@ class TrainingState:
             self.control.forget_best()
         self.run.restore(run, _arrays(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        alike = (
-            run["groups"] == self._groups and run.get("of_batches", False) == self.predictor.plan.of_batches
-        )
+        plan, alike = self.predictor.plan, run["groups"] == self._groups
+        alike = alike and plan.replayable and run.get("of_batches", False) == plan.of_batches
         in_flight = same and alike  # otherwise the requests of lookups differ
         self.position.restore(shares, _arrays(extra, "ahead.") if in_flight else None)
         if rank < len(runs):
