@@ -142,9 +142,9 @@ class DeviceRows(RowBackend):
         """
         if not self.observers:
             slots = self.index.insert(distinct, missing, misses)
-            self.refused = self.index.table.state[layout.REFUSED].clone()
-            if not blank:
+            if not blank:  # before anything that takes memory may fail
                 self.slab.initialize(distinct, slots, missing, misses)
+            self.refused = self.index.table.state[layout.REFUSED].clone()
             return slots
         many, missing = int(misses), missing.clone()
         piece = self.directory.piece if self.directory.evicts else max(many, 1)
