@@ -86,8 +86,6 @@ def test_rows_are_those_of_training_in_ram() -> None:
 
 
 def test_too_much_memory_is_refused_with_sizes() -> None:
-    if interpreted():
-        pytest.skip("the interpreter has no memory of its own")
     with pytest.raises(satrap.errors.ConfigError, match="free"):
         Shard([satrap.Table("a", dim=8, optimizer=satrap.optim.SGD(lr=1.0))], device="cuda", memory=1 << 50)
 

@@ -24,7 +24,6 @@ from satrap.store.gpu.kernels import (
     expiry,
     gradients,
     growth,
-    hashing,
     index,
     insert,
     optimizers,
@@ -224,7 +223,6 @@ def of_index() -> Iterator[Case]:
 
 CASES = [
     *of_index(),
-    Case(hashing.mix_all, {"x": I64, "out": I64, "n": INT}, {"BLOCK": 256}, everywhere=True),
     *(on_rows(rows.gather, s, {"LOOKUP": LOOK}) for s in SHAPES),
     on_rows(rows.gather, shape(64, 1), {"LOOKUP": Reading(tables=True, initial=True)}, True),
     *(on_rows(rows.gather_positions, s, {"LOOKUP": LOOK}, start=INT) for s in SHAPES),

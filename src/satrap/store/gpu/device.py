@@ -13,6 +13,7 @@ import torch
 from satrap.errors import ConfigError, StoreError
 from satrap.runtime.environment import variables
 from satrap.runtime.formatting import size
+from satrap.runtime.machine_limits import machine_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])
 _INTERPRETED_BYTES = 256 << 20
@@ -85,9 +86,11 @@ def row_memory(name: str, memory: int | None) -> int:
         ConfigError: the device is not there, or has less free memory.
     """
     device = rows_device(name)
-    if device.type == "cpu":
-        return memory or _INTERPRETED_BYTES
-    free, total = torch.cuda.mem_get_info(device)
+    if device.type == "cpu":  # of Triton's interpreter
+        free = total = machine_bytes()
+        memory = memory or _INTERPRETED_BYTES
+    else:
+        free, total = torch.cuda.mem_get_info(device)
     if memory is not None and memory > free:
         raise ConfigError(
             f"embedding.memory is {size(memory)}, but {name} has {size(free)} of {size(total)} free",

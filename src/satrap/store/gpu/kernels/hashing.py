@@ -23,11 +23,3 @@ def unmix(x: tl.tensor) -> tl.tensor:
     x = (x ^ (x >> 32)) * INVERSE
     x = (x ^ (x >> 32)) * INVERSE
     return x ^ (x >> 32)
-
-
-@triton.jit
-def mix_all(x: tl.tensor, out: tl.tensor, n: int, BLOCK: tl.constexpr) -> None:
-    """Write the mix of each int64, read as its 64 bits."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    h = mix(tl.load(x + i, mask=i < n, other=0).to(tl.uint64, bitcast=True))
-    tl.store(out + i, h.to(tl.int64, bitcast=True), mask=i < n)

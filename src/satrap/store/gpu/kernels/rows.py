@@ -145,6 +145,13 @@ def gather_positions(
 
 
 @triton.jit
+def ids_of(bags: tl.tuple, b: tl.tensor, samples: int) -> tl.tuple:
+    """Return the first id of each sample b in its feature, and the number of ids; 0 beyond the samples."""
+    first = tl.load(bags.offsets + b, mask=b < samples, other=0)
+    return first, tl.load(bags.offsets + b + 1, mask=b < samples, other=0) - first
+
+
+@triton.jit
 def pool(
     memory: tl.tuple,
     request: tl.tuple,
@@ -159,8 +166,7 @@ def pool(
     b = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     C: tl.constexpr = SHAPE.columns
     c = tl.arange(0, C)[None, :]
-    first = tl.load(bags.offsets + b, mask=b < out.samples, other=0)
-    length = tl.load(bags.offsets + b + 1, mask=b < out.samples, other=0) - first
+    first, length = ids_of(bags, b, out.samples)
     total = tl.zeros([R, C], tl.float32)
     mass = tl.zeros([R, 1], tl.float32)
     for j in range(0, tl.max(length), 4):
@@ -206,8 +212,7 @@ def pool_max(
     b = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     C: tl.constexpr = SHAPE.columns
     c = tl.arange(0, C)[None, :]
-    first = tl.load(bags.offsets + b, mask=b < out.samples, other=0)
-    length = tl.load(bags.offsets + b + 1, mask=b < out.samples, other=0) - first
+    first, length = ids_of(bags, b, out.samples)
     best = tl.zeros([R, C], tl.float32)
     which = tl.full([R, C], -1, tl.int32)
     for j in range(0, tl.max(length), 2):
@@ -242,8 +247,7 @@ def trace(
     Each sample is one lane of one program, and samples have no position in common.
     """
     b = tl.program_id(0) * R + tl.arange(0, R)
-    first = tl.load(bags.offsets + b, mask=b < samples, other=0)
-    length = tl.load(bags.offsets + b + 1, mask=b < samples, other=0) - first
+    first, length = ids_of(bags, b, samples)
     longest = tl.max(length)
     mass = tl.zeros([R], tl.float32)
     if LOOKUP.weights and (LOOKUP.mode == MEAN or LOOKUP.mode == SQRTN):
