@@ -25,7 +25,7 @@ from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
 from tests.export.runs import frame, inputs_of, schema_of, trained
-from tests.models.histories import SCHEMA as HISTORY
+from tests.models.sequence.histories import SCHEMA as HISTORY
 
 SIZES = (1, 2, 64)
 NAMES = [name for name in models.names() if name != "hstu"]

@@ -10,7 +10,7 @@ from satrap.launch.network import make_model
 from satrap.models.presets import PRESETS
 from tests.launch.runs import make_recipe
 from tests.models.helpers import make_schema
-from tests.models.histories import SCHEMA as HISTORY
+from tests.models.sequence.histories import SCHEMA as HISTORY
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -14,21 +14,21 @@ from typing import Any
 from torch import nn
 
 from satrap.errors import ConfigError, did_you_mean
-from satrap.models.dcnv2 import DCNv2
-from satrap.models.deepfm import DeepFM
-from satrap.models.dlrm import DLRM
 from satrap.models.dnn import DNN
-from satrap.models.finalmlp import FinalMLP
-from satrap.models.fm import FM
-from satrap.models.hstu import HSTU
+from satrap.models.interaction.dcnv2 import DCNv2
+from satrap.models.interaction.deepfm import DeepFM
+from satrap.models.interaction.dlrm import DLRM
+from satrap.models.interaction.finalmlp import FinalMLP
+from satrap.models.interaction.fm import FM
+from satrap.models.interaction.rankmixer import RankMixer
+from satrap.models.interaction.wukong import Wukong
 from satrap.models.lr import LR
 from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
-from satrap.models.rankmixer import RankMixer
-from satrap.models.two_tower import TwoTower
+from satrap.models.retrieval.two_tower import TwoTower
+from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
-from satrap.models.wukong import Wukong
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema

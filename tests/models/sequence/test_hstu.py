@@ -19,7 +19,7 @@ from satrap.errors import ConfigError
 from satrap.models import HSTU
 from satrap.schema import Categorical, Feature, Label, Schema
 from satrap.settings.mesh import Mesh
-from tests.models.histories import FEATURES, SCHEMA, event
+from tests.models.sequence.histories import FEATURES, SCHEMA, event
 
 
 def make_batch(lengths: list[int], seed: int = 0, schema: Schema = SCHEMA) -> EmbeddedBatch:

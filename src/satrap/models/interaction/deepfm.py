@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.fm import FM
+from satrap.models.interaction.fm import FM
 from satrap.models.layers.common import OutputLayer, input_width, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema

@@ -1,0 +1,1 @@
+"""Models that compare vectors of users and items."""

@@ -1,0 +1,1 @@
+"""Models that read the events of a history."""
