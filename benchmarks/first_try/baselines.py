@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from satrap.config import Recipe
-from satrap.config.keys.sections import CategoricalKeys
 from satrap.data.encode.encoder import MISSING
+from satrap.schema import Categorical
 
 MOST_CATEGORIES = 255
 """Limit for columns that scikit-learn's trees use as categories; ids of other columns become numbers."""
@@ -31,17 +31,16 @@ class Columns:
         self.several: dict[str, str] = {}
         self._missing = recipe.sections.data.missing or list(MISSING)
         for name, keys in recipe.sections.features.items():
-            column = getattr(keys, "column", None) or name
-            if not isinstance(keys, CategoricalKeys):
+            column = keys.column or name
+            if not isinstance(keys, Categorical):
                 if column not in self.numbers:
                     self.numbers.append(column)
-            elif getattr(keys, "multi", False):
+            elif keys.multi:
                 self.several[column] = keys.separator
-            elif getattr(keys, "boundaries", None) is None:
+            elif keys.boundaries is None:
                 self.categories.append(column)
         self.categories = [name for name in self.categories if name not in self.numbers]
-        [label] = recipe.sections.labels
-        self._label = label.model_dump()
+        [self._label] = recipe.sections.labels
 
     def inputs(self, rows: pd.DataFrame) -> pd.DataFrame:
         texts = rows[[*self.categories, *self.several]].astype(str)
@@ -50,10 +49,10 @@ class Columns:
         return pd.concat([numbers, texts], axis=1)
 
     def target(self, rows: pd.DataFrame) -> Any:
-        values = rows[self._label["column"] or self._label["name"]]
-        if self._label["positive"]:
-            return values.astype(str).isin(self._label["positive"]).to_numpy(int)
-        return (values.astype(float) >= (self._label["threshold"] or 0.5)).to_numpy(int)
+        values = rows[self._label.column or self._label.name]
+        if self._label.positive:
+            return values.astype(str).isin(self._label.positive).to_numpy(int)
+        return (values.astype(float) >= (self._label.threshold or 0.5)).to_numpy(int)
 
 
 def logistic_regression(columns: Columns, train: Any, valid: Any, test: Any) -> float:
