@@ -13,7 +13,7 @@ from satrap.tools.init.profile import Column
 
 Lines = dict[str, tuple[Any, str]]
 _MOST_BINS = 128
-"""Most bins of a number; one with at most so many unique values has a bin for each."""
+"""Most bins of a number, and most unique values that have a bin each."""
 _STRAIGHT = 0.98
 """Correlation of numbers with their logarithms above which the logarithms add nothing."""
 _MOST_PARTS = 15_000
