@@ -34,8 +34,9 @@ VARIANTS = [
     ("ple", {"levels": 1, "own_experts": 1, "shared_experts": 1}),
     ("ple", {"levels": 3, "expert_hidden": [16], "dropout": 0.1}),
 ]
-NEED_EQUAL_DIMS = ["fm", "deepfm", "dlrm", "wukong"]
-NEED_CATEGORICAL = [*NEED_EQUAL_DIMS, "wide_deep"]
+ONE_WIDTH = ["fm", "deepfm", "dlrm", "wukong"]
+"""Models that bring the vectors of all features to one width."""
+NEED_CATEGORICAL = [*ONE_WIDTH, "wide_deep"]
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -111,14 +112,35 @@ def test_state_dict_restores_the_logits(name, options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unequal_dims(name):
+@pytest.mark.parametrize("labels", [("y",), ("a", "b")])
+def test_dims_may_differ(name, labels):
+    schema = make_schema(dims=(8, 8, 3), labels=labels)
+    model = models.create(name, schema)
+    batch = make_batch(model, schema)
+    logits = model(batch)
+    assert logits.shape == (6, len(labels))
+    (logits * torch.randn(logits.shape)).sum().backward()
+    assert [k for k, rows in batch.embeddings.items() if not rows.grad.abs().sum() > 0] == []
+    assert [k for k, p in model.named_parameters() if p.grad is None] == []
+    matrices = [tuple(p.shape) for k, p in model.named_parameters() if k.startswith("vectors.maps")]
+    assert matrices == ([(8, 3)] if name in ONE_WIDTH else [])
+
+
+@pytest.mark.parametrize("name", ONE_WIDTH)
+def test_the_width_of_the_vectors_is_an_argument(name):
     schema = make_schema(dims=(8, 8, 3))
-    if name in NEED_EQUAL_DIMS:
-        with pytest.raises(ConfigError, match="most have 8, but c2 has 3"):
-            models.create(name, schema)
-    else:
-        model = models.create(name, schema)
-        assert model(make_batch(model, schema)).shape == (6, 1)
+    model = models.create(name, schema, width=4)
+    shapes = {k: tuple(p.shape) for k, p in model.named_parameters() if k.startswith("vectors.maps")}
+    assert shapes == {f"vectors.maps.{i}.weight": (4, dim) for i, dim in enumerate((8, 8, 3))}
+    assert model(make_batch(model, schema)).shape == (6, 1)
+    equal = make_schema()
+    torch.manual_seed(0)
+    usual = models.create(name, equal)
+    torch.manual_seed(0)
+    asked = models.create(name, equal, width=8)
+    assert usual.state_dict().keys() == asked.state_dict().keys()
+    batch = make_batch(usual, equal)
+    assert torch.equal(usual(batch), asked(batch))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -228,7 +250,8 @@ def test_dlrm_needs_two_vectors():
 
 
 def test_arguments_lists_the_defaults():
-    assert models.arguments("fm") == {}
+    assert models.arguments("lr") == {}
+    assert models.arguments("fm") == {"width": None}
     assert models.arguments("dnn") == {"hidden": (256, 128), "dropout": 0.0, "batch_norm": False}
 
 

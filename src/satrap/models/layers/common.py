@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, Self
 
@@ -82,25 +81,6 @@ def input_width(schema: Schema, model: str) -> int:
     """Return the number of columns of `batch.flat()`: all dims, then numbers; raises as `check_pooled`."""
     check_pooled(schema, model)
     return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
-
-
-def equal_dim(schema: Schema, model: str) -> int:
-    """Return the common dim of all categorical features.
-
-    Raises `ConfigError` if dims differ, the schema has no categorical feature, or one has pooling "none".
-    """
-    check_pooled(schema, model)
-    check_categorical(schema, model)
-    dims = {name: feature.dim for name, feature in schema.categorical.items()}
-    dim = Counter(dims.values()).most_common(1)[0][0]
-    odd = [f"{name} has {other}" for name, other in dims.items() if other != dim]
-    if odd:
-        raise ConfigError(
-            f"{model} needs the same dim in all features: most have {dim}, but {', '.join(odd)}",
-            why="the model multiplies the vectors of any two features",
-            fix=f"set dim: {dim} in all features, or use dnn, wide_deep, dcnv2 or finalmlp",
-        )
-    return dim
 
 
 def with_linear(schema: Schema) -> dict[str, int]:
