@@ -97,7 +97,7 @@ def test_programs_score_as_satrap_does(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_programs_of_all_models_score_alike_without_satrap(tmp_path: Path) -> None:
     runs = {name: trained(tmp_path / f"{name}-run", name) for name in NAMES}
-    assert len(runs) == 13
+    assert len(runs) > 19
     check(runs, tmp_path, scored_alone)
 
 

@@ -37,6 +37,9 @@ class DLRM(Ranker):
             or an invalid argument.
     """
 
+    needs = ("ids",)
+    one_width = True
+
     @checked()
     def __init__(
         self,

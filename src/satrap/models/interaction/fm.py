@@ -29,6 +29,9 @@ class FM(Ranker):
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid width.
     """
 
+    needs = ("ids",)
+    one_width = True
+
     @checked()
     def __init__(self, schema: Schema, *, width: int | None = None) -> None:
         super().__init__()

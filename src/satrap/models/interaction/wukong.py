@@ -41,6 +41,9 @@ class Wukong(Ranker):
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
     """
 
+    needs = ("ids",)
+    one_width = True
+
     @checked()
     def __init__(
         self,
