@@ -44,7 +44,7 @@ class FiBiNET(Ranker):
 
     Args:
         schema: labels and features; dims may differ.
-        bilinear: the pairs that share a matrix W: "all", "each" (default; those with the same first field),
+        bilinear: the pairs that share a matrix W: "all", "each" (default; pairs with the same first field),
             or "pair" (none). The paper's names are field-all, field-each and field-interaction.
         reduction: fields for each hidden unit of the squeeze-excitation network, default 3.
         hidden: widths of the hidden layers, default 256 and 128.

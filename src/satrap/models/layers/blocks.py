@@ -131,4 +131,4 @@ def factorized_mlp(
     if odd:
         raise ConfigError(f"widths of factorized layers must be even, got {odd[0]}", fix=f"use {odd[0] + 1}")
     layers = ([layer, HalfProducts()] if isinstance(layer, Linear) else [layer] for layer in deep)
-    return nn.Sequential(*(one for both in layers for one in both)), last
+    return nn.Sequential(*(layer for pair in layers for layer in pair)), last

@@ -181,7 +181,7 @@ class BilinearInteraction(nn.Module):
     Args:
         fields: number of fields, at least 2.
         width: width of the vectors.
-        sharing: the pairs of a matrix W: "all", "each" (those of the same i), or "pair" (one).
+        sharing: the pairs that share a matrix W: "all", "each" (all pairs of the same i), or "pair" (none).
     """
 
     left: Tensor

@@ -63,9 +63,9 @@ class ESMM(Ranker):
 def _of_towers(labels: Sequence[Label]) -> list[Label]:
     """Return the labels of the towers: the click, and the conversion of clicked impressions."""
     if len(labels) != 2 or any(label.kind != "binary" for label in labels):
-        found = ", ".join(f"{label.name} ({label.kind})" for label in labels) or "no labels"
+        listed = ", ".join(f"{label.name} ({label.kind})" for label in labels) or "no labels"
         raise ConfigError(
-            f"ESMM needs two binary labels, the click and then the conversion, but the schema has {found}",
+            f"ESMM needs two binary labels, the click and then the conversion, but the schema has {listed}",
             fix="list both columns, such as labels: [clicked, bought], or use dnn, mmoe or ple",
         )
     click, conversion = labels
