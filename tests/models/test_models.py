@@ -137,7 +137,7 @@ def test_dims_may_differ(name, labels):
 @pytest.mark.parametrize("name", ONE_WIDTH)
 def test_the_width_of_the_vectors_is_an_argument(name):
     schema = make_schema(dims=(8, 8, 3))
-    model = models.create(name, schema, width=4)
+    model = models.create(name, schema, vector_width=4)
     shapes = {k: tuple(p.shape) for k, p in model.named_parameters() if k.startswith("vectors.maps")}
     assert shapes == {f"vectors.maps.{i}.weight": (4, dim) for i, dim in enumerate((8, 8, 3))}
     assert model(make_batch(model, schema)).shape == (6, 1)
@@ -145,7 +145,7 @@ def test_the_width_of_the_vectors_is_an_argument(name):
     torch.manual_seed(0)
     usual = models.create(name, equal)
     torch.manual_seed(0)
-    asked = models.create(name, equal, width=8)
+    asked = models.create(name, equal, vector_width=8)
     assert usual.state_dict().keys() == asked.state_dict().keys()
     batch = make_batch(usual, equal)
     assert torch.equal(usual(batch), asked(batch))
@@ -273,7 +273,7 @@ def test_products_need_two_vectors():
 
 def test_arguments_lists_the_defaults():
     assert models.arguments("lr") == {}
-    assert models.arguments("fm") == {"width": None}
+    assert models.arguments("fm") == {"vector_width": None}
     assert models.arguments("dnn") == {"hidden": (256, 128), "dropout": 0.0, "batch_norm": False}
 
 

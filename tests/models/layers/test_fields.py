@@ -48,7 +48,7 @@ def test_each_feature_of_another_dim_has_a_matrix(width, mapped, tail):
 
 
 def test_impossible_widths_are_refused():
-    with pytest.raises(ConfigError, match="width must be a whole number >= 1, got 0"):
+    with pytest.raises(ConfigError, match="vector_width must be a whole number >= 1, got 0"):
         EqualWidth(make_schema(), "X", 0)
 
 

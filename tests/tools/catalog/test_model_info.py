@@ -57,7 +57,7 @@ def test_a_model_needs_what_it_declares_and_nothing_else(name: str) -> None:
 def test_models_of_one_width_have_the_layer_that_makes_it(name: str) -> None:
     layers = [layer for layer in create(name).modules() if isinstance(layer, EqualWidth)]
     assert [len(layer.maps) for layer in layers] == ([1] if about(name).one_width else [])
-    assert not about(name).one_width or "width" in models.arguments(name)
+    assert not about(name).one_width or "vector_width" in models.arguments(name)
 
 
 @pytest.mark.parametrize("name", models.names())

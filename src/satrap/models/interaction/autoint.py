@@ -33,7 +33,8 @@ class AutoInt(Ranker):
         hidden: widths of the MLP's layers, default 256 and 128; none: AutoInt without the MLP.
         dropout: probability of zeroing a hidden activation of the MLP in training, default 0.
         batch_norm: normalise before each ReLU of the MLP, default off.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
@@ -54,12 +55,12 @@ class AutoInt(Ranker):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         batch_norm: bool = False,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
         for name, value in {"layers": layers, "heads": heads, "head_width": head_width}.items():
             check_whole(name, value)
-        self.vectors = EqualWidth(schema, "AutoInt", width)
+        self.vectors = EqualWidth(schema, "AutoInt", vector_width)
         dim, numbers = self.vectors.width, schema.numeric_width
         self.numbers = NumberVectors(numbers, dim)
         inputs = [dim] + [heads * head_width] * (layers - 1)

@@ -28,7 +28,8 @@ class DeepFM(FM):
         hidden: widths of the hidden layers, default 256 and 128.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
@@ -42,9 +43,9 @@ class DeepFM(FM):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         batch_norm: bool = False,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
-        super().__init__(schema, width=width)
+        super().__init__(schema, vector_width=vector_width)
         columns = len(schema.categorical) * self.dim + schema.numeric_width
         self.deep, last = mlp(columns, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = OutputLayer(last, schema.labels, bias=False)

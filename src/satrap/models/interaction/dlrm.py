@@ -27,10 +27,11 @@ class DLRM(Ranker):
     Args:
         schema: labels and features; dims may differ.
         hidden: widths of the top MLP's hidden layers, default 256 and 128.
-        bottom: widths of the bottom MLP's hidden layers, default 128 and 64; one of `width` follows.
+        bottom: widths of the bottom MLP's hidden layers, default 128 and 64; one of `vector_width` follows.
         dropout: probability of zeroing a hidden activation of the top MLP in training, default 0.
         batch_norm: normalise before each ReLU of both MLPs, default off.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, fewer than two vectors, a feature with pooling "none",
@@ -49,10 +50,10 @@ class DLRM(Ranker):
         bottom: Sequence[int] = (128, 64),
         dropout: float = 0.0,
         batch_norm: bool = False,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
-        self.vectors = EqualWidth(schema, "DLRM", width)
+        self.vectors = EqualWidth(schema, "DLRM", vector_width)
         dim, numbers = self.vectors.width, schema.numeric_width
         fields = len(schema.categorical) + (numbers > 0)
         if fields < 2:

@@ -50,7 +50,8 @@ class FiBiNET(Ranker):
         hidden: widths of the hidden layers, default 256 and 128.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, fewer than two fields, a feature with pooling "none",
@@ -70,10 +71,10 @@ class FiBiNET(Ranker):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         batch_norm: bool = False,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
-        self.vectors = EqualWidth(schema, "FiBiNET", width, tail=num_outputs(schema))
+        self.vectors = EqualWidth(schema, "FiBiNET", vector_width, tail=num_outputs(schema))
         self.embedding_dims = with_linear(schema)
         dim, fields = self.vectors.width, len(schema.categorical) + schema.numeric_width
         check_whole("reduction", reduction)

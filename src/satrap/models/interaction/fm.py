@@ -22,8 +22,8 @@ class FM(Ranker):
 
     Args:
         schema: labels and features; dims may differ.
-        width: width of the vectors that are multiplied; a feature of another dim gets a learned matrix.
-            Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid width.
@@ -33,9 +33,9 @@ class FM(Ranker):
     one_width = True
 
     @checked()
-    def __init__(self, schema: Schema, *, width: int | None = None) -> None:
+    def __init__(self, schema: Schema, *, vector_width: int | None = None) -> None:
         super().__init__()
-        self.vectors = EqualWidth(schema, type(self).__name__, width, tail=num_outputs(schema))
+        self.vectors = EqualWidth(schema, type(self).__name__, vector_width, tail=num_outputs(schema))
         self.embedding_dims = with_linear(schema)
         self.dim = self.vectors.width
         self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)

@@ -32,10 +32,11 @@ class Wukong(Ranker):
         fmb, lcb: output vectors of each layer from products and from mixtures, default 16 each.
         rank: number of vectors to which a factorization machine mixes its fields, default 8.
         fmb_hidden: widths of the hidden layers in each layer, default 64.
-        bottom: widths of the bottom MLP's hidden layers, default 64; one of `width` follows.
+        bottom: widths of the bottom MLP's hidden layers, default 64; one of `vector_width` follows.
         hidden: widths of the last MLP's hidden layers, default 256 and 128.
         dropout: probability of zeroing a hidden activation of the last MLP in training, default 0.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
@@ -57,12 +58,12 @@ class Wukong(Ranker):
         bottom: Sequence[int] = (64,),
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
         for name, value in {"layers": layers, "fmb": fmb, "lcb": lcb, "rank": rank}.items():
             check_whole(name, value)
-        self.vectors = EqualWidth(schema, "Wukong", width)
+        self.vectors = EqualWidth(schema, "Wukong", vector_width)
         dim, numbers = self.vectors.width, schema.numeric_width
         self.bottom = mlp(numbers, [*bottom, dim])[0] if numbers else None
         fields = [len(schema.categorical) + (numbers > 0)] + [fmb + lcb] * (layers - 1)

@@ -43,7 +43,8 @@ class XDeepFM(Ranker):
         hidden: widths of the hidden layers, default 256 and 128.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
-        width: width of the vectors; a feature of another dim gets a learned matrix. Default: the largest dim.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
@@ -61,14 +62,14 @@ class XDeepFM(Ranker):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         batch_norm: bool = False,
-        width: int | None = None,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
         if not cin:
             raise ConfigError("cin must have at least one layer", fix="cin: [16, 16], or use wide_deep")
         for size in cin:
             check_whole("the width of a layer of cin", size)
-        self.vectors = EqualWidth(schema, "XDeepFM", width, tail=num_outputs(schema))
+        self.vectors = EqualWidth(schema, "XDeepFM", vector_width, tail=num_outputs(schema))
         self.embedding_dims = with_linear(schema)
         dim, numbers = self.vectors.width, schema.numeric_width
         self.numbers = NumberVectors(numbers, dim)

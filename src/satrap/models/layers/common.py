@@ -89,7 +89,10 @@ def check_whole(what: str, value: int) -> None:
 def check_categorical(schema: Schema, model: str) -> None:
     """Raise `ConfigError` if the schema has no categorical feature."""
     if not schema.categorical:
-        raise ConfigError(f"{model} needs at least one categorical feature", fix="use lr or dnn")
+        raise ConfigError(
+            f"{model} needs at least one categorical feature",
+            fix="add a feature such as user: {dim: 16}, or use lr or dnn",
+        )
 
 
 def input_width(schema: Schema, model: str) -> int:

@@ -42,7 +42,7 @@ class EqualWidth(nn.Module):
         check_categorical(schema, model)
         dims = {name: feature.dim for name, feature in schema.categorical.items()}
         self.width = max(dims.values()) if width is None else width
-        check_whole("width", self.width)
+        check_whole("vector_width", self.width)
         self.tail = tail
         self.places = {
             name: place for place, name in enumerate(k for k, d in dims.items() if d != self.width)
