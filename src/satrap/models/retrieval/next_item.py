@@ -42,6 +42,8 @@ class NextItem(Ranker):
         ConfigError: the schema does not fit.
     """
 
+    needs = ("sequence", "next item", "one label")
+
     def __init__(self, schema: Schema, *, every_event: bool) -> None:
         super().__init__()
         name = type(self).__name__
