@@ -12,8 +12,9 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Label, Numeric, Schema, Vector
 from tests.models.helpers import fit, make_batch, make_schema
+from tests.models.sequence.histories import NAMES as HISTORIES
 
-NAMES = [name for name in models.names() if name not in ("hstu", "two_tower")]
+NAMES = [name for name in models.names() if name not in (*HISTORIES, "two_tower")]
 """Models of pooled features that need no arguments; the others have their tests in files of their own."""
 VARIANTS = [
     *((name, {}) for name in NAMES),

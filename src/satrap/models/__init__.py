@@ -27,6 +27,7 @@ from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
 from satrap.models.retrieval.two_tower import TwoTower
+from satrap.models.sequence.din import DIN
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
 from satrap.runtime import user_code
@@ -34,6 +35,7 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 __all__ = [
+    "DIN",
     "DLRM",
     "DNN",
     "FM",
@@ -69,6 +71,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "mmoe": MMoE,
     "ple": PLE,
     "two_tower": TwoTower,
+    "din": DIN,
     "hstu": HSTU,
 }
 

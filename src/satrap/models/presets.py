@@ -23,11 +23,15 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "tiny": {},
         "published": {"levels": 2, "own_experts": 2, "shared_experts": 2, "expert_hidden": [512, 256, 128]},
     },
+    "din": {
+        "tiny": {},
+        "published": {"attention": [512, 256], "activation": "dice", "hidden": [1024, 512, 256]},
+    },
     "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
 }
 """Model -> preset -> arguments; other arguments have their defaults, which are the preset "tiny".
 
-wukong and ple: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551, 2025, over
-a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a ranker of
-MLPerf Inference.
+wukong, ple and din: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551, 2025,
+over a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a ranker
+of MLPerf Inference.
 """
