@@ -27,6 +27,8 @@ from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
 from satrap.models.retrieval.two_tower import TwoTower
+from satrap.models.sequence.bst import BST
+from satrap.models.sequence.dien import DIEN
 from satrap.models.sequence.din import DIN
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
@@ -35,6 +37,8 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 __all__ = [
+    "BST",
+    "DIEN",
     "DIN",
     "DLRM",
     "DNN",
@@ -72,6 +76,8 @@ _MODELS: dict[str, type[nn.Module]] = {
     "ple": PLE,
     "two_tower": TwoTower,
     "din": DIN,
+    "dien": DIEN,
+    "bst": BST,
     "hstu": HSTU,
 }
 

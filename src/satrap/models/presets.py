@@ -27,11 +27,13 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "tiny": {},
         "published": {"attention": [512, 256], "activation": "dice", "hidden": [1024, 512, 256]},
     },
+    "dien": {"tiny": {}, "published": {"attention": [256, 128], "hidden": [1024, 512, 256]}},
+    "bst": {"tiny": {}, "published": {"heads": 8, "hidden": [1024, 512, 256]}},
     "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
 }
 """Model -> preset -> arguments; other arguments have their defaults, which are the preset "tiny".
 
-wukong, ple and din: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551, 2025,
-over a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a ranker
-of MLPerf Inference.
+wukong, ple, din, dien, bst: sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551,
+2025, over a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a
+ranker of MLPerf Inference.
 """

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.schema import Categorical, Feature, Numeric, Schema
 
-NAMES = ("din", "hstu")
+NAMES = ("din", "dien", "bst", "hstu")
 """The models that need a history."""
 
 

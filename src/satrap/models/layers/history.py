@@ -116,6 +116,12 @@ def spread(values: Tensor, offsets: Tensor, count: int) -> Tensor:
     return spreaded
 
 
+def last_of(values: Tensor, offsets: Tensor) -> Tensor:
+    """Return the last event's values float[samples, columns] of float[n, columns]; without events 0."""
+    padded = torch.cat([values, values.new_zeros(1, values.shape[1])])
+    return padded.index_select(0, torch.where(offsets.diff() > 0, offsets[1:] - 1, len(values)))
+
+
 class _Spread(torch.autograd.Function):
     """Its gradient is summed in the order of events; that of `index_select` has no fixed order on a GPU."""
 
