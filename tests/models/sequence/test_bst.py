@@ -75,8 +75,8 @@ def plain(model: Any, batch: EmbeddedBatch) -> Tensor:
         tokens = tokens.index_add(0, torch.tensor([i]), (at @ token)[None])
         there[i, 8 - length :] = True
     assert rows.shape[2] == width + model.history.beside
-    x = tokens + model.positions.flip(0)
-    for block in model.blocks:
+    x = tokens + model.encoder.positions.flip(0)
+    for block in model.encoder.blocks:
         x = block_of(block, x, there)
     x = (x * there.unsqueeze(2)).flip(1).flatten(1) if model.flat else x[:, -1]
     y = torch.cat([x, *(batch[name] for name in ("user", "item", "kind")), batch.numeric], dim=1)
@@ -130,7 +130,7 @@ def test_what_it_cannot_do_is_refused(
 def test_the_published_size_is_as_documented() -> None:
     with torch.device("meta"):
         model: Any = models.create("bst", SCHEMA, preset="published")
-    assert (len(model.blocks), model.blocks[0].heads) == (1, 8)
+    assert (len(model.encoder.blocks), model.encoder.blocks[0].heads) == (1, 8)
     assert [layer.out_features for layer in model.deep if isinstance(layer, nn.Linear)] == [1024, 512, 256]
 
 

@@ -221,10 +221,13 @@ def softmax_attend(q: Tensor, k: Tensor, v: Tensor, layout: AttentionPattern) ->
     return _placed(parts, layout, v)
 
 
-def _taken(tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-    """Yield queries [pieces, heads, a, dim], keys and values [pieces, heads, b, dim] of a tile."""
-    for x, at in ((q, tile.queries), (k, tile.keys), (v, tile.keys)):
-        yield torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
+def _taken(tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [pieces, heads, a, dim], keys and values [pieces, heads, b, dim] of a tile."""
+
+    def taken(x: Tensor, at: Tensor) -> Tensor:
+        return torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
+
+    return taken(q, tile.queries), taken(k, tile.keys), taken(v, tile.keys)
 
 
 def _placed(parts: Iterable[Tensor], layout: AttentionPattern, v: Tensor) -> Tensor:

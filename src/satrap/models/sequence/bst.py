@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from satrap.batch import EmbeddedBatch
-from satrap.errors import ConfigError
-from satrap.models.layers.attention import TransformerBlock, layout, with_last
-from satrap.models.layers.common import OutputLayer, Ranker, check_whole, mlp
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.models.layers.attention import with_last
+from satrap.models.layers.common import OutputLayer, Ranker, mlp
+from satrap.models.layers.encoders import TransformerEncoder, after
 from satrap.models.layers.history import TargetedHistory
 from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
@@ -60,43 +60,40 @@ class BST(Ranker):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in {"layers": layers, "width": width, "heads": heads}.items():
-            check_whole(name, value)
-        if width % heads:
-            raise ConfigError(f"BST: width {width} must be a multiple of heads {heads}")
         history = self.history = TargetedHistory(schema, "BST", context)
         self.tokens, self.flat = history.length + 1, pooling == "flat"
         self.project = XavierLinear(history.width, width, bias=False)
         self.describe = XavierLinear(history.beside, width, bias=False) if history.beside else None
-        self.positions = nn.Parameter(torch.empty(self.tokens, width))
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, nn.LeakyReLU()) for _ in range(layers))
+        self.encoder = TransformerEncoder(
+            width,
+            self.tokens,
+            layers=layers,
+            heads=heads,
+            causal=False,
+            activation=nn.LeakyReLU,
+            norm_first=False,
+        )
         outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
         self.deep, last = mlp(outside + width * (self.tokens if self.flat else 1), hidden, dropout=dropout)
         self.head = OutputLayer(last, schema.labels)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the initial vectors of positions; the layers set their own weights."""
-        nn.init.zeros_(self.positions)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
-        jagged = self.history.events(batch)
-        bounds, device = jagged.bounds(), jagged.values.device
-        events = self.project(jagged.values)
+        rows = self.history.events(batch)
+        events = self.project(rows.values)
         if self.describe is not None:
             events = events + self.describe(torch.cat(self.history.described(batch), dim=1))
-        lengths = np.diff(bounds) + 1
-        after = np.repeat(np.cumsum(lengths), lengths) - np.arange(lengths.sum()) - 1  # tokens after each
-        order, distance = (torch.from_numpy(x).to(device) for x in (with_last(bounds), after))
-        x = torch.cat([events, self.project(self.history.target(batch))]).index_select(0, order)
-        x = x + self.positions.index_select(0, distance)
-        every, only = (layout(lengths, device, last=last, causal=False) for last in (False, not self.flat))
-        for number, block in enumerate(self.blocks, 1):
-            x = block(x, only if number == len(self.blocks) else every)
+        bounds, device = rows.bounds(), events.device
+        order = torch.from_numpy(with_last(bounds)).to(device)
+        tokens = torch.cat([events, self.project(self.history.target(batch))]).index_select(0, order)
+        one_more = np.arange(len(bounds))
+        jagged = JaggedRows(tokens, rows.offsets + torch.from_numpy(one_more).to(device), bounds + one_more)
+        x = self.encoder(jagged, last=not self.flat)
         if self.flat:
-            place = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device) * self.tokens
-            blank = x.new_zeros(len(lengths) * self.tokens, x.shape[1])
-            x = blank.index_copy(0, place + distance, x).view(len(lengths), self.tokens * x.shape[1])
+            bounds = jagged.bounds()
+            place = np.repeat(np.arange(batch.size), np.diff(bounds)) * self.tokens + after(bounds)
+            blank = x.new_zeros(batch.size * self.tokens, x.shape[1])
+            x = blank.index_copy(0, torch.from_numpy(place).to(device), x)
+            x = x.view(batch.size, self.tokens * x.shape[1])
         logits: Tensor = self.head(self.deep(torch.cat([x, batch.flat()], dim=1)))
         return logits
