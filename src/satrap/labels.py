@@ -48,6 +48,7 @@ class Label:
         start_at_mean: regression: the models of `satrap.models` initially predict the mean; default False.
             Helps with a thousand rows or fewer.
         mask: column that is 1 in rows where this label is known, and 0 where it is ignored.
+        implicit: binary: the label is 1 in every row, without a column; see `satrap.losses`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Label:
     std: float | None = None
     start_at_mean: bool | None = None
     mask: str | None = None
+    implicit: bool | None = None
 
     def __repr__(self) -> str:
         return described(self)
@@ -93,7 +95,7 @@ class Label:
 
 
 _OF_KIND: dict[str, tuple[str, ...]] = {
-    "binary": ("positive", "threshold", "mean"),
+    "binary": ("positive", "threshold", "mean", "implicit"),
     "regression": ("loss", "delta", "mean", "std", "start_at_mean"),
     "multiclass": ("classes",),
 }
@@ -118,6 +120,8 @@ def check_label(label: Label) -> None:
         raise ConfigError(f"{where}: mean must be > 0 and < 1, got {label.mean}")
     if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
         raise ConfigError(f"{where}: mean must be a number (> 0 with loss: poisson), got {label.mean}")
+    if label.implicit and (label.column or label.positive or label.mask or label.threshold is not None):
+        raise ConfigError(f"{where}: an implicit label has no column, positive, threshold or mask")
     if label.kind == "multiclass":
         _check_classes(where, label.classes)
 
@@ -136,7 +140,7 @@ def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
 
 def binary_label(name: str, wanted: str | None, labels: Sequence[Label]) -> Label:
     """Return the label of a feature with `mean_label`, default the first; `ConfigError` if not binary."""
-    binary = {label.name: label for label in labels if label.kind == "binary"}
+    binary = {label.name: label for label in labels if label.kind == "binary" and not label.implicit}
     chosen = next(iter(binary), None) if wanted is None else wanted
     if chosen not in binary:
         raise ConfigError(

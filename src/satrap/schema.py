@@ -516,11 +516,10 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
 
 
 def _check_vocabulary(name: str, feature: Categorical) -> None:
-    if feature.vocabulary is None:
-        return
-    if feature.boundaries is not None or feature.time or feature.cross:
+    words = feature.vocabulary
+    if words is not None and (feature.boundaries is not None or feature.time or feature.cross):
         raise ConfigError(f"feature {name!r}: vocabulary cannot be combined with boundaries, time or cross")
-    if not feature.vocabulary or len(set(map(str, feature.vocabulary))) < len(feature.vocabulary):
+    if words is not None and len(set(map(str, words))) < max(len(words), 1):
         raise ConfigError(f"feature {name!r}: vocabulary must have at least one value, and no duplicates")
 
 
