@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 MOST_LINES = {
     ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
     ("dense", "train"): 10_160,  # 340 of them for losses of pairs
-    ("config", "settings"): 3_020,
+    ("config", "settings"): 3_040,
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

@@ -15,7 +15,7 @@ from satrap.errors import ConfigError
 from satrap.tools.init import InitRequest, make_recipe, trial
 from satrap.tools.init.choose import Features
 from satrap.tools.init.recipe import DraftRecipe
-from satrap.tools.init.trial import LEAST_ROWS, Trial, add_counts, tried
+from satrap.tools.init.trial import LEAST_ROWS, CountsTrial, add_counts, tried
 
 
 def visits(rows: int, users: int = 400) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_helps_is_used_and_says_why(tmp_path: Path, losses: dict[str, Any]) -> None:
     made = draft(tmp_path, visits(LEAST_ROWS))
-    assert made.trial == Trial(("user",), 0.5, 0.4)
+    assert made.trial == CountsTrial(("user",), 0.5, 0.4)
     features = load(tmp_path / "recipe.yaml").sections.features
     assert features["user_count"].count == "log1p"
     assert features["user_mean"].mean_label.folds == 5

@@ -35,7 +35,7 @@ Compose = Callable[[dict[str, str], Features], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CountsTrial:
     """The result of a trial: logloss on the validation rows, without and with counts and mean labels.
 
     `failure` is the reason if a training failed.
@@ -59,13 +59,13 @@ class Trial:
 
 def candidates(columns: dict[str, Column], decisions: dict[str, Decision]) -> list[str]:
     """Return the columns of ids whose counts may be useful."""
-    found = []
+    names = []
     for name, decision in decisions.items():
         distinct = columns[name].distinct.count
         frequent = columns[name].values >= ROWS_EACH * distinct
         if decision.kind == "category" and LEAST_VALUES <= distinct <= 0.9 * MOST_IDS and frequent:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def add_counts(features: Features, columns: Sequence[str], why: str) -> None:
@@ -79,7 +79,7 @@ def add_counts(features: Features, columns: Sequence[str], why: str) -> None:
 
 def tried(
     columns: Sequence[str], compose: Compose, files: dict[str, pa.Table], plain: Features, counted: Features
-) -> Trial:
+) -> CountsTrial:
     """Train with and without counts and mean labels, and compare the best logloss on the validation rows.
 
     Args:
@@ -99,8 +99,8 @@ def tried(
             try:
                 losses.append(_logloss(folder, number))
             except SatrapError as error:  # such as numbers written in another way
-                return Trial(tuple(columns), failure=error.what)
-    return Trial(tuple(columns), losses[0], losses[1])
+                return CountsTrial(tuple(columns), failure=error.what)
+    return CountsTrial(tuple(columns), losses[0], losses[1])
 
 
 def _logloss(folder: Path, number: int) -> float:
