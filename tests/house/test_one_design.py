@@ -15,8 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
     ("exchange", "rpc", "embedding"): 13_680,  # 150 of them for batches on a device
-    ("dense", "train"): 9_780,
-    ("config", "settings"): 3_020,
+    ("dense", "train"): 9_880,  # 100 of them for ranking metrics
+    ("config", "settings"): 3_100,  # 90 of them for ranking metrics
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

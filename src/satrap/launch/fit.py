@@ -61,6 +61,8 @@ def fit(
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
+            if (held := parts.get("test")) is not None:
+                trainer.predictor.check_ranking(held)
             with blaming("your own code failed"):
                 result = trainer.fit(
                     rows,
@@ -75,7 +77,6 @@ def fit(
                 return _record(RunOutcome(folder, result), history, workers)
             if not context.trial:
                 save_model(trainer, folder)
-            held = parts.get("test")
             test = {} if held is None else trainer.evaluate(held)
             for part, metrics in (("validation", dict(*result.history[-1:])), ("test", test)):
                 for warning in one_class(part, metrics) if workers.rank == 0 else ():

@@ -34,7 +34,7 @@ from satrap.train.step.loss import prediction_names
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),
-    *("tables.*.memory", "tables.*.eviction"),
+    *("tables.*.memory", "tables.*.eviction", "training.ranking"),
 )
 """Recipe keys that can be overridden for a trained model, because they do not change the model."""
 
@@ -150,6 +150,7 @@ def _loaded(
             store=store,
             stateless=stateless,
             metrics=tuple(own_functions(recipe, "metrics").values()),
+            ranking=recipe.sections.training.ranking,
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error

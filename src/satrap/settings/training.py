@@ -10,6 +10,7 @@ from satrap import compatibility
 from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import Constant, Schedule
 from satrap.runtime.arguments import checked
+from satrap.settings.ranking import Ranking
 
 Metric = Callable[..., Any]
 """A function of the samples that returns a number; or a torchmetrics object or class. See
@@ -36,9 +37,9 @@ class TrainingOptions:
             metric (see `monitor`).
         patience: stop after this number of evaluations in a row without a better validation metric (see
             `monitor`), and keep the best weights.
-        monitor: the validation metric that decides `plateau` and `patience`: auc, logloss or one of
-            `metrics`. logloss is less noisy than auc if one class is rare. Unless all labels are binary, the
-            loss replaces both.
+        monitor: the validation metric that decides `plateau` and `patience`: auc, logloss, one of `metrics`,
+            or one of `ranking`, such as ndcg@10. logloss is less noisy than auc if one class is rare. Unless
+            all labels are binary, the loss replaces both.
         precision: number format of the network's arithmetic. bfloat16: matrix products take 16-bit inputs,
             which is faster on CPUs with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and
             embedding rows stay float32. float16: the same with a smaller range and a scaled loss, for GPUs
@@ -58,6 +59,7 @@ class TrainingOptions:
             rounding. Not with `checkpoint_activations`, `sharded`, or a mesh with `tensor` or `pipeline`.
         metrics: custom metrics, see `satrap.metrics.OwnMetrics`. As the monitor, lower values of a metric are
             better if it has an attribute `higher_is_better` that is False.
+        ranking: metrics of ranked lists in evaluations, for example `{at: [5, 10]}`; default none.
 
     In Python, null is None, and by default `plateau` and `patience` are None: never. For `clip_norm` with
     several workers see `satrap.dense.DataParallelBackend`, for "float16" `satrap.dense.LossScale`. A trained
@@ -79,6 +81,7 @@ class TrainingOptions:
     checkpoint_activations: bool = False
     compile: bool = False
     metrics: tuple[Metric, ...] = ()
+    ranking: Ranking | None = None
 
     def __post_init__(self) -> None:
         if self.microbatches < 1:
@@ -105,8 +108,9 @@ class TrainingOptions:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """Name of each custom metric -> whether higher values are better."""
-        return {metric_name(metric): higher_is_better(metric) for metric in self.metrics}
+        """Name of each custom and ranking metric -> whether higher values are better."""
+        custom = {metric_name(metric): higher_is_better(metric) for metric in self.metrics}
+        return custom | dict.fromkeys(self.ranking.names if self.ranking else (), True)
 
 
 def higher_is_better(function: Metric) -> bool:

@@ -32,9 +32,11 @@ from satrap.runtime.arguments import checked
 from satrap.runtime.malloc import keep_freed_memory
 from satrap.runtime.threads import default_threads
 from satrap.schema import Schema
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.store.shard import open_store
+from satrap.train.group_sizes import check_group_sizes
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
@@ -143,6 +145,7 @@ class Predictor:
         store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
+        ranking: Ranking | None = None,
     ) -> Predictor:
         """Load a model written by `Trainer.save` or `satrap train`, or a snapshot of `Trainer.fit`.
 
@@ -154,6 +157,7 @@ class Predictor:
                 All other settings are as saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default the run's metrics.
+            ranking: ranking metrics of `evaluate`; default the run's.
 
         Raises:
             CheckpointError: the checkpoint is missing, incomplete or damaged.
@@ -164,7 +168,14 @@ class Predictor:
         # With a tier more rows would fit on the disk, but then the memory for their index would not suffice.
         stateless = store.tier is None
         return predictor_for(
-            LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
+            LocalExchange,
+            url,
+            model,
+            device=place,
+            store=store,
+            stateless=stateless,
+            metrics=metrics,
+            ranking=ranking,
         )
 
     def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
@@ -179,7 +190,16 @@ class Predictor:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
         check_data(data, self.schema, labels=True)
+        self.check_ranking(data)
         return merged(self.measure(data.batches()), self.workers)
+
+    def check_ranking(self, data: BatchSource) -> None:
+        """Raise `DataError` if the groups of a data set are too small for the ranking metrics.
+
+        All workers call it, each with its share. Without ranking metrics nothing is read.
+        """
+        if (ranking := self._metrics.ranking) is not None:
+            check_group_sizes(data.batches(), max(ranking.at), self.workers)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
@@ -316,12 +336,13 @@ def predictor_for(
     store: StoreConfig,
     stateless: bool,
     metrics: Sequence[Metric] | None,
+    ranking: Ranking | None = None,
 ) -> Predictor:
     """Do the work of `Predictor.load`, for rows of some fixed buckets.
 
     Args:
         exchange: makes the exchange for a store, which gets the rows of its `buckets`.
-        url, model, store, metrics: as in `Predictor.load`.
+        url, model, store, metrics, ranking: as in `Predictor.load`.
         device: result of `prepare`.
         stateless: rows have no space for optimizer state.
     """
@@ -335,10 +356,10 @@ def predictor_for(
     if stateless:
         store, optimizer = _without_state(store), NO_STATE
     tables = tables_of(schema, optimizer, dims, store)
-    precision = saved["training"].precision
-    measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
+    options = saved["training"]
+    measured = metrics_of(schema, options.metrics if metrics is None else metrics, ranking or options.ranking)
     rows = exchange(open_store(store, tables))
-    predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
+    predictor = Predictor(network, schema, rows, device=device, precision=options.precision, metrics=measured)
     try:
         if len(rows.buckets) < BUCKETS:
             checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
@@ -355,9 +376,15 @@ def _without_state(store: StoreConfig) -> StoreConfig:
     return replace(store, tables=tables)
 
 
-def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
-    """Return empty metrics of a schema's labels, and the user's own."""
-    return Metrics(schema.labels, grouped=schema.group is not None, own=own)
+def metrics_of(schema: Schema, own: Sequence[Metric] = (), ranking: Ranking | None = None) -> Metrics:
+    """Return empty metrics of a schema's labels, the user's own, and ranking metrics.
+
+    Raises:
+        ConfigError: the schema lacks what ranking metrics need.
+    """
+    if ranking is not None:
+        ranking.check(schema)
+    return Metrics(schema.labels, grouped=schema.group is not None, own=own, ranking=ranking)
 
 
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:
