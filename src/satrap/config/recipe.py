@@ -125,7 +125,7 @@ class Recipe:
         """
         whole = _dump(self.sections)
         data = whole["data"]
-        for part in ("train", "validation", "test"):
+        for part in ("train", "validation", "test", "items"):
             if part in data:
                 data[part] = [self._absolute(path) for path in data[part]]
         tables = whole.get("tables", {}).values()

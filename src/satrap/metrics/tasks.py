@@ -13,7 +13,7 @@ from satrap.errors import ConfigError, DataError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
 from satrap.metrics.own import OwnMetrics
-from satrap.metrics.ranking import GroupRankingMetrics
+from satrap.metrics.ranking import GroupRankingMetrics, RankingMetrics
 from satrap.metrics.regression import RegressionMetrics
 from satrap.runtime.arguments import checked
 from satrap.schema import Label
@@ -48,8 +48,8 @@ class Metrics:
         exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; other labels have no grouped
             metrics. `exact_limit` and `grouped` also apply to `own`.
         own: user metrics, see `OwnMetrics`.
-        ranking: ranking metrics of binary labels within groups, see `GroupRankingMetrics`; `exact_limit`
-            applies.
+        ranking: ranking metrics of binary labels within groups, see `GroupRankingMetrics`, or among items,
+            see `rank`; `exact_limit` applies.
 
     Raises:
         ConfigError: as `OwnMetrics`, or a metric of `own` has the name of another metric.
@@ -68,8 +68,9 @@ class Metrics:
         self.labels, self.ranking = tuple(labels), ranking
         self._settings: dict[str, Any] = {"exact_limit": exact_limit, "bins": bins, "grouped": grouped}
         self._parts = {label.name: self._part(label) for label in self.labels}
-        self._ranked = {
-            label.name: GroupRankingMetrics(ranking.at, limit=exact_limit)
+        kind = RankingMetrics if ranking is not None and ranking.of_items else GroupRankingMetrics
+        self._ranked: dict[str, Any] = {
+            label.name: kind(ranking.at, limit=exact_limit)
             for label in self.labels
             if ranking is not None and label.kind == "binary"
         }
@@ -91,9 +92,10 @@ class Metrics:
             )
         return metrics
 
-    def empty(self) -> Metrics:
-        """Return metrics of the same labels without samples."""
-        return Metrics(self.labels, **self._settings, own=self._functions, ranking=self.ranking)
+    def empty(self, *, ranking: bool = True) -> Metrics:
+        """Return metrics of the same labels without samples, and without ranking metrics if not `ranking`."""
+        ranked = self.ranking if ranking else None
+        return Metrics(self.labels, **self._settings, own=self._functions, ranking=ranked)
 
     def update(
         self,
@@ -127,12 +129,18 @@ class Metrics:
                 part.update(labels[:, i], chosen, mask=valid, weights=weight, groups=groups)
             else:
                 part.update(labels[rows, i], chosen[rows], weight[rows])
-            if (ranked := self._ranked.get(label.name)) is not None:
+            ranked = self._ranked.get(label.name)
+            if isinstance(ranked, GroupRankingMetrics):
                 if groups is None:
                     raise DataError("ranking needs groups", fix="set group in the schema to a column")
                 ranked.update(groups[rows], chosen[rows, 0], labels[rows, i] == 1)
         if self._own is not None:
             self._own.update(labels, predictions, mask, weight, groups)
+
+    def rank(self, queries: Array, items: Array, ranks: Array, tied: Array) -> None:
+        """Add relevant items of the one label, ranked among all items, see `RankingMetrics.update`."""
+        [ranked] = self._ranked.values()
+        ranked.update(queries, items, ranks, tied=tied)
 
     def reset(self) -> None:
         """Remove all samples."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -33,21 +34,39 @@ def check_lengths(at: Sequence[int]) -> None:
 class Ranking:
     """Ranking metrics of evaluations: `hit_rate@k`, `recall@k`, `precision@k`, `ndcg@k`, `mrr@k` and `map@k`.
 
-    The samples of a group, such as the results of a search, are the candidates of one query; those with label
-    1 are relevant. For definitions, and for candidates with equal scores, see
-    `satrap.metrics.RankingMetrics`.
+    A query has a list of candidates, some of which are relevant. For definitions, and for candidates with
+    equal scores, see `satrap.metrics.RankingMetrics`.
 
     Args:
         at: the values of k, each at least 1, for example [5, 10].
+        among: the candidates. group: the samples of the same `group`, such as the results of a search; those
+            with label 1 are relevant. items: all items of the training rows and of the evaluated rows, or
+            those of `data.items`, ranked for each sample with label 1 by a model with towers; the sample's
+            item is relevant. Samples of a group with the same user and the same list are one query.
+        exclude: with items, a feature of several ids, such as a history. The items that it names in a sample
+            are no candidates of this sample, except the sample's own item.
 
     Raises:
-        ConfigError: no k, one below 1, or one twice.
+        ConfigError: no k, one below 1, or one twice; `exclude` without items.
     """
 
     at: tuple[int, ...]
+    among: Literal["group", "items"] = "group"
+    exclude: str | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self.at)
+        if self.exclude is not None and not self.of_items:
+            raise ConfigError(
+                f"exclude: {self.exclude} has no effect without among: items",
+                why="the candidates are the samples of a group",
+                fix="remove exclude, or set among: items",
+            )
+
+    @property
+    def of_items(self) -> bool:
+        """Whether all items are ranked."""
+        return self.among == "items"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,11 +75,16 @@ class Ranking:
 
     def check(self, schema: Schema) -> None:
         """Raise `ConfigError` unless a schema has what the metrics need."""
-        if schema.group is None:
+        if not self.of_items and schema.group is None:
             raise ConfigError(
                 "ranking needs a group column",
                 why="the samples of a group are the candidates of one query",
                 fix="set group in the schema to a column, such as the id of the user or of the search",
+            )
+        if self.of_items and len(schema.labels) > 1:
+            raise ConfigError(
+                f"ranking among items needs one label, but there are {len(schema.labels)}",
+                why="samples with label 1 have the relevant items",
             )
         if all(label.kind != "binary" for label in schema.labels):
             raise ConfigError(
@@ -68,3 +92,12 @@ class Ranking:
                 why="samples with label 1 are the relevant ones",
                 fix="for a rating, use a binary label with threshold, such as threshold: 4",
             )
+        if self.exclude is not None:
+            feature = schema.categorical.get(self.exclude)
+            if feature is None or not feature.multi:
+                multi = [name for name, each in schema.categorical.items() if each.multi]
+                near = did_you_mean(self.exclude, multi)
+                raise ConfigError(
+                    f"exclude names {self.exclude!r}, which is not a feature of several ids",
+                    fix=f"{near}features of several ids: {', '.join(multi) or 'none'}",
+                )

@@ -99,6 +99,7 @@ class TrainingOptions:
         """The options that rules of `satrap.compatibility` name."""
         return {
             "training.clip_norm": self.clip_norm,
+            "training.ranking.among": self.ranking and self.ranking.among,
             "dense.precision": self.precision,
             "dense.checkpoint_activations": self.checkpoint_activations,
             "dense.compile": self.compile,

@@ -226,13 +226,14 @@ class Trainer:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
             DataError: the data, or the file of a table's rows, cannot be read, or has no rows; or the groups
-                of `validation` are too small for `TrainingOptions.ranking`.
+                or items to rank are fewer than `TrainingOptions.ranking` needs.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
         _check_fit(self, epochs, steps)
         for dataset in (data, validation):
             check_data(dataset, self.schema, labels=True)
+        self.predictor.trained_on(data)
         if validation is not None:
             self.predictor.check_ranking(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
