@@ -45,7 +45,7 @@ from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.schema_checks import check_data, check_made_for, check_training
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -238,7 +238,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, epochs, steps)
+        _check_fit(self, data, epochs, steps)
         for dataset in (data, validation):
             check_data(dataset, self.schema, labels=True)
         self.predictor.trained_on(data)
@@ -381,7 +381,8 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -> None:
+    check_training(data, trainer.schema)
     labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(

@@ -58,6 +58,9 @@ from satrap.runtime.formatting import counted
     help="Quote character of CSV; '' for none.",
 )
 @click.option("--names", metavar="A,B,C", help="Column names, in order, of CSV files without a header line.")
+@click.option(
+    "--trial/--no-trial", default=True, show_default=True, help="Train shortly to choose counts of ids."
+)
 @debug_option
 def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns.
@@ -78,6 +81,9 @@ def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     click.echo(
         f"{output}: {draft.rows:,} rows; {counted(draft.used, 'column')} used, {draft.unused} left out"
     )
+    if draft.trial is not None:
+        used = "used" if draft.trial.useful else "not used"
+        click.echo(f"counts and mean labels of {', '.join(draft.trial.columns)}: {used}; {draft.trial}")
     for name, why in draft.copies.items():
         click.echo(
             f"warning: {name} is left out: {why}; if it is known before the label, use --keep "

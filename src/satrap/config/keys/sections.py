@@ -264,6 +264,7 @@ class AboutKeys(Keys):
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
 TRANSFORM = """Transform: log1p, log10, sqrt, standardize, minmax, {quantiles: n}, {clip: [low, high]}; or a
 list of them."""
+MEAN_LABEL = settings(schema.MeanLabel)
 NumericKeys = keys_of(
     schema.Numeric,
     "NumericKeys",
