@@ -71,16 +71,18 @@ class GroupStore:
         self.gate = _gate(share.kind.admission, seed, self.tables, frozen=self.frozen)
         records, memory = most_records(kind, tier, share.memory)
         memory = _left_for_rows(memory, self.gate)
-        room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
         self.backend: RowBackend
         self.batches: Any = None
         if device != "cpu":
             from satrap.store.gpu.backend import DeviceRows  # they import torch
             from satrap.store.gpu.batches import DeviceBatches
+            from satrap.store.gpu.budget import device_budget
 
-            self.backend = rows = DeviceRows(kind, room, eviction, device)
+            assert memory is not None  # `Shard` sets it
+            self.backend = rows = DeviceRows(kind, device_budget(memory, kind), eviction, device)
             self.batches = DeviceBatches(rows, self.gate, self._count, self._noise, frozen=self.frozen)
         else:
+            room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
             ram = Ram(kind, room, eviction, workers)
             self.backend = ram if tier is None else Tiered(ram, tier, records, workers)
 

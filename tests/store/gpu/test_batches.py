@@ -164,7 +164,7 @@ def test_features_of_all_kinds_are_pooled_and_stepped_as_on_the_host(kinds: list
 @pytest.mark.parametrize("eviction", [Eviction(), Eviction("ttl", ttl=3)], ids=["lru", "ttl"])
 def test_a_record_of_changes_names_every_row_that_left(eviction: Eviction) -> None:
     """The rows of each moment follow from the first ones and the deltas."""
-    shard, rng = device_shard(eviction=eviction, memory=103_500), np.random.default_rng(0)
+    shard, rng = device_shard(eviction=eviction, memory=60 * (32 + 24)), np.random.default_rng(0)
     known: set[int] = set()
     shard.changes.take().chunks.close()
     features = [FeatureIds(0, 40, None, None, "sum")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from satrap.retention import Eviction
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, check_out, check_rows
 from satrap.store.backend import FAST, Block, MemoryPart, PartRows, Places, RowBackend
 from satrap.store.gpu import index_image, layout
+from satrap.store.gpu.budget import index_sizes
 from satrap.store.gpu.device import on_its_device, rows_device
 from satrap.store.gpu.directory import DeviceDirectory, EachOnce, on_device
 from satrap.store.gpu.index import DeviceIndex
@@ -25,6 +27,9 @@ from satrap.store.memory.directory import Budget
 from satrap.store.row_spec import RowSpec
 
 _NOWHERE = np.empty(0, np.int64)
+_AHEAD = 8
+"""Further requests of the same size that an index has room for when it has grown. The host learns the number
+of rows some requests later, so this keeps it from counting them again and again."""
 
 
 class DeviceRows(RowBackend):
@@ -41,8 +46,10 @@ class DeviceRows(RowBackend):
 
     Attributes:
         index, slab: slots of ids, and rows by slot.
+        asked: positions of all requests that used rows.
         epoch: changes when rows lose their slots other than by eviction.
-        refused: int64[] on the device: ids of the last `insert` without a place.
+        counts: words of the index's state after the last `insert`, on the device: `layout.REFUSED`, the ids
+            without a place, and `layout.USED`.
 
     Raises:
         ConfigError: the device is not there, or cannot hold such rows.
@@ -53,18 +60,22 @@ class DeviceRows(RowBackend):
 
     def __init__(self, kind: RowSpec, room: Budget, eviction: Eviction | None, device: str) -> None:
         super().__init__()
-        self.kind, self.device = kind, rows_device(device)
-        self.index = DeviceIndex(kind.tables, room.rows, eviction, device=self.device)
+        self.kind, self.device, evicts = kind, rows_device(device), eviction is not None
+        # rows that evict use all of it soon, and where they are decides which one leaves
+        self._sizes = [room.rows] if evicts else index_sizes(room.rows)
+        self.index = DeviceIndex(kind.tables, self._sizes[0], eviction, device=self.device)
         self.slab = DeviceSlab(kind, room.rows, self.device)
-        self.directory = DeviceDirectory(self.index, kind.tables, self.device, evicts=eviction is not None)
+        self.directory = DeviceDirectory(self.index, kind.tables, self.device, evicts=evicts, limit=room.rows)
         self._new_parts()
         self._found: Distinct | None = None
-        self.epoch, self.refused = 0, self.index.table.state[layout.REFUSED].clone()
+        self.epoch, self.counts = 0, self.index.table.state.clone()
+        self.asked = self._not_new = 0  # positions of requests, and how many of them surely made no row
 
     @on_its_device
     def clear(self) -> None:
         """Forget every row; the memory stays with the store."""
         self.index.clear()
+        self.learn(0, self.asked)
         self.epoch += 1
         self._new_parts()
 
@@ -109,11 +120,35 @@ class DeviceRows(RowBackend):
 
     def search(self, distinct: Distinct, *, use: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Do what `index.find` does, and report the rows that expire with this use."""
+        if use:
+            self._make_room(distinct.capacity)
         since = self.index.reassigned if use and self.observers else 0
         result = self.index.find(distinct, use=use)
         if use:
             self._lose(since)
         return result
+
+    def _make_room(self, positions: int) -> None:
+        """Let the index grow, unless it has room for a request even if all of its ids are new.
+
+        The host knows how many slots were used after some earlier request (`learn`), and how many positions
+        were asked for since. Only if these could fill the index, it waits to count the rows.
+        """
+        self.asked += positions
+        most = self._sizes[-1]
+        if self.index.rows == most or self.asked - self._not_new <= self.index.rows:
+            return
+        self.learn(self.index.slots, self.asked - positions)
+        needed = self.asked - self._not_new
+        wanted = needed + _AHEAD * positions
+        if wanted > self.index.rows:
+            spare = needed <= self.index.rows  # it could wait, and tries again
+            with suppress(torch.OutOfMemoryError) if spare else nullcontext():
+                self.index.grow(next((size for size in self._sizes if size >= wanted), most))
+
+    def learn(self, used: int, asked: int) -> None:
+        """Note that `used` slots were in use when `asked` had this value."""
+        self._not_new = max(self._not_new, asked - used)
 
     @on_its_device
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
@@ -144,11 +179,11 @@ class DeviceRows(RowBackend):
             slots = self.index.insert(distinct, missing, misses)
             if not blank:  # before anything that takes memory may fail
                 self.slab.initialize(distinct, slots, missing, misses)
-            self.refused = self.index.table.state[layout.REFUSED].clone()
+            self.counts = self.index.table.state.clone()
             return slots
         many, missing = int(misses), missing.clone()
         piece = self.directory.piece if self.directory.evicts else max(many, 1)
-        self.refused = torch.zeros_like(self.index.table.state[layout.REFUSED])
+        refused = torch.zeros_like(self.index.table.state[layout.REFUSED])
         for start in range(0, max(many, 1), piece):
             queue = missing.roll(-start)
             count = torch.full_like(distinct.runs, min(piece, many - start))
@@ -156,12 +191,14 @@ class DeviceRows(RowBackend):
                 self.index.find(distinct, use=False)
             since = self.index.reassigned
             slots = self.index.insert(distinct, queue, count)
-            self.refused += self.index.table.state[layout.REFUSED]
+            refused += self.index.table.state[layout.REFUSED]
             self._lose(since)  # its observers read the old rows, before new ones take their slots
             made = slots[queue[: int(count)].long()].cpu().numpy()
             self.made(FAST, made[made >= 0])
             if not blank:
                 self.slab.initialize(distinct, slots, queue, count)
+        self.counts = self.index.table.state.clone()
+        self.counts[layout.REFUSED] = refused
         return slots
 
     def named(self, distinct: Distinct, runs: Inverse) -> tuple[Ids, Offsets, Offsets]:

@@ -20,6 +20,7 @@ from satrap.errors import StoreError
 from satrap.store.admission import AdmissionGate
 from satrap.store.arrays import FeatureIds, Ids, Offsets, per_table
 from satrap.store.backend import FAST, PartRows
+from satrap.store.gpu import layout
 from satrap.store.gpu.backend import DeviceRows
 from satrap.store.gpu.device import on_its_device
 from satrap.store.gpu.directory import LEAST_CAPACITY, on_device
@@ -64,26 +65,26 @@ class DeviceBatch:
         self._unpooled = features[len(self._pooled) :]
         self.rows: Tensor = rows.slab.scalars[:0]  # until they are gathered
         self._chosen: Tensor | None = None
-        self._refused: Tensor | None = None
+        self._counts: Tensor | None = None
 
-    def note_refusals(self, refused: Tensor) -> None:
-        """Copy the number of ids without a place, int64[], to the host, without waiting for it."""
-        if refused.device.type == "cpu":
-            self._refused, self._copied = refused, None
-            return
-        self._refused = torch.empty((), dtype=torch.int64, pin_memory=True)
-        self._refused.copy_(refused, non_blocking=True)
-        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._copied.record()
+    def note_counts(self) -> None:
+        """Copy the counts of the last insert to the host, without waiting for it."""
+        self._counts, self._asked, self._copied = self._backend.counts, self._backend.asked, None
+        if self.device.type == "cuda":
+            self._counts = torch.empty(layout.WORDS, dtype=torch.int64, pin_memory=True)
+            self._counts.copy_(self._backend.counts, non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
 
     @property
     def refused(self) -> int:
         """Number of ids that found no place; by the time of the update this does not wait."""
-        if self._refused is None:
+        if self._counts is None:
             return 0
         if self._copied is not None:
             self._copied.synchronize()
-        return int(self._refused)
+        self._backend.learn(int(self._counts[layout.USED]), self._asked)
+        return int(self._counts[layout.REFUSED])
 
     def gather(self) -> Tensor:
         """Return `rows`: one vector per sample and pooled feature, sample by sample, then rows.
@@ -266,7 +267,7 @@ class DeviceBatches:
                 batch.partial = True
                 missing, misses = self._admitted(self._gate, distinct, missing, misses)
             slots = rows.insert(distinct, missing, misses)
-            batch.note_refusals(rows.refused)
+            batch.note_counts()
         batch.slots = slots.clone()  # the index uses this memory again
         batch.rows = batch.gather()
         return batch

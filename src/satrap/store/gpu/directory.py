@@ -68,17 +68,18 @@ class DeviceDirectory:
         tables: names of the tables.
         device: where it is.
         evicts: whether rows are evicted when the budget is used up.
+        limit: most slots, also after the index has grown.
 
     Attributes:
-        device: of the arguments.
-        limit: most slots.
+        device, evicts, limit: of the arguments.
         discarded: rows that `DeviceRows.discard` has dropped.
     """
 
     def __init__(
-        self, index: DeviceIndex, tables: tuple[str, ...], device: torch.device, *, evicts: bool
+        self, index: DeviceIndex, tables: tuple[str, ...], device: torch.device, *, evicts: bool, limit: int
     ) -> None:
-        self._index, self._tables, self.device, self.evicts = index, tables, device, evicts
+        self._index, self._tables, self.device = index, tables, device
+        self.evicts, self.limit = evicts, limit
         self._orders: dict[int, Order] = {}
         self.discarded = 0
 
@@ -105,11 +106,6 @@ class DeviceDirectory:
         """Return the slots of n positions, and the positions of -1, given the slots of distinct ids."""
         here: Inverse = slots[distinct.inverse[:n].long()].cpu().numpy()
         return here, np.flatnonzero(here < 0)
-
-    @property
-    def limit(self) -> int:
-        """Most slots."""
-        return self._index.rows
 
     @property
     def slots(self) -> int:

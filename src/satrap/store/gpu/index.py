@@ -141,9 +141,9 @@ class DeviceIndex:
 
     def _use(self, index: Buckets) -> None:
         """Replace the index."""
-        self.table, self.generation = index, self.generation + 1
         if self._ttl:
             self._hand = _Hand(len(index.words), self._ttl, len(self.lists.log), self._device)
+        self.table, self.generation = index, self.generation + 1
 
     def _of(self, capacity: int) -> _Request:
         """Return the memory of requests of this capacity."""
@@ -289,6 +289,7 @@ class DeviceIndex:
 
         Raises:
             StoreError: the number is out of range, or rows have no place in the new index; nothing changed.
+            torch.OutOfMemoryError: the device lacks the memory; nothing changed.
         """
         from satrap.store.gpu.kernels import growth
 
@@ -305,8 +306,9 @@ class DeviceIndex:
                 f"an index for {rows} rows has no place for {homeless} of the present ones",
                 fix="grow to more rows",
             )
-        new.state[layout.LIMIT], self.rows = rows, rows
+        new.state[layout.LIMIT] = rows
         self._use(new)
+        self.rows = rows
 
     def entries(self, first: int = 0, last: int = BUCKETS - 1) -> Rows:
         """Return the rows of fixed buckets first..last, ordered by (table, bucket, id)."""
