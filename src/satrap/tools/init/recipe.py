@@ -17,7 +17,9 @@ from satrap.data.formats.columns import as_array
 from satrap.data.formats.csv import CsvOptions
 from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
+from satrap.runtime.cuda import CudaDevice
 from satrap.schema import Kind
+from satrap.store.gpu.budget import INDEX_BYTES
 from satrap.tools.init.choose import Features, Lines, add_features, bins_for
 from satrap.tools.init.kinds import Decision, decide
 from satrap.tools.init.label import LabelChoice, choose_label
@@ -25,7 +27,7 @@ from satrap.tools.init.leakage import auc_alone, one_label
 from satrap.tools.init.names import meaning, names_user, words
 from satrap.tools.init.open import open_data
 from satrap.tools.init.profile import Column, Profile, profile
-from satrap.tools.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
+from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean
 from satrap.tools.init.times import not_times, proposals, split_by_time
 from satrap.tools.init.write import comment, scalar, section
 
@@ -60,6 +62,7 @@ class InitRequest:
         encoding: of CSV files; default utf-8.
         quote: character around values of CSV files that contain separators; default '"', empty: none.
         names: column names of CSV files without a header line.
+        cuda: a GPU that the recipe's comments propose; default none.
     """
 
     data: Sequence[str]
@@ -80,6 +83,7 @@ class InitRequest:
     encoding: str = "utf-8"
     quote: str = '"'
     names: Sequence[str] = ()
+    cuda: CudaDevice | None = None
 
 
 @dataclass(slots=True)
@@ -148,6 +152,8 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
     lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
     for name, values in chosen.items():
         lines += [*section(name, values), ""]
+    if asked.cuda is not None:
+        lines += [comment(on_gpu(asked.cuda, table_bytes(features, facts))), ""]
     return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
 
 
@@ -175,6 +181,15 @@ def _features(facts: Profile, target: LabelChoice, decisions: dict[str, Decision
     for name, decision in decisions.items():
         add_features(features, facts.columns[name], decision, bins=bins if name in best else 0, both=both)
     return features
+
+
+def table_bytes(features: Features, facts: Profile) -> int:
+    """Return the bytes on a GPU of one row per value: weights, sums of Adagrad, index."""
+    return sum(
+        facts.columns[keys.get("column", name)].distinct.count * (8 * keys["dim"] + INDEX_BYTES)
+        for name, (keys, _) in features.lines.items()
+        if "dim" in keys
+    )
 
 
 def _training_rows(asked: InitRequest, facts: Profile) -> int:
