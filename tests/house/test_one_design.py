@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 MOST_LINES = {
     ("exchange", "rpc", "embedding"): 13_680,  # 150 of them for batches on a device
     ("dense", "train"): 9_780,
-    ("config", "settings"): 3_020,
+    ("config", "settings"): 3_030,  # 10 of them for a tier in host memory
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

@@ -30,13 +30,15 @@ def test_a_recipe_that_fits(tmp_path: Path) -> None:
 )
 def test_memory_of_the_tables(tmp_path: Path, memory: str, limit: int, level: str) -> None:
     recipe = load(make_recipe(tmp_path), [f"embedding.memory={memory}"])
-    assert requirements.tables(recipe, limit * GIB).level == level
+    [found] = requirements.tables(recipe, limit * GIB)
+    assert found.level == level
 
 
 def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
     """Rows take 56 bytes; 4 GiB are 80 % of 5 GiB."""
     recipe = load(make_recipe(tmp_path), ["embedding.memory=4GiB"])
-    found = [requirements.tables(recipe, limit) for limit in (5 * GIB, 5 * GIB - 1, 4 * GIB, 4 * GIB - 1)]
+    limits = (5 * GIB, 5 * GIB - 1, 4 * GIB, 4 * GIB - 1)
+    found = [one for limit in limits for one in requirements.tables(recipe, limit)]
     assert [one.level for one in found] == ["ok", "warning", "warning", "error"]
     assert found[0].found == "4.0 GiB of 5.0 GiB for all tables: about 76,695,845 of the widest rows"
     assert [one.fix for one in found] == [
@@ -45,24 +47,34 @@ def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
         "set embedding.memory to at most 3276MiB",
         "set embedding.memory to at most 3276MiB, or use embedding.tier",
     ]
-    unlimited = requirements.tables(load(tmp_path / "clicks.yaml"), 7 * GIB)
+    [unlimited] = requirements.tables(load(tmp_path / "clicks.yaml"), 7 * GIB)
     assert "7.0 GiB hold about 107,374,182 of the widest rows" in unlimited.found
 
 
 def test_budgets_of_all_tables_are_the_memory(tmp_path: Path) -> None:
     given = ["tables.user.memory=5GiB", "tables.item.memory=4GiB"]
-    assert (
-        "9.0 GiB of 80 GiB for all tables"
-        in requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB).found
-    )
-    assert "no limit" in requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB).found
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB)
+    assert "9.0 GiB of 80 GiB for all tables" in found.found
+    [found] = requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB)
+    assert "no limit" in found.found
+
+
+@pytest.mark.parametrize(("size", "level"), [("6GiB", "ok"), ("7GiB", "warning"), ("9GiB", "error")])
+def test_host_memory_behind_a_gpu(tmp_path: Path, size: str, level: str) -> None:
+    given = ["training.device=cuda", "embedding.device=cuda", "embedding.memory=100GiB"]
+    path = make_recipe(tmp_path)
+    assert not [*requirements.tables(load(path, given), 8 * GIB)]
+    given += ["embedding.eviction={policy: lru}", f"embedding.tier={{path: memory, size: {size}}}"]
+    [found] = requirements.tables(load(path, given), 8 * GIB)
+    assert (found.level, f"{size[0]}.0 GiB of 8.0 GiB for rows behind the GPU") == (level, found.found)
 
 
 def test_replicas_take_as_much_again(tmp_path: Path) -> None:
     given = ["embedding.memory=5GiB", "cluster.exchange=servers", "cluster.workers=2"]
-    assert requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB).level == "ok"
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
+    assert found.level == "ok"
     given.append("cluster.placements={user: replicated}")
-    found = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
     assert (found.level, "10 GiB" in found.found) == ("error", True)
 
 

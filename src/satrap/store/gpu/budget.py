@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+
+import torch
+
 from satrap.errors import ConfigError
-from satrap.store.gpu.index import MOST_ROWS
+from satrap.store.gpu.index import MOST_ROWS, DeviceIndex
 from satrap.store.kernels.formats import Float32
 from satrap.store.memory.directory import Budget
 from satrap.store.row_spec import RowSpec, UpdateRule
@@ -11,11 +16,14 @@ from satrap.store.row_spec import RowSpec, UpdateRule
 ALIGNED = 16
 """Bytes to which rows and their parts are aligned: the widest load of a thread."""
 INDEX_BYTES = 24
-"""Most bytes per row beside weights and state. A full index takes 20, with several tables 22.5; growth from a
-16th of its size needs both sizes for a moment."""
+"""Most bytes per row in addition to weights and state. A full index takes 20, with several tables 22.5;
+growth from a 16th of its size needs both sizes for a moment."""
 GROWTH = 16
 SMALLEST = 1 << 16
 """Rows of the smallest index that is made to grow."""
+AHEAD = 8
+"""Further requests of the same size that an index has room for when it has grown. The host learns the number
+of rows some requests later, so this keeps it from counting them again and again."""
 
 
 def part_bytes(plan: UpdateRule, dim: int) -> tuple[int, int]:
@@ -54,3 +62,45 @@ def index_sizes(most: int) -> list[int]:
     while sizes[0] >= GROWTH * SMALLEST:
         sizes.insert(0, sizes[0] // GROWTH)
     return sizes
+
+
+class IndexRoom:
+    """Lets an index grow before its rows fill it.
+
+    Args:
+        index: the index, of the first size.
+        sizes: those it grows through, in rows, ascending.
+
+    Attributes:
+        asked: positions of all requests so far.
+    """
+
+    def __init__(self, index: DeviceIndex, sizes: Sequence[int]) -> None:
+        self._index, self._sizes = index, sizes
+        self.asked = 0
+        self._old = 0  # positions that certainly made no row, at least
+
+    def ask(self, positions: int) -> None:
+        """Let the index grow, unless it has room for a request even if all of its ids are new.
+
+        The host knows how many slots were used after some earlier request, and how many positions were asked
+        for since. Only if these could fill the index, it waits to count the rows.
+
+        Raises:
+            torch.OutOfMemoryError: the ids might not fit, and the device has no memory for a larger index.
+        """
+        index, most = self._index, self._sizes[-1]
+        self.asked += positions
+        if index.rows == most or self.asked - self._old <= index.rows:
+            return
+        self.learn(index.slots, self.asked - positions)
+        needed = self.asked - self._old
+        ahead = needed + AHEAD * positions
+        if ahead > index.rows:
+            fits = needed <= index.rows  # growth can wait, and is tried again
+            with suppress(torch.OutOfMemoryError) if fits else nullcontext():
+                index.grow(next((size for size in self._sizes if size >= ahead), most))
+
+    def learn(self, used: int, asked: int) -> None:
+        """Note that `used` slots were in use when `asked` had this value."""
+        self._old = max(self._old, asked - used)

@@ -107,6 +107,22 @@ class DeviceDirectory:
         here: Inverse = slots[distinct.inverse[:n].long()].cpu().numpy()
         return here, np.flatnonzero(here < 0)
 
+    def named(self, distinct: Distinct, runs: Inverse) -> tuple[Ids, Offsets, Offsets]:
+        """Return (ids uint64[n] by table, their order among `runs`, splits int64[tables + 1]), on the host.
+
+        Args:
+            distinct: the distinct ids of a request.
+            runs: int32[n], some of them.
+        """
+        at = on_device(runs, self.device).long()
+        ids = distinct.ids[at].cpu().numpy().view(np.uint64)
+        tables = np.zeros(len(runs), np.int16)
+        if len(self._tables) > 1:
+            tables = distinct.tables[at].cpu().numpy()
+        order = np.argsort(tables, kind="stable")
+        splits = np.searchsorted(tables[order], np.arange(len(self._tables) + 1)).astype(np.int64)
+        return ids[order], order, splits
+
     @property
     def slots(self) -> int:
         """Slots handed out so far, including free ones: rows are in 0..slots - 1."""

@@ -331,6 +331,31 @@ class DeviceIndex:
         notes = (words[at] >> 32).astype(np.uint32)
         return Rows(tables[at], ids[order], words[at].astype(np.int32) - 1, notes)
 
+    def least_used(self, count: int, without: Tensor) -> Rows:
+        """Return at most `count` rows, the ones used longest ago, or with the fewest uses, by table.
+
+        Args:
+            count: how many.
+            without: int32[n], slots of other rows; -1: none.
+        """
+        words = self.table.words[:, layout.ENTRIES :].reshape(-1)
+        taken = torch.zeros(self.rows + 1, dtype=torch.bool, device=self._device)
+        taken[without[without >= 0].long()] = True
+        slots = (words & 0xFFFFFFFF) - 1
+        inside = (slots >= 0) & ~taken[slots]
+        # an entry's number makes the order, and so the result, the same in each run
+        order = (words >> 32 & 0xFFFFFFFF) * len(words) + torch.arange(len(words), device=self._device)
+        order = torch.where(inside, order, torch.iinfo(torch.int64).max)
+        at = order.topk(min(count, int(inside.sum())), largest=False).indices
+        tables = torch.zeros_like(at)
+        if self._many:
+            tables = self.table.owners.reshape(-1)[at].long()
+        at = at[(tables * len(words) + at).argsort()]
+        keys = self.table.words[:, : layout.ENTRIES].reshape(-1)[at].cpu().numpy()
+        of = tables.sort().values.cpu().numpy().astype(np.int32)
+        here = slots[at].cpu().numpy().astype(np.int32)
+        return Rows(of, self._ids(keys, of), here, np.zeros(len(of), np.uint32))
+
     def _ids(self, keys: npt.NDArray[np.int64], tables: Inverse) -> Ids:
         """Return the ids of keys: `mix` is one-to-one."""
         half = np.uint64(32)

@@ -32,7 +32,7 @@ MUCH = 0.8
 def requirements(recipe: Recipe) -> Iterator[Finding]:
     """Yield the findings about a recipe."""
     yield processes(recipe, usable_cores())
-    yield tables(recipe, machine_bytes())
+    yield from tables(recipe, machine_bytes())
     cuda = cuda_device(_number(recipe.sections.training.device))
     yield device(recipe, cuda)
     yield from rows_on_device(recipe, cuda)
@@ -55,8 +55,21 @@ def processes(recipe: Recipe, cores: float) -> Finding:
     return Finding("processes", "ok", summary)
 
 
-def tables(recipe: Recipe, limit: int) -> Finding:
+def tables(recipe: Recipe, limit: int) -> Iterator[Finding]:
     """Compare the tables' memory with the machine's memory of `limit` bytes."""
+    tier = recipe.sections.embedding.tier
+    if recipe.sections.embedding.device == "cpu":
+        yield _tables_in_ram(recipe, limit)
+    elif tier is not None and tier.in_memory:
+        summary = f"{size(tier.size)} of {size(limit)} for rows behind the GPU"
+        if tier.size > MUCH * limit:
+            fix = f"set embedding.tier.size to at most {int(limit * MUCH) >> 20}MiB, or its path to a folder"
+            yield Finding("tables", "error" if tier.size > limit else "warning", summary, fix)
+        else:
+            yield Finding("tables", "ok", summary)
+
+
+def _tables_in_ram(recipe: Recipe, limit: int) -> Finding:
     cluster = recipe.sections.cluster
     per_row = row_bytes(recipe)
     whole = memory_of(recipe.sections)
