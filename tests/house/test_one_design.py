@@ -14,9 +14,9 @@ from tests.house.measure import nodes
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
-    ("exchange", "rpc", "embedding"): 13_680,  # 150 of them for batches on a device
-    ("dense", "train"): 9_780,
-    ("config", "settings"): 3_030,  # 10 of them for a tier in host memory
+    ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
+    ("dense", "train"): 10_150,  # 340 of them for losses of pairs, 10 for predictions that are copied early
+    ("config", "settings"): 3_040,  # 10 of them for a tier in host memory
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 
