@@ -127,9 +127,12 @@ def load_served(
 def _to_score(store: StoreConfig) -> StoreConfig:
     """Return store settings under which no row is lost; the rows are in RAM."""
     store = replace(store, device="cpu")
-    if store.tier is not None:
+    if store.tier is not None and not store.tier.in_memory:
         return store
     tables = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+    if store.tier is not None:  # host memory has all rows, and the budgets are for a GPU
+        tables = {name: replace(table, memory=None) for name, table in tables.items()}
+        store = replace(store, tier=None, memory=None)
     return replace(store, eviction=None, tables=tables)
 
 
