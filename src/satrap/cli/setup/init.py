@@ -70,6 +70,7 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
     """
+    from satrap.runtime.cuda import cuda_device
     from satrap.tools.init import InitRequest, make_recipe
 
     if baseline:
@@ -82,7 +83,8 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
         )
     columns = [name.strip() for name in names.split(",")] if names else []
     with _Counting() as counting:
-        draft = make_recipe(InitRequest(output=output, names=columns, **asked), counting)
+        request = InitRequest(output=output, names=columns, cuda=cuda_device(), **asked)
+        draft = make_recipe(request, counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(draft.text, encoding="utf-8")
     click.echo(

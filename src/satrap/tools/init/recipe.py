@@ -19,7 +19,9 @@ from satrap.data.formats.columns import as_array
 from satrap.data.formats.csv import CsvOptions
 from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
+from satrap.runtime.cuda import CudaDevice
 from satrap.schema import Kind
+from satrap.store.gpu.budget import INDEX_BYTES
 from satrap.tools.init.choose import Features, Lines, add_features, bins_for
 from satrap.tools.init.kinds import Decision, decide
 from satrap.tools.init.label import LabelChoice, choose_label
@@ -27,7 +29,7 @@ from satrap.tools.init.leakage import auc_alone, one_label
 from satrap.tools.init.names import meaning, names_user, words
 from satrap.tools.init.open import open_data
 from satrap.tools.init.profile import Column, Profile, profile
-from satrap.tools.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
+from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean
 from satrap.tools.init.times import not_times, proposals, split_by_time
 from satrap.tools.init.trial import LEAST_ROWS, MOST_ROWS, CountsTrial, add_counts, candidates, tried
 from satrap.tools.init.write import comment, scalar, section
@@ -64,6 +66,7 @@ class InitRequest:
         quote: character around values of CSV files that contain separators; default '"', empty: none.
         names: column names of CSV files without a header line.
         trial: train shortly with and without counts and mean labels of ids, to decide about them.
+        cuda: a GPU that the recipe's comments propose; default none.
     """
 
     data: Sequence[str]
@@ -85,6 +88,7 @@ class InitRequest:
     quote: str = '"'
     names: Sequence[str] = ()
     trial: bool = True
+    cuda: CudaDevice | None = None
 
 
 @dataclass(slots=True)
@@ -155,6 +159,8 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
     elif trial is not None:
         parts.left_out.insert(0, f"  {comment(f'Counts and mean labels of ids are not used: {trial}')}")
     lines = [*_head(facts, source), *parts.lines(data, features, rows)]
+    if asked.cuda is not None:
+        lines += [comment(on_gpu(asked.cuda, table_bytes(features, facts))), ""]
     return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies, trial)
 
 
@@ -213,7 +219,7 @@ def _trial(
 
     counted = replace(features, lines=dict(features.lines))
     add_counts(counted, columns, "")
-    return tried(columns, compose, files, features, counted)
+    return replace(tried(columns, compose, files, features, counted), part=len(drawn) / facts.rows)
 
 
 def _check_features(features: Features, source: Source, unused: Mapping[str, str], *, kept: bool) -> None:
@@ -240,6 +246,15 @@ def _features(facts: Profile, target: LabelChoice, decisions: dict[str, Decision
     for name, decision in decisions.items():
         add_features(features, facts.columns[name], decision, bins=bins if name in best else 0, both=both)
     return features
+
+
+def table_bytes(features: Features, facts: Profile) -> int:
+    """Return the bytes on a GPU of one row per value: weights, sums of Adagrad, index."""
+    return sum(
+        facts.columns[keys.get("column", name)].distinct.count * (8 * keys["dim"] + INDEX_BYTES)
+        for name, (keys, _) in features.lines.items()
+        if "dim" in keys
+    )
 
 
 def _training_rows(asked: InitRequest, facts: Profile) -> int:

@@ -26,8 +26,11 @@ ROWS_EACH = 2
 """Least rows per unique value."""
 EPOCHS = 4
 """Most epochs of a trial."""
-GAIN = 0.001
-"""Share of the logloss that counts and mean labels must save."""
+GAIN, GAIN_OF_PART = 0.001, 0.005
+"""Share of the logloss that counts and mean labels must save on all rows, and on a part of them.
+
+Where rows per id are few, counts help more, so the gain on a part of the rows is larger than the gain on all.
+"""
 RECIPE = "trial.yaml"
 
 Compose = Callable[[dict[str, str], Features], str]
@@ -38,23 +41,26 @@ Compose = Callable[[dict[str, str], Features], str]
 class CountsTrial:
     """The result of a trial: logloss on the validation rows, without and with counts and mean labels.
 
-    `failure` is the reason if a training failed.
+    `part` is the share of all rows that it used, `failure` the reason if a training failed.
     """
 
     columns: tuple[str, ...]
     without: float = 0.0
     counted: float = 0.0
+    part: float = 1.0
     failure: str = ""
 
     @property
     def useful(self) -> bool:
         """Whether a recipe should have these features."""
-        return not self.failure and self.counted < self.without * (1 - GAIN)
+        gain = GAIN if self.part >= 1 else GAIN_OF_PART
+        return not self.failure and self.counted < self.without * (1 - gain)
 
     def __str__(self) -> str:
         if self.failure:
             return f"could not be tried: {self.failure}"
-        return f"logloss on validation rows {self.without:.4f} without, {self.counted:.4f} with"
+        rows = "validation rows" if self.part >= 1 else f"validation rows of {self.part:.0%} of the rows"
+        return f"logloss on {rows} {self.without:.4f} without, {self.counted:.4f} with"
 
 
 def candidates(columns: dict[str, Column], decisions: dict[str, Decision]) -> list[str]:
