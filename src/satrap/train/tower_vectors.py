@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from satrap.batch import Batch, EmbeddedBatch
+from satrap.batch import Batch
 from satrap.embedding import Embeddings, embeddings_of
 from satrap.errors import ConfigError, did_you_mean
 from satrap.exchange import Exchange
+from satrap.pairs import TwoTowers
 from satrap.schema import Schema
-
-
-@runtime_checkable
-class TwoTowers(Protocol):
-    """A model with towers: `satrap.models.TwoTower`, or a user model with this attribute and method.
-
-    Its score must increase with the dot product of the two vectors of a sample.
-
-    Attributes:
-        tower_features: the features that each tower reads, in the schema's order: "user" and "item".
-    """
-
-    tower_features: Mapping[str, Sequence[str]]
-
-    def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
-        """Return float32[size, width] of a tower; the batch has only the features of that tower."""
 
 
 class TrainedModel(Protocol):

@@ -38,6 +38,17 @@ def num_outputs(schema: Schema) -> int:
     return len(first_logits(schema.labels))
 
 
+def one_output(schema: Schema, model: str) -> list[float | None]:
+    """Return the initial output of the only label; raise `ConfigError` for no label or several outputs."""
+    first = first_logits(schema.labels)
+    if len(first) != 1:
+        raise ConfigError(
+            f"{model} has one output, but the labels need {len(first)}",
+            fix="keep one label of one output, or use dnn, mmoe or ple",
+        )
+    return first
+
+
 def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
     """Raise `ConfigError` if a feature, except those in `but`, has pooling "none" and so no single vector."""
     unpooled = [k for k, feature in schema.categorical.items() if feature.pooling == "none" and k not in but]
