@@ -28,7 +28,7 @@ class TargetedHistory:
     Attributes:
         length: largest number of events.
         width: columns of an event that are compared, and of the target.
-        beside: columns of an event's context: rows and numbers.
+        extra: columns of an event's context: rows and numbers.
 
     Raises:
         ConfigError: not exactly one sequence, no `max_values`, another feature with pooling "none", a feature
@@ -64,7 +64,7 @@ class TargetedHistory:
         self.pairs = {name: outside[schema.table_of(name)] for name in compared}
         self.context, self.numbers = [name for name in group.ids if name in context], group.numbers
         self.width = sum(schema.categorical[name].dim for name in self.pairs)
-        self.beside = sum(schema.categorical[name].dim for name in self.context) + len(self.numbers)
+        self.extra = sum(schema.categorical[name].dim for name in self.context) + len(self.numbers)
 
     def target(self, batch: EmbeddedBatch) -> Tensor:
         """Return float32[size, width]: the rows that events are compared with."""
@@ -76,7 +76,7 @@ class TargetedHistory:
         return JaggedRows(torch.cat([each.values for each in rows], 1), rows[0].offsets, rows[0].on_host)
 
     def described(self, batch: EmbeddedBatch) -> list[Tensor]:
-        """Return the context of all events, as tensors float32[n, ...] of `beside` columns; possibly none."""
+        """Return the context of all events, as tensors float32[n, ...] of `extra` columns; possibly none."""
         rows: list[Any] = [batch.embeddings[name] for name in self.context]
         return [each.values for each in [*rows, *(batch.events[name] for name in self.numbers)]]
 
@@ -89,7 +89,7 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
         offsets: int64[samples + 1], see `JaggedRows`.
 
     Returns:
-        float[samples, columns]; zeros where there are no events.
+        float[samples, columns]; zeros for samples without events.
     """
     return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, initial=0, unsafe=True)
 
@@ -123,7 +123,7 @@ def last_of(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _Spread(torch.autograd.Function):
-    """Its gradient is summed in the order of events; that of `index_select` has no fixed order on a GPU."""
+    """Its gradient is summed in the order of events; `index_select` sums it in no fixed order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor, count: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.models.layers.attention import with_last
-from satrap.models.layers.common import OutputLayer, Ranker, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
 from satrap.models.layers.encoders import TransformerEncoder, after
 from satrap.models.layers.history import TargetedHistory
 from satrap.models.layers.linear import XavierLinear
@@ -22,7 +22,7 @@ from satrap.schema import Schema
 class BST(Ranker):
     """A transformer over the events of a history and the target, which is the last token.
 
-    A token is `W e + p`, for events `W e_j + V c_j + p`: e_j, c_j and the target e_t are those of `DIN`, p is
+    A token is `W e + p`, for events `W e_j + V c_j + p`: e_j, c_j and the target e_t are as in `DIN`, p is
     a vector of the position, counted from the target backwards. All tokens attend to each other, with
     softmax. An MLP of the output of the target, or of all tokens, and of all features outside the history
     computes the logits. Histories may be empty.
@@ -63,7 +63,7 @@ class BST(Ranker):
         history = self.history = TargetedHistory(schema, "BST", context)
         self.tokens, self.flat = history.length + 1, pooling == "flat"
         self.project = XavierLinear(history.width, width, bias=False)
-        self.describe = XavierLinear(history.beside, width, bias=False) if history.beside else None
+        self.describe = XavierLinear(history.extra, width, bias=False) if history.extra else None
         self.encoder = TransformerEncoder(
             width,
             self.tokens,
@@ -73,8 +73,9 @@ class BST(Ranker):
             activation=nn.LeakyReLU,
             norm_first=False,
         )
-        outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
-        self.deep, last = mlp(outside + width * (self.tokens if self.flat else 1), hidden, dropout=dropout)
+        self.deep, last = mlp(
+            flat_width(schema) + width * (self.tokens if self.flat else 1), hidden, dropout=dropout
+        )
         self.head = OutputLayer(last, schema.labels)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers.common import OutputLayer, Ranker, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
 from satrap.models.layers.history import TargetedHistory, segment_softmax, segment_sum
 from satrap.models.layers.target_attention import ACTIVATIONS, Activation, TargetScore
 from satrap.runtime.arguments import checked
@@ -58,11 +58,10 @@ class DIN(Ranker):
     ) -> None:
         super().__init__()
         self.history, self.softmax = TargetedHistory(schema, "DIN", context), softmax
-        width, beside = self.history.width, self.history.beside
-        self.score = TargetScore(width, beside, attention, activation)
-        outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
+        width, extra = self.history.width, self.history.extra
+        self.score = TargetScore(width, extra, attention, activation)
         self.deep, last = mlp(
-            outside + width + beside, hidden, dropout=dropout, activation=ACTIVATIONS[activation]
+            flat_width(schema) + width + extra, hidden, dropout=dropout, activation=ACTIVATIONS[activation]
         )
         self.head = OutputLayer(last, schema.labels)
 
