@@ -30,6 +30,12 @@ def test_sums() -> None:
     check(segment_sum(x, OFFSETS), torch.stack([part.sum(0) for part in x.split(LENGTHS)]), x)
 
 
+def test_second_gradients() -> None:
+    x = drawn(8)
+    assert torch.autograd.gradgradcheck(lambda y: segment_sum(y, OFFSETS).square(), x)
+    assert torch.autograd.gradgradcheck(lambda y: spread(y, OFFSETS, 8).square(), drawn(5))
+
+
 def test_softmax_also_of_large_scores() -> None:
     x = drawn(8)
     expected = torch.cat([torch.softmax(part, 0) for part in x.split(LENGTHS)])

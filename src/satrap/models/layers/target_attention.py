@@ -83,7 +83,7 @@ class ComparisonLinear(nn.Module):
         count, weights = len(events), [of_event - of_difference, of_product, of_context]
         each = torch.cat([events, events * spread(target, offsets, count), *context], dim=1)
         by_sample = linear(target, of_target + of_difference, self.bias)
-        return linear(each, torch.cat(weights, dim=1), None) + spread(by_sample, offsets, count)
+        return linear(each, torch.cat(weights, dim=1), None).add_(spread(by_sample, offsets, count))
 
 
 class TargetScore(nn.Module):

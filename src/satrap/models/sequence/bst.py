@@ -13,7 +13,7 @@ from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.models.layers.attention import with_last
 from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
 from satrap.models.layers.encoders import TransformerEncoder, after
-from satrap.models.layers.history import TargetedHistory
+from satrap.models.layers.history import TargetedHistory, joined
 from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -83,7 +83,7 @@ class BST(Ranker):
         rows = self.history.events(batch)
         events = self.project(rows.values)
         if self.describe is not None:
-            events = events + self.describe(torch.cat(self.history.described(batch), dim=1))
+            events = events + self.describe(joined(self.history.described(batch)))
         bounds, device = rows.bounds(), events.device
         order = torch.from_numpy(with_last(bounds)).to(device)
         tokens = torch.cat([events, self.project(self.history.target(batch))]).index_select(0, order)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
-from satrap.models.layers.history import TargetedHistory, last_of, segment_softmax
+from satrap.models.layers.history import TargetedHistory, joined, last_of, segment_softmax
 from satrap.models.layers.recurrent import GRU, steps_of
 from satrap.models.layers.target_attention import ACTIVATIONS, Activation, TargetScore
 from satrap.runtime.arguments import checked
@@ -70,7 +70,7 @@ class DIEN(Ranker):
         """Return logits float32[size, outputs]."""
         events = self.history.events(batch)
         steps = steps_of(events.bounds(), events.values.device)
-        states = self.interests(torch.cat([events.values, *self.history.described(batch)], dim=1), steps)
+        states = self.interests(joined([events.values, *self.history.described(batch)]), steps)
         scores = self.score(self.history.target(batch), states, [], events.offsets)
         weights = segment_softmax(scores, events.offsets) if self.softmax else torch.sigmoid(scores)
         last = last_of(self.evolution(states, steps, weights), events.offsets)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
-from satrap.models.layers.history import TargetedHistory, segment_softmax, segment_sum
+from satrap.models.layers.history import TargetedHistory, joined, segment_softmax, segment_sum
 from satrap.models.layers.target_attention import ACTIVATIONS, Activation, TargetScore
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -71,6 +71,6 @@ class DIN(Ranker):
         weights = 1 + self.score(self.history.target(batch), events.values, context, events.offsets)
         if self.softmax:
             weights = segment_softmax(weights, events.offsets)
-        interest = segment_sum(weights * torch.cat([events.values, *context], dim=1), events.offsets)
+        interest = segment_sum(weights * joined([events.values, *context]), events.offsets)
         logits: Tensor = self.head(self.deep(torch.cat([batch.flat(), interest], dim=1)))
         return logits
