@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from satrap import compatibility, models
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
-from satrap.compatibility import POOLS
+from satrap.compatibility import PAIRS, POOLS
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -26,6 +27,7 @@ from satrap.embedding import tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.lookahead import with_lookahead
+from satrap.losses import PairLoss
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
@@ -43,7 +45,7 @@ from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.schema_checks import check_data, check_made_for, check_training
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -51,6 +53,7 @@ from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
+from satrap.train.step.pair_loss import ComparingLoss, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
@@ -115,7 +118,8 @@ class Trainer:
         device: device of the network, default "cpu".
         store: initialization and limits of rows, see `satrap.store.StoreConfig`.
         training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
-        loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
+        loss: (logits, batch) -> scalar, a mean over the samples; or one of `satrap.losses`, for models that
+            compare vectors; default the mean over all known labels.
         place: location of the rows, and the other workers, see `WorkerContext`; default this process
             alone.
 
@@ -140,20 +144,24 @@ class Trainer:
         device: str | torch.device = "cpu",
         store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
-        loss: Loss | None = None,
+        loss: Loss | PairLoss | None = None,
         place: WorkerContext | None = None,
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = place or WorkerContext(), (options := training or TrainingOptions())
+        place, self.training = (
+            place or WorkerContext(),
+            (options := (training or TrainingOptions()).suited(schema.labels)),
+        )
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
+        self.loss = loss or LabelLoss(schema.labels)
+        measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
-        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
+        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
         kind = _backend(schedule, self.workers, options)
         self.model = _prepared(model, options, chosen, self.workers)
@@ -162,7 +170,9 @@ class Trainer:
         _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
-        self.exchange = _exchange(place, tables, store, pools=not lookahead and _whole(options))
+        self.exchange = _exchange(
+            place, tables, store, pools=not (lookahead or settings[PAIRS]) and _whole(options)
+        )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         compatibility.check(settings | _of_exchange(self.exchange))
@@ -181,7 +191,7 @@ class Trainer:
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "loss": user_code.reference_of(loss),
+            "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
             **_settings(store, options),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
@@ -223,13 +233,17 @@ class Trainer:
         Raises:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
-            DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
+            DataError: the data, or the file of a table's rows, cannot be read, or has no rows; or the groups
+                or items to rank are fewer than `TrainingOptions.ranking` needs.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, epochs, steps)
+        _check_fit(self, data, epochs, steps)
         for dataset in (data, validation):
             check_data(dataset, self.schema, labels=True)
+        self.predictor.trained_on(data)
+        if validation is not None:
+            self.predictor.check_ranking(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -244,7 +258,7 @@ class Trainer:
         # `snapshots` is the innermost context, so that it saves after a stop while the others are still open.
         watched = self.run.watching(self.exchange, data)
         with line or nullcontext(), watched, closing(self.state.best), snapshots:
-            compute = ForwardBackward(self.state, self.loss, self.training.microbatches)
+            compute = ForwardBackward(self.state, _at_work(self, data), self.training.microbatches)
             mover, rates = Mover(self.state, self._desk, snapshots), self.training.lr_schedule
             Loop(self.state, compute, rates, snapshots, mover).run(data, validation, epochs, steps)
             self.state.total_up()
@@ -273,7 +287,7 @@ class Trainer:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
             "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
             several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also the
-            metrics in `TrainingOptions.metrics`.
+            metrics in `TrainingOptions.metrics` and `TrainingOptions.ranking`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -367,7 +381,9 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -> None:
+    check_training(data, trainer.schema)
+    labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
             "this trainer has no dense_optimizer, so it can only evaluate and predict",
@@ -376,13 +392,27 @@ def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
         )
     if epochs < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
+    if isinstance(trainer.loss, LabelLoss) and (name := next((x.name for x in labels if x.implicit), None)):
+        raise ConfigError(
+            f"label {name!r} is implicit, and the loss learns nothing from labels that are all 1",
+            why="rows without a 0 say only what belongs together, so a loss must compare it with other items",
+            fix="set a loss of pairs: loss: {name: sampled_softmax} in a recipe, satrap.losses in Python",
+        )
+    unmeasured = [label.name for label in labels if label.unmeasured]
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
+
+
+def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
+    """Return the loss of a trainer; one of pairs counts the items of the data."""
+    loss, group = trainer.loss, trainer.workers.data
+    if not isinstance(loss, PairLoss):
+        return loss
+    return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
 
 
 def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
@@ -397,6 +427,7 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "lr_schedule": options.lr_schedule.to_dict(),
         "precision": options.precision,
         "metrics": user_code.references_of(options.metrics),
+        **({} if options.ranking is None else {"ranking": asdict(options.ranking)}),
     }
 
 
@@ -471,6 +502,7 @@ def _settings_of(
     options: TrainingOptions,
     workers: Workers,
     store: StoreConfig,
+    loss: Loss | PairLoss | None,
 ) -> dict[str, Any]:
     """Return arguments of a trainer as settings of `satrap.compatibility`."""
     return {
@@ -479,6 +511,7 @@ def _settings_of(
         "training.device": device.type,
         "embedding.device": rows_device(store.device).type,
         "dense.offload.weights": weights_are_off(model),
+        PAIRS: isinstance(loss, PairLoss),
         **options.settings,
         **workers.mesh.settings,
     }

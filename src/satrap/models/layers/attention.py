@@ -278,8 +278,8 @@ class HSTUBlock(nn.Module):
 class TransformerBlock(nn.Module):
     """`y = LN(x + W2 A(x))`, then `LN(y + W4 f(W3 y))`, with softmax attention A of several heads.
 
-    Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.1. No dropout: its pattern would
-    depend on the padding.
+    Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.1, without dropout of attention
+    weights: its pattern would depend on the padding.
 
     Args:
         width: width of a token, a multiple of `heads`.
@@ -288,6 +288,7 @@ class TransformerBlock(nn.Module):
         expansion: hidden columns of the second part, as a multiple of `width`.
         norm_first: normalise the inputs of both parts instead of their outputs (Xiong et al., "On Layer
             Normalization in the Transformer Architecture", ICML 2020).
+        dropout: probability of zeroing an output of either part in training; default 0.
     """
 
     def __init__(
@@ -298,6 +299,7 @@ class TransformerBlock(nn.Module):
         *,
         expansion: int = 4,
         norm_first: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.heads, self.norm_first = heads, norm_first
@@ -306,14 +308,15 @@ class TransformerBlock(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.up, self.activation = Linear(width, expansion * width), activation
         self.down, self.last_norm = Linear(expansion * width, width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, layout: AttentionPattern) -> Tensor:
         """Return float32[queries, width] from float32[tokens, width]."""
         parts = self.project(self.norm(x) if self.norm_first else x).chunk(3, dim=1)
         q, k, v = (torch.unflatten(part, 1, (self.heads, -1)) for part in parts)
         x = x if layout.rows is None else x.index_select(0, layout.rows)
-        x = x + self.out(softmax_attend(q, k, v, layout).flatten(1))
+        x = x + self.dropout(self.out(softmax_attend(q, k, v, layout).flatten(1)))
         x = x if self.norm_first else self.norm(x)
         fed = self.last_norm(x) if self.norm_first else x
-        outputs: Tensor = x + self.down(self.activation(self.up(fed)))
+        outputs: Tensor = x + self.dropout(self.down(self.activation(self.up(fed))))
         return outputs if self.norm_first else self.last_norm(outputs)

@@ -18,7 +18,7 @@ class TransformerEncoder(nn.Module):
     """Transformer blocks over the events of each sequence, with vectors of positions.
 
     A position is the number of events after an event, so the last event has the same one in sequences of any
-    length. No padding to the longest sequence, no dropout.
+    length. No padding to the longest sequence.
 
     Args:
         width: columns of an event, a multiple of `heads`.
@@ -29,6 +29,8 @@ class TransformerEncoder(nn.Module):
             2018); off: to all events, as in BERT4Rec (Sun et al., CIKM 2019).
         activation: of the blocks, default GELU.
         norm_first: see `TransformerBlock`; then also the output is normalised. Default on.
+        dropout: probability of zeroing a number of a token, or an output of a block's parts, in training;
+            default 0.
 
     Raises:
         ConfigError: an invalid size.
@@ -44,6 +46,7 @@ class TransformerEncoder(nn.Module):
         causal: bool,
         activation: type[nn.Module] = nn.GELU,
         norm_first: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         for name, value in {"layers": layers, "width": width, "heads": heads}.items():
@@ -53,8 +56,10 @@ class TransformerEncoder(nn.Module):
         self.causal = causal
         self.positions = nn.Parameter(torch.empty(length, width))
         self.blocks = nn.ModuleList(
-            TransformerBlock(width, heads, activation(), norm_first=norm_first) for _ in range(layers)
+            TransformerBlock(width, heads, activation(), norm_first=norm_first, dropout=dropout)
+            for _ in range(layers)
         )
+        self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width) if norm_first else nn.Identity()
         self.reset_parameters()
 
@@ -72,7 +77,8 @@ class TransformerEncoder(nn.Module):
         bounds, device = events.bounds(), events.values.device
         lengths = np.diff(bounds)
         lengths = lengths[lengths > 0]
-        x = events.values + self.positions.index_select(0, torch.from_numpy(after(bounds)).to(device))
+        places = torch.from_numpy(after(bounds)).to(device)
+        x = self.dropout(events.values + self.positions.index_select(0, places))
         seen = [layout(lengths, device, last=only, causal=self.causal) for only in (False, last)]
         for number, block in enumerate(self.blocks, 1):
             x = block(x, seen[number == len(self.blocks)])

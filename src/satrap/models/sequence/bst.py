@@ -46,6 +46,8 @@ class BST(Ranker):
         ConfigError: as in `DIN`, or `width` is not a multiple of `heads`.
     """
 
+    needs = ("sequence", "target")
+
     @checked()
     def __init__(
         self,

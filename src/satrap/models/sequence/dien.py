@@ -43,6 +43,8 @@ class DIEN(Ranker):
         ConfigError: as in `DIN`.
     """
 
+    needs = ("sequence", "target")
+
     @checked()
     def __init__(
         self,

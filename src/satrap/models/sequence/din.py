@@ -44,6 +44,8 @@ class DIN(Ranker):
             or an invalid argument.
     """
 
+    needs = ("sequence", "target")
+
     @checked()
     def __init__(
         self,

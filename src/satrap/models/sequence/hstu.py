@@ -45,6 +45,8 @@ class HSTU(Ranker):
             "none", or an invalid argument.
     """
 
+    needs = ("sequence",)
+
     @checked()
     def __init__(
         self,

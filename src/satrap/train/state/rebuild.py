@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from satrap import models
+from satrap import losses, models
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.manifest import reading_settings
@@ -16,6 +16,7 @@ from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.runtime import user_code
 from satrap.schema import Schema
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, StoreConfig, TableSettings
 
@@ -67,7 +68,7 @@ def trainer_arguments(
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")
-        loss = _saved_code(settings.get("loss"), url)
+        loss = _saved_loss(settings.get("loss"), url)
         metrics = (_saved_code(reference, url) for reference in settings.get("metrics") or ())
         return {
             **({} if loss is None else {"loss": loss}),
@@ -90,6 +91,7 @@ def trainer_arguments(
                 precision=settings["precision"],
                 staleness_warmup=settings["staleness_warmup"],
                 metrics=tuple(metric for metric in metrics if metric is not None),
+                ranking=Ranking(**ranking) if (ranking := settings.get("ranking")) else None,
             ),
         }
 
@@ -105,6 +107,10 @@ def _located(reference: str, url: str) -> str:
 
 def _saved_code(reference: str | None, url: str) -> Any:
     return user_code.find(_located(reference, url)) if reference and _is_run(url) else None
+
+
+def _saved_loss(saved: str | dict[str, Any] | None, url: str) -> Any:
+    return losses.from_dict(saved) if isinstance(saved, dict) else _saved_code(saved, url)
 
 
 def _saved_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:
