@@ -10,6 +10,7 @@ from satrap.compatibility import (
     IDLE,
     NEEDS,
     NO_TABLES,
+    PAIRS,
     PLACED,
     POOLS,
     RULES,
@@ -30,7 +31,7 @@ def refusal(settings: dict[str, object]) -> ConfigError:
 
 def test_rules_name_keys_of_a_recipe() -> None:
     keys = {dotted((*pattern, key)) for pattern, model in walk() for key in model.model_fields}
-    others = {NO_TABLES, *PLACED, POOLS, SEVERAL, TORCHRUN, "TrainingOptions.microbatches"}
+    others = {NO_TABLES, PAIRS, *PLACED, POOLS, SEVERAL, TORCHRUN, "TrainingOptions.microbatches"}
     assert set(SETTINGS) - keys == others
 
 

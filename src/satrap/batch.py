@@ -84,6 +84,8 @@ class Batch:
         events: numeric feature of a sequence -> one float32 number per event, with the same offsets as the
             sequence's ids.
         times: float64[size] event times in a stream, seconds since 1970, NaN where missing; or None.
+        candidates: items that all samples are compared with in addition to their own, with the features of an
+            item only; None: the model predicts labels, and compares no vectors.
     """
 
     size: int
@@ -96,6 +98,7 @@ class Batch:
     position: Any = None
     events: Mapping[str, Jagged] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = None
+    candidates: Batch | None = None
 
     def __repr__(self) -> str:
         return described(self)
@@ -171,6 +174,7 @@ class Runs:
         made: Batch = object.__new__(Batch)  # unchecked, as in `one_id_each`
         made.size, made.ids, made.numeric, made.events = self.size, _Expanded(self), self.numeric, self.events
         made.labels = made.label_mask = made.weights = made.groups = made.position = made.times = None
+        made.candidates = None
         return made
 
 
@@ -297,6 +301,8 @@ class EmbeddedBatch:
         source: the host batch, for models that need ids or groups.
         beside: makes the result of `flat` without copying pooled features; None: `flat` concatenates.
         events: numeric feature of a sequence -> its numbers, as `JaggedRows` float32[n, 1].
+        candidates: items that a model of vectors compares with each sample, with the features of an item
+            only; None: the model returns logits.
     """
 
     size: int
@@ -310,6 +316,7 @@ class EmbeddedBatch:
     source: Batch | None = None
     beside: Callable[[], Tensor] | None = None
     events: Mapping[str, JaggedRows] = field(default_factory=dict)
+    candidates: EmbeddedBatch | None = None
 
     def __getitem__(self, feature: str) -> Tensor:
         """Return the pooled embedding of a feature, float32[size, dim]; `ConfigError` if it has none."""

@@ -76,6 +76,7 @@ class Rule(NamedTuple):
 
 NO_TABLES = "a recipe without categorical features"
 SEVERAL, POOLS, TORCHRUN = "several workers", "an exchange that pools rows", "torchrun"
+PAIRS = "a loss of pairs"
 PLACED = "eviction or admission of such a table", "memory of such a table"
 """Settings without a key: tables, processes and exchanges."""
 
@@ -188,6 +189,15 @@ cluster.placements: replicated | cluster.placements: all replicated NOT WITH den
 TrainingOptions.microbatches NOT WITH dense.mesh.pipeline
     BECAUSE a pipeline has its own setting, Mesh.microbatches
     -> leave {} at 1
+a loss of pairs NOT WITH dense.microbatches | TrainingOptions.microbatches
+    BECAUSE the items of a batch are compared with each other
+    -> set microbatches to 1
+a loss of pairs NOT WITH training.mode: async
+    BECAUSE workers compare their queries with the items of all workers, step by step
+    -> set {training.mode} to hybrid or sync
+a loss of pairs NOT WITH cluster.embedding_workers | embedding.device | an exchange that pools rows |
+    dense.mesh.tensor | dense.mesh.pipeline | dense.sharded | cluster.loaders
+    BECAUSE this combination is not supported yet
 dense.compile NOT WITH dense.checkpoint_activations
     BECAUSE PyTorch itself chooses which activations a compiled block keeps
 dense.offload NOT WITH training.mode: async

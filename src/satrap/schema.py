@@ -200,6 +200,7 @@ class Label:
         start_at_mean: regression: the models of `satrap.models` initially predict the mean; default False.
             Helps with a thousand rows or fewer.
         mask: column that is 1 in rows where this label is known, and 0 where it is ignored.
+        implicit: binary: the label is 1 in every row, without a column; see `satrap.losses`.
     """
 
     name: str
@@ -214,6 +215,7 @@ class Label:
     std: float | None = None
     start_at_mean: bool | None = None
     mask: str | None = None
+    implicit: bool | None = None
 
     def __repr__(self) -> str:
         return described(self)
@@ -520,7 +522,7 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
 
 
 _OF_KIND: dict[str, tuple[str, ...]] = {
-    "binary": ("positive", "threshold", "mean"),
+    "binary": ("positive", "threshold", "mean", "implicit"),
     "regression": ("loss", "delta", "mean", "std", "start_at_mean"),
     "multiclass": ("classes",),
 }
@@ -544,6 +546,8 @@ def _check_label(label: Label) -> None:
         raise ConfigError(f"{where}: mean must be > 0 and < 1, got {label.mean}")
     if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
         raise ConfigError(f"{where}: mean must be a number (> 0 with loss: poisson), got {label.mean}")
+    if label.implicit and (label.column or label.positive or label.mask or label.threshold is not None):
+        raise ConfigError(f"{where}: an implicit label has no column, positive, threshold or mask")
     if label.kind == "multiclass":
         _check_classes(where, label.classes)
 
@@ -561,11 +565,10 @@ def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
 
 
 def _check_vocabulary(name: str, feature: Categorical) -> None:
-    if feature.vocabulary is None:
-        return
-    if feature.boundaries is not None or feature.time or feature.cross:
+    words = feature.vocabulary
+    if words is not None and (feature.boundaries is not None or feature.time or feature.cross):
         raise ConfigError(f"feature {name!r}: vocabulary cannot be combined with boundaries, time or cross")
-    if not feature.vocabulary or len(set(map(str, feature.vocabulary))) < len(feature.vocabulary):
+    if words is not None and len(set(map(str, words))) < max(len(words), 1):
         raise ConfigError(f"feature {name!r}: vocabulary must have at least one value, and no duplicates")
 
 

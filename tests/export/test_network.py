@@ -25,10 +25,11 @@ from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
 from tests.export.runs import LABELS, frame, inputs_of, schema_of, trained
+from tests.models.helpers import models_that_need
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
 SIZES = (1, 2, 64)
-NAMES = [name for name in models.names() if name != "hstu"]
+NAMES = models_that_need("item", "one label", "click, conversion")
 
 ALONE = """
 import sys

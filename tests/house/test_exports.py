@@ -24,6 +24,7 @@ NAMES = [
     "Trainer",
     "Vector",
     "data",
+    "losses",
     "metrics",
     "models",
     "optim",

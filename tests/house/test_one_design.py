@@ -14,8 +14,8 @@ from tests.house.measure import nodes
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
-    ("exchange", "rpc", "embedding"): 13_680,  # 150 of them for batches on a device
-    ("dense", "train"): 9_780,
+    ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
+    ("dense", "train"): 10_140,  # 340 of them for losses of pairs
     ("config", "settings"): 3_020,
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""

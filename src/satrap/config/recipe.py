@@ -98,7 +98,7 @@ class Recipe:
             value = getattr(getattr(self.sections, section), key)
             if isinstance(value, list):
                 references |= {(section, key, i): reference for i, reference in enumerate(value)}
-            elif value is not None:
+            elif isinstance(value, str):
                 references[section, key] = value
         return {path: self.located(path, self._own, reference) for path, reference in references.items()}
 

@@ -73,7 +73,9 @@ class Embeddings:
         return EmbeddedBatch(
             size=batch.size,
             embeddings=LazyFeatures(
-                schema.categorical, blocks, partial(self._jagged_of, ticket, rows, ragged)
+                self._present(ticket, list(schema.categorical)),
+                blocks,
+                partial(self._jagged_of, ticket, rows, ragged),
             ),
             numeric=numeric,
             blocks=blocks,
@@ -82,21 +84,32 @@ class Embeddings:
             weights=self._to_device(batch.weights),
             exact_labels=self._to_device(batch.labels) if exact(batch.labels) else None,
             source=batch,
-            beside=partial(self._beside, ticket, rows, numeric) if self.whole else None,
+            beside=partial(self._beside, ticket, rows, numeric)
+            if self.whole and len(batch.ids) >= len(schema.categorical)
+            else None,
             events=ragged.events(),
+            candidates=None if ticket.candidates is None else self.embed(ticket.candidates, rows),
         )
 
     def blocks(self, ticket: BatchLookup, rows: Sequence[Tensor]) -> list[Block]:
         """Return the pooled features of each table group, float32[size, features, dim]."""
         return [
             (names, pool_features(rows[group], self._bags(ticket, group, names)))
-            for group, names in self._plan.pooled
+            for group, every in self._plan.pooled
+            if (names := self._present(ticket, every))
         ]
 
     def _jagged_of(
         self, ticket: BatchLookup, rows: Sequence[Tensor], ragged: Ragged
     ) -> dict[str, JaggedRows]:
-        return {name: ragged.rows(name, self.unpooled(ticket, name, rows)) for name in self._plan.jagged}
+        names = self._present(ticket, self._plan.jagged)
+        return {name: ragged.rows(name, self.unpooled(ticket, name, rows)) for name in names}
+
+    def _present(self, ticket: BatchLookup, names: Sequence[str]) -> tuple[str, ...]:
+        """Leave out features that the samples lack: candidates have only features of an item."""
+        if len(ticket.batch.ids) >= len(self._plan.schema.categorical):
+            return tuple(names)
+        return tuple(name for name in names if name in ticket.batch.ids)
 
     def _beside(self, ticket: BatchLookup, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
         [(group, names)] = self._plan.pooled

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from satrap.batch import Batch, Jagged
+from satrap.batch import Batch, Jagged, one_id_each
 from satrap.errors import ConfigError, did_you_mean
 from satrap.exchange import LookupRequest, TableGroup
 from satrap.optim import Optimizer
@@ -96,6 +96,7 @@ class BatchLookup:
         spans: feature -> its part of the inverse; `Span.group` is the index of the request.
         plain: per request, whether every sample has exactly one id of each feature, without a weight.
         pooled: features whose rows arrive pooled; for these, `inverses` has one position per sample.
+        candidates: the lookup of `batch.candidates`, which is part of the same requests; None without them.
     """
 
     batch: Batch
@@ -104,6 +105,7 @@ class BatchLookup:
     spans: Mapping[str, Span]
     plain: Sequence[bool] = ()
     pooled: frozenset[str] = frozenset()
+    candidates: BatchLookup | None = None
 
     @property
     def distinct_ratio(self) -> float:
@@ -156,7 +158,22 @@ class EmbeddingPlan:
 
     def ticket(self, batch: Batch) -> BatchLookup:
         """Remove duplicate ids of a batch with every categorical feature of the schema, by table group."""
+        if batch.candidates is not None:
+            return self._with_candidates(batch, batch.candidates)
         return self._ticket(batch, self.lookups(batch.ids))
+
+    def _with_candidates(self, batch: Batch, candidates: Batch) -> BatchLookup:
+        """Look up the ids of samples and candidates in the same requests."""
+        ids = dict(batch.ids)
+        for name, drawn in candidates.ids.items():
+            ids[name] = one_id_each(np.concatenate((batch.ids[name].values, drawn.values)))
+        requests, inverses, spans = self.lookups(ids)
+        ends = {name: span.start + len(batch.ids[name].values) for name, span in spans.items()}
+        of_samples = {name: span._replace(stop=ends[name]) for name, span in spans.items()}
+        others = {name: spans[name]._replace(start=ends[name]) for name in spans if name in candidates.ids}
+        plain = [False] * len(self.groups)
+        drawn_lookup = BatchLookup(candidates, requests, inverses, others, plain)
+        return BatchLookup(batch, requests, inverses, of_samples, plain, candidates=drawn_lookup)
 
     def _ticket(self, batch: Batch, lookups: Lookups, pooled: frozenset[str] = frozenset()) -> BatchLookup:
         plain = [

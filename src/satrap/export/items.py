@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from torch import Tensor
 
-from satrap.batch import Batch, EmbeddedBatch
+from satrap.batch import Batch
 from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.data.batch_rows import take_rows
@@ -25,6 +24,7 @@ from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.predictions import Columns, ParquetWriter, output_columns
 from satrap.launch.scoring import checked_output, load_predictor, model_place, scoring_recipe
+from satrap.pairs import TwoTowers
 from satrap.runtime.user_code import blaming
 from satrap.schema import MISSING_ID, Categorical, Schema
 from satrap.train import Predictor
@@ -35,22 +35,6 @@ ROWS = 8192
 """Rows to read at once, and fewest rows in a row group of the output, except the last."""
 KEY = "\0id"
 """Name of the column that identifies items; a feature cannot have this name."""
-
-
-@runtime_checkable
-class TwoTowers(Protocol):
-    """A model with towers: `satrap.models.TwoTower`, or a user model with this attribute and method.
-
-    Its score must increase with the dot product of the two vectors of a sample.
-
-    Attributes:
-        tower_features: the features that each tower reads, in the schema's order: "user" and "item".
-    """
-
-    tower_features: Mapping[str, Sequence[str]]
-
-    def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
-        """Return float32[size, width] of a tower; the batch has only the features of that tower."""
 
 
 def export_items(

@@ -11,6 +11,7 @@ from satrap.dense import Mesh, offload_weights
 from satrap.embedding import tables_of
 from satrap.exchange.servers import Wire
 from satrap.launch.network import make_model, own_functions, placed_optimizer
+from satrap.losses import PairLoss
 from satrap.schema import Schema, Table
 from satrap.settings.store import StoreConfig
 from satrap.train import Trainer, TrainingOptions, WorkerContext
@@ -32,8 +33,7 @@ def make_trainer(
     the recipe's network. A ConfigError about the model or the device names the recipe's line.
     """
     sections = recipe.sections
-    training = sections.training
-    workers = context.workers
+    training, workers, loss = sections.training, context.workers, sections.training.loss
     offload = sections.dense.offload
     folder = offload.folder if offload is not None and offload.weights else None
     in_parts = folder is not None or not workers.mesh.whole
@@ -56,7 +56,7 @@ def make_trainer(
         device=training.device,
         store=store_of(recipe),
         training=training_options(recipe),
-        **own_functions(recipe, "loss"),
+        **({"loss": loss} if isinstance(loss, PairLoss) else own_functions(recipe, "loss")),
         place=replace(context, threads=training.threads or context.threads),
     )
     return trainer
@@ -104,7 +104,8 @@ def pools(recipe: Recipe) -> bool:
     training = recipe.sections.training
     if mesh_of(recipe).peers > 1:  # peers do not know which rows are pooled
         return False
-    return training.mode == "sync" and training.clip_norm is None and not training.lookahead
+    whole = training.clip_norm is None and not training.lookahead and not isinstance(training.loss, PairLoss)
+    return training.mode == "sync" and whole
 
 
 def wire_of(recipe: Recipe) -> Wire:

@@ -33,6 +33,7 @@ from satrap.models.multitask.esmm import ESMM
 from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
+from satrap.models.retrieval.sasrec import SASRec
 from satrap.models.retrieval.two_tower import TwoTower
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
@@ -58,6 +59,7 @@ __all__ = [
     "MMoE",
     "MaskNet",
     "RankMixer",
+    "SASRec",
     "TwoTower",
     "WideDeep",
     "Wukong",
@@ -91,6 +93,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "ple": PLE,
     "esmm": ESMM,
     "two_tower": TwoTower,
+    "sasrec": SASRec,
     "hstu": HSTU,
 }
 

@@ -88,16 +88,17 @@ class Loop:
     def _steps(self, data: TrainingData, most: int | None) -> Prefetcher[StepInput | None]:
         """Return the rest of the epoch, at most `most` batches, read and de-duplicated ahead in a thread."""
         batches = first(most, self._position.reading.batches(data, self._position.epoch))
-        tickets, partners = map(self._ticket, batches), self._state.dense.partners
+        epoch, partners = self._position.epoch, self._state.dense.partners
+        tickets = (self._ticket(batch, epoch) for batch in batches)
         steps = agreed_steps(tickets, partners, self._compute.weight, self._ending)
         return prefetch(steps, depth=PREFETCHED_BATCHES)
 
-    def _ticket(self, batch: Batch | None) -> BatchLookup | None:
+    def _ticket(self, batch: Batch | None, epoch: int) -> BatchLookup | None:
         if batch is None:
             return None
         check_batch(batch, self._predictor.schema)
         check_labels(batch, self._predictor.schema)
-        [ticket] = self._predictor.tickets([batch])
+        [ticket] = self._predictor.tickets([self._compute.with_candidates(batch, epoch)])
         return ticket
 
     def _train(self, batches: Prefetcher[StepInput | None]) -> None:

@@ -28,6 +28,7 @@ from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
 from satrap.metrics import Metrics
 from satrap.optim import SGD
+from satrap.pairs import Pairs
 from satrap.runtime.arguments import checked
 from satrap.runtime.malloc import keep_freed_memory
 from satrap.runtime.threads import default_threads
@@ -273,13 +274,20 @@ class Predictor:
 
     def logits(self, batch: Embedded) -> Tensor:
         """Return the network's outputs as float32, in every precision."""
+        return as_tensor(self.output(batch), self.schema.outputs)
+
+    def output(self, batch: Embedded) -> Tensor | Pairs:
+        """Return the network's logits or, for a batch with candidates, its `Pairs`, in float32."""
         outputs = self.schema.outputs
+
+        def forward() -> Tensor | Pairs:
+            output = self.network(batch)
+            return output if isinstance(output, Pairs) else as_tensor(output, outputs)
+
         with nullcontext() if self._passed else failing(self.model, outputs):
-            logits = computed(
-                lambda: as_tensor(self.network(batch), outputs), self.precision, self.embeddings.device
-            )
+            output = computed(forward, self.precision, self.embeddings.device)
         self._passed = True
-        return logits
+        return output
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[BatchLookup]:
         """Yield the requests for the rows of each batch, after announcing them to the exchange."""

@@ -16,7 +16,7 @@ from satrap import compatibility, models
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
-from satrap.compatibility import POOLS
+from satrap.compatibility import PAIRS, POOLS
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -26,6 +26,7 @@ from satrap.embedding import tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.lookahead import with_lookahead
+from satrap.losses import PairLoss
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
@@ -51,6 +52,7 @@ from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
+from satrap.train.step.pair_loss import ComparingLoss, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
@@ -115,7 +117,8 @@ class Trainer:
         device: device of the network, default "cpu".
         store: initialization and limits of rows, see `satrap.store.StoreConfig`.
         training: learning-rate schedule, clipping, early stopping, precision, see `TrainingOptions`.
-        loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
+        loss: (logits, batch) -> scalar, a mean over the samples; or one of `satrap.losses`, for models that
+            compare vectors; default the mean over all known labels.
         place: location of the rows, and the other workers, see `WorkerContext`; default this process
             alone.
 
@@ -140,7 +143,7 @@ class Trainer:
         device: str | torch.device = "cpu",
         store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
-        loss: Loss | None = None,
+        loss: Loss | PairLoss | None = None,
         place: WorkerContext | None = None,
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
@@ -153,7 +156,7 @@ class Trainer:
         self.mode, self.staleness = mode, schedule.staleness
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
-        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
+        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
         kind = _backend(schedule, self.workers, options)
         self.model = _prepared(model, options, chosen, self.workers)
@@ -162,7 +165,9 @@ class Trainer:
         _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
-        self.exchange = _exchange(place, tables, store, pools=not lookahead and _whole(options))
+        self.exchange = _exchange(
+            place, tables, store, pools=not (lookahead or settings[PAIRS]) and _whole(options)
+        )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         compatibility.check(settings | _of_exchange(self.exchange))
@@ -181,7 +186,7 @@ class Trainer:
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "loss": user_code.reference_of(loss),
+            "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
             **_settings(store, options),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
@@ -244,7 +249,7 @@ class Trainer:
         # `snapshots` is the innermost context, so that it saves after a stop while the others are still open.
         watched = self.run.watching(self.exchange, data)
         with line or nullcontext(), watched, closing(self.state.best), snapshots:
-            compute = ForwardBackward(self.state, self.loss, self.training.microbatches)
+            compute = ForwardBackward(self.state, _at_work(self, data), self.training.microbatches)
             mover, rates = Mover(self.state, self._desk, snapshots), self.training.lr_schedule
             Loop(self.state, compute, rates, snapshots, mover).run(data, validation, epochs, steps)
             self.state.total_up()
@@ -385,6 +390,14 @@ def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
         )
 
 
+def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
+    """Return the loss of a trainer; one of pairs counts the items of the data."""
+    loss, group = trainer.loss, trainer.workers.data
+    if not isinstance(loss, PairLoss):
+        return loss
+    return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
+
+
 def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
     """Return the settings of the store and the options for a checkpoint, as plain data."""
     return {
@@ -471,6 +484,7 @@ def _settings_of(
     options: TrainingOptions,
     workers: Workers,
     store: StoreConfig,
+    loss: Loss | PairLoss | None,
 ) -> dict[str, Any]:
     """Return arguments of a trainer as settings of `satrap.compatibility`."""
     return {
@@ -479,6 +493,7 @@ def _settings_of(
         "training.device": device.type,
         "embedding.device": rows_device(store.device).type,
         "dense.offload.weights": weights_are_off(model),
+        PAIRS: isinstance(loss, PairLoss),
         **options.settings,
         **workers.mesh.settings,
     }

@@ -277,7 +277,9 @@ def test_shipped_models_begin_in_parts(name: str, mean: float | None) -> None:
     features: dict[str, Any] = {one: Categorical(dim=16) for one in "abcdefgh"} | {
         one: Numeric() for one in "xz"
     }
-    features |= {"past": HISTORY} if name == "hstu" else {}
+    needs = models.model_class(name).needs
+    features |= {"past": HISTORY} if "sequence" in needs else {}
+    features |= {"next": Categorical(dim=HISTORY.dim, table="past")} if "shared table" in needs else {}
     labels = ["clicked", "bought"] if name in ("mmoe", "ple", "esmm") else ["clicked"]
     schema = Schema([Label(name=one, mean=mean) for one in labels], features)
     options: dict[str, Any] = {"item": ["a", "b", "x"]} if name == "two_tower" else {}

@@ -16,8 +16,6 @@ from satrap.models.layers.fields import EqualWidth
 from satrap.schema import Categorical, Numeric, Schema
 from satrap.tools.catalog import about, catalog
 
-IMPLIED = {"esmm": {"one label"}, "hstu": {"ids"}}
-"""Models whose needs include or exclude another."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
 
@@ -28,8 +26,9 @@ def create(name: str, without: str = "") -> torch.nn.Module:
     if without != "ids":
         features |= {"user": Categorical(dim=8), "item": Categorical(dim=4)}
     if "sequence" in needs and without != "sequence":
+        table = None if without == "shared table" else "item"
         features["seen"] = Categorical(
-            dim=4, table="item", multi=True, pooling="none", sequence="past", max_values=3
+            dim=4, table=table, multi=True, pooling="none", sequence="past", max_values=3
         )
     labels = ["click"] if ("one label" in needs) != (without == "one label") else ["click", "bought"]
     if without == "click, conversion":
@@ -44,7 +43,8 @@ def test_a_model_needs_what_it_declares_and_nothing_else(name: str) -> None:
     needs = set(about(name).needs)
     assert needs <= NEEDS.keys()
     create(name)
-    for need in NEEDS.keys() - IMPLIED.get(name, set()):
+    implied = {"ids"} if "sequence" in needs else {"one label"} if "click, conversion" in needs else set()
+    for need in NEEDS.keys() - implied:
         if need in needs:
             with pytest.raises(ConfigError) as caught:
                 create(name, without=need)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
-from satrap import optim, schema
+from satrap import losses, optim, schema
 from satrap.config.keys.cluster import ClusterKeys
 from satrap.config.keys.data import DataKeys
 from satrap.config.keys.derive import STRICT, Choice, Keys, as_list, keys_of, literal, named, of, settings
@@ -45,6 +45,7 @@ Model = create_model(
 
 
 OPTIMIZER = named(optim.Optimizer, optim.KINDS, "Name of the optimizer.")
+LOSS = named(losses.PairLoss, losses.KINDS, "Name of the loss.")
 SCHEDULE = named(optim.Schedule, optim.SCHEDULES, "Name of the schedule.")
 ADMISSION, EVICTION, TIER = settings(Admission), settings(Eviction), settings(Tier)
 TABLE = settings(TableSettings, "TableKeys")
@@ -183,9 +184,10 @@ class TrainingKeys(Keys):
     seed: Count = 1
     """Seed of all random choices."""
     clip_norm: Rate | None = of(TrainingOptions, "clip_norm")
-    loss: str | None = None
-    """Your own function, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of the
-    samples; default binary cross-entropy."""
+    loss: Annotated[losses.PairLoss, LOSS] | str | None = None
+    """Loss of a model that compares vectors, for example `{name: sampled_softmax, negatives: 256}`; or your
+    own function, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of the samples.
+    Default: the loss of each label's kind, for example binary cross-entropy."""
     metrics: list[str] = Field(default_factory=list)
     """Your own functions, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
     number, over all samples of an evaluation; see satrap.metrics.OwnMetrics."""

@@ -70,6 +70,8 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     if schema.group:
         ids.append(schema.group)
     for label in schema.labels:
+        if label.implicit:
+            continue
         by_value = label.positive or isinstance(label.classes, tuple)
         (ids if by_value else numbers).append(label.column or label.name)
         if label.mask:
@@ -328,7 +330,7 @@ class ColumnChunk:
         for i, label in enumerate(labels):
             if label.mask:
                 known[:, i] = self._binary(label.mask, known[:, i]) > 0
-            values[:, i] = self._label(label, known[:, i])
+            values[:, i] = 1 if label.implicit else self._label(label, known[:, i])
         return values, known if any(label.mask for label in labels) else None
 
     def _label(self, label: Label, known: Bools) -> npt.NDArray[Any]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from satrap.errors import ConfigError
+from satrap.pairs import Pairs
+
+Output = TypeVar("Output", Tensor, Tensor | Pairs)
+"""Type of a network's output."""
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Name in recipes -> number format of the factors of a product."""
@@ -24,7 +29,7 @@ def check_precision(precision: str) -> None:
         raise ConfigError(f"precision {precision!r} is unknown", fix=f"use one of {', '.join(PRECISIONS)}")
 
 
-def computed(forward: Callable[[], Tensor], precision: str, device: torch.device) -> Tensor:
+def computed(forward: Callable[[], Output], precision: str, device: torch.device) -> Output:
     """Return the result of a network's forward pass, as float32 in every precision.
 
     With "bfloat16" (8 significant bits, the range of float32) or "float16" (11 bits, from 6e-8 to 65504),
@@ -32,7 +37,7 @@ def computed(forward: Callable[[], Tensor], precision: str, device: torch.device
     gradients stay float32.
 
     Args:
-        forward: the forward pass, without the loss.
+        forward: the forward pass, without the loss; returns a tensor, or vectors as `Pairs`.
         precision: one of `PRECISIONS`.
         device: device of the network.
     """

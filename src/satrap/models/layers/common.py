@@ -17,6 +17,7 @@ from satrap.sequences import SequenceGroup
 NEEDS = {
     "ids": "at least one categorical feature",
     "sequence": "exactly one sequence of features, the history",
+    "shared table": "a feature of the item for each feature of the history, with its table",
     "item": "the features of the item, in the argument `item`",
     "one label": "one label of one output",
     "click, conversion": "two binary labels, the click and then the conversion",
@@ -50,6 +51,17 @@ class Ranker(nn.Module):
 def num_outputs(schema: Schema) -> int:
     """Return the columns of the output, see `Label`; raise `ConfigError` if the schema has no labels."""
     return len(first_logits(schema.labels))
+
+
+def one_output(schema: Schema, model: str) -> list[float | None]:
+    """Return the initial output of the only label; raise `ConfigError` for no label or several outputs."""
+    first = first_logits(schema.labels)
+    if len(first) != 1:
+        raise ConfigError(
+            f"{model} has one output, but the labels need {len(first)}",
+            fix="keep one label of one output, or use dnn, mmoe or ple",
+        )
+    return first
 
 
 def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:

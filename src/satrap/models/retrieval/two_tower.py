@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError, did_you_mean
-from satrap.models.layers.common import Ranker, check_pooled, check_whole, first_logits, mlp, set_first
+from satrap.models.layers.common import Ranker, check_pooled, check_whole, mlp, one_output, set_first
 from satrap.models.layers.linear import XavierLinear
+from satrap.pairs import Pairs, key_of_items, pairs_of
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -29,6 +31,8 @@ class TwoTower(Ranker):
         item: the features of the item, at least one and not all.
         hidden: widths of the hidden layers of each tower, default 128.
         width: width of the vectors, default 32.
+        normalize: divide vectors by their lengths, so that scores are cosines; for a loss with a
+            temperature, such as `satrap.losses.SampledSoftmax`. Default off.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
 
@@ -50,19 +54,15 @@ class TwoTower(Ranker):
         item: Sequence[str] = (),
         hidden: Sequence[int] = (128,),
         width: int = 32,
+        normalize: bool = False,
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
         check_pooled(schema, "TwoTower")
         check_whole("width", width)
-        self.tower_features = _divided(schema, item)
-        self.first = first_logits(schema.labels)
-        if len(self.first) != 1:
-            raise ConfigError(
-                f"TwoTower has one output, but the labels need {len(self.first)}",
-                fix="keep one label of one output, or use dnn, mmoe or ple",
-            )
+        self.tower_features, self.normalize = _divided(schema, item), normalize
+        self.first = one_output(schema, "TwoTower")
         self.numbers = {
             tower: [schema.numeric_columns[name] for name in names if name in schema.numeric_columns]
             for tower, names in self.tower_features.items()
@@ -80,15 +80,18 @@ class TwoTower(Ranker):
         """Set the initial bias; the towers set their own weights."""
         set_first(self.bias, self.first)
 
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, 1]."""
+    def forward(self, batch: EmbeddedBatch) -> Tensor | Pairs:
+        """Return logits float32[size, 1]; the vectors, if the batch has candidates."""
         user, item = (self.tower_vectors(tower, self._part(tower, batch)) for tower in self.towers)
-        return (user * item).sum(1, keepdim=True) + self.bias
+        if batch.candidates is None:
+            return (user * item).sum(1, keepdim=True) + self.bias
+        candidates = self.tower_vectors("item", self._part("item", batch.candidates))
+        return pairs_of(batch, key_of_items(self.schema, self.tower_features["item"]), user, item, candidates)
 
     def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
         """Return the vectors float32[size, width] of "user" or "item"; the batch has only its features."""
         vectors: Tensor = self.towers[tower](batch.flat())
-        return vectors
+        return F.normalize(vectors, dim=1) if self.normalize else vectors
 
     def _part(self, tower: str, batch: EmbeddedBatch) -> EmbeddedBatch:
         names = [name for name in self.tower_features[tower] if name in batch.embeddings]

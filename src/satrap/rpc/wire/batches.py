@@ -77,7 +77,8 @@ def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
         values, offsets, weights, numbers, bounds = ragged.values()
         ids = _features(size, text["features"], values, offsets, weights)
         events = _features(size, text["events"], numbers, bounds, weights[:0])
-        return Batch(size, ids, **arrays, position=text["position"], events=events)
+        dense: dict[str, Any] = arrays
+        return Batch(size, ids, **dense, position=text["position"], events=events)
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise FrameError(f"a batch does not fit its description: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from satrap import models
+from satrap import losses, models
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.manifest import reading_settings
@@ -67,7 +67,7 @@ def trainer_arguments(
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")
-        loss = _saved_code(settings.get("loss"), url)
+        loss = _saved_loss(settings.get("loss"), url)
         metrics = (_saved_code(reference, url) for reference in settings.get("metrics") or ())
         return {
             **({} if loss is None else {"loss": loss}),
@@ -105,6 +105,10 @@ def _located(reference: str, url: str) -> str:
 
 def _saved_code(reference: str | None, url: str) -> Any:
     return user_code.find(_located(reference, url)) if reference and _is_run(url) else None
+
+
+def _saved_loss(saved: str | dict[str, Any] | None, url: str) -> Any:
+    return losses.from_dict(saved) if isinstance(saved, dict) else _saved_code(saved, url)
 
 
 def _saved_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:

@@ -1,0 +1,133 @@
+"""The items of a data set: the features of each, and how often it occurs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.batch import Batch, Ids
+from satrap.data.batch_rows import concat_rows, take_rows
+from satrap.data.dataset import Dataset
+from satrap.errors import DataError
+from satrap.pairs import key_of_items
+from satrap.schema import MISSING_ID, Schema
+
+ROWS = 1 << 17
+"""Rows to count at once."""
+
+
+class Catalogue:
+    """Unique items, in ascending order of their ids.
+
+    Memory: the features of each item once, and 16 bytes.
+
+    Args:
+        key: the feature that identifies items.
+        items: one sample per item, with the features of an item only; its numbers have the columns of the
+            whole schema, with zeros for other features.
+        counts: int64[items], rows of each item.
+    """
+
+    def __init__(self, key: str, items: Batch, counts: npt.NDArray[np.int64]) -> None:
+        self.key, self.items, self.counts = key, items, counts
+        self.ids: Ids = items.ids[key].values
+        self._sums: dict[float, npt.NDArray[np.float64]] = {}
+
+    @classmethod
+    def of(cls, data: Dataset, features: Sequence[str]) -> Catalogue:
+        """Read a data set once and return its items; rows without an id, or with label 0, do not count.
+
+        Args:
+            data: the rows; the rows of all workers count.
+            features: the features of an item, the first one with a single id identifies it. An item has the
+                features of its first row.
+
+        Raises:
+            DataError: no row has an item.
+            ConfigError: no feature identifies items.
+        """
+        schema = data.schema
+        key = key_of_items(schema, features)
+        labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
+        part = Schema(labels, {name: schema.features[name] for name in features}, salt=schema.salt)
+        rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, worker=0, workers=1)
+        ids, counts, firsts = np.empty(0, np.uint64), np.empty(0, np.int64), list[Batch]()
+        for batch in _positive(rows):
+            unique, first, often = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
+            places = np.searchsorted(ids, unique)
+            known = np.zeros(len(unique), np.bool_)
+            inside = places < len(ids)
+            known[inside] = ids[places[inside]] == unique[inside]
+            counts[places[known]] += often[known]
+            firsts.append(take_rows(batch, first[~known]))
+            ids = np.insert(ids, places[~known], unique[~known])
+            counts = np.insert(counts, places[~known], often[~known])
+        if not len(ids):
+            raise DataError(
+                "no row has an item", where=rows.source.label, fix=f"check the column of feature {key!r}"
+            )
+        items = concat_rows(firsts)
+        items = take_rows(items, np.argsort(items.ids[key].values, kind="stable"))
+        return cls(key, _widened(items, part, schema), counts)
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.ids)
+
+    def find(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the position of each id, int64[n]; -1 for unknown ones."""
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[places] == ids, places, -1)
+
+    def shares(self, ids: Ids, power: float = 1.0) -> npt.NDArray[np.float64]:
+        """Return the probability of each id, float64[n], in draws with this power; 0 for unknown ones."""
+        sums = self._cumulative(power)
+        places = self.find(ids)
+        shares = np.diff(sums, prepend=0.0)[places] / sums[-1]
+        return np.where(places < 0, 0.0, shares)
+
+    def draw(self, count: int, power: float, random: np.random.Generator) -> Batch:
+        """Return items drawn with replacement, with a probability proportional to counts ** power."""
+        if power == 0:
+            places = random.integers(len(self), size=count)
+        else:
+            sums = self._cumulative(power)
+            places = np.searchsorted(sums, random.random(count) * sums[-1], side="right")
+        return take_rows(self.items, np.minimum(places, len(self) - 1))
+
+    def _cumulative(self, power: float) -> npt.NDArray[np.float64]:
+        if power not in self._sums:
+            self._sums[power] = np.cumsum(self.counts.astype(np.float64) ** power)
+        return self._sums[power]
+
+
+def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
+    """Return a generator of random numbers that is a function of seeds and the ids of a batch.
+
+    So a batch that is read again, such as by a resumed run, draws the same items.
+    """
+    return np.random.default_rng([*seeds, zlib.crc32(batch.ids[key].values.tobytes())])
+
+
+def _positive(rows: Dataset) -> Iterator[Batch]:
+    """Yield the rows that have an item and, if there is a label, label 1."""
+    key = key_of_items(rows.schema, rows.schema.features)
+    for batch in rows.batches():
+        keep = batch.ids[key].values != MISSING_ID
+        if batch.labels is not None:
+            keep &= batch.labels[:, 0] > 0
+            if batch.label_mask is not None:
+                keep &= batch.label_mask[:, 0]
+        yield take_rows(batch, np.flatnonzero(keep))
+
+
+def _widened(items: Batch, part: Schema, whole: Schema) -> Batch:
+    """Return items whose numbers are in the columns of the whole schema, without labels."""
+    numeric = np.zeros((items.size, whole.numeric_width), np.float32) if whole.numeric_width else None
+    for name, columns in part.numeric_columns.items():
+        if numeric is not None and items.numeric is not None:
+            numeric[:, whole.numeric_columns[name]] = items.numeric[:, columns]
+    return Batch(items.size, items.ids, numeric)

@@ -1,0 +1,291 @@
+"""Executes the losses of models that compare vectors, over the items of all workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from satrap.batch import Batch, EmbeddedBatch, Ids, Jagged
+from satrap.data.catalogue import Catalogue, seeded_by
+from satrap.data.dataset import Dataset
+from satrap.dense import WorkerGroup
+from satrap.errors import ConfigError, TrainingError
+from satrap.losses import PairLoss, SampledSoftmax
+from satrap.pairs import Pairs, TwoTowers, key_of_items
+from satrap.schema import Schema
+
+SCORES = 1 << 22
+"""Most scores in memory at once: negatives are scored in blocks, and again for the gradients."""
+
+Facts = npt.NDArray[np.float64]
+"""Of n items, float64[n, 4]: the halves of the id, the share of the item in rows, and in draws."""
+
+
+class Negatives(NamedTuple):
+    """Items that all queries are compared with.
+
+    Attributes:
+        vectors: float32[n, width].
+        ids: int64[n], the bits of the ids.
+        log_counts: float32[n], logarithm of the expected number of times that the item is among them.
+    """
+
+    vectors: Tensor
+    ids: Tensor
+    log_counts: Tensor
+
+
+class ComparingLoss:
+    """A `PairLoss` at work: draws candidates for batches, and returns the mean loss of their pairs.
+
+    With several workers, each compares its queries with the items and candidates of all of them. So the loss
+    is a collective: every worker calls it, or `absent`, in each step. Memory does not depend on the number of
+    negatives, except for their vectors.
+
+    Args:
+        settings: the loss.
+        schema: the features.
+        item: the features of an item.
+        catalogue: the items of the training rows; None if the loss needs none.
+        group: the workers that train together.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        settings: PairLoss,
+        schema: Schema,
+        item: Sequence[str],
+        catalogue: Catalogue | None,
+        group: WorkerGroup,
+        seed: int,
+    ) -> None:
+        self._settings, self._schema, self._item = settings, schema, tuple(item)
+        self._catalogue, self._group, self._seed = catalogue, group, seed
+        self._key = key_of_items(schema, item)
+
+    @property
+    def collective(self) -> bool:
+        """Whether workers without a batch have to take part."""
+        return self._group.size > 1
+
+    def with_candidates(self, batch: Batch, epoch: int) -> Batch:
+        """Set the items that a batch is compared with, in addition to its own; return the batch."""
+        if self._catalogue is None:
+            batch.candidates = _no_items(self._schema, self._item)
+        else:
+            random = seeded_by(batch, self._key, self._seed, epoch)
+            batch.candidates = self._catalogue.draw(self._settings.negatives, self._settings.power, random)
+        return batch
+
+    @staticmethod
+    def weight(batch: Batch) -> float:
+        """Return the denominator of the mean loss of a batch: the sum of the weights of its pairs."""
+        assert batch.labels is not None
+        weights = batch.labels[:, 0] if batch.weights is None else batch.labels[:, 0] * batch.weights
+        if batch.label_mask is not None:
+            weights = weights * batch.label_mask[:, 0]
+        return float(weights.sum(dtype=np.float64))
+
+    def __call__(self, output: object, batch: EmbeddedBatch) -> Tensor:
+        """Return the mean loss over the pairs of a batch, weighted by its labels and weights.
+
+        Args:
+            output: `Pairs`, as the model returned them.
+            batch: its labels, label_mask and weights.
+
+        Raises:
+            TrainingError: the model returned something else.
+        """
+        pairs = as_pairs(output)
+        of_items, drawn = self._facts(pairs.item_ids), self._facts(pairs.candidate_ids)
+        vectors, facts = pairs.candidates, drawn
+        if self._settings.in_batch:
+            vectors, facts = torch.cat((pairs.items, vectors)), np.concatenate((of_items, drawn))
+        vectors, facts, samples = self._of_all(vectors, facts, len(of_items) * self._settings.in_batch)
+        place = samples, len(facts) - samples
+        negatives = Negatives(vectors, _ids(facts, vectors), self._log_counts(facts, *place, vectors))
+        log_counts = self._log_counts(of_items, *place, vectors)
+        losses = self._losses(pairs, _ids(of_items, vectors), log_counts, negatives)
+        weights = _weights(batch, pairs)
+        return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def absent(self, device: torch.device) -> Tensor:
+        """Take part in the step of other workers without a batch; return a loss of 0."""
+        nothing = torch.zeros(0, 0, device=device, requires_grad=True)
+        return self._of_all(nothing, np.zeros((0, 4)), 0)[0].sum() * 0
+
+    def _losses(self, pairs: Pairs, ids: Tensor, log_counts: Tensor, negatives: Negatives) -> Tensor:
+        """Return the loss of each pair, float32[n]."""
+        softmax, hardest = isinstance(self._settings, SampledSoftmax), self._settings.hardest
+        scale = 1.0 / self._settings.temperature if isinstance(self._settings, SampledSoftmax) else 1.0
+        queries = pairs.queries * scale
+        positive = (queries * pairs.items).sum(1) - log_counts
+
+        def scored(queries: Tensor, positive: Tensor, vectors: Tensor, others: Tensor, log: Tensor) -> Tensor:
+            scores = (queries @ vectors.T - log).masked_fill(ids.unsqueeze(1) == others, -math.inf)
+            if hardest is not None:
+                return scores.topk(min(hardest, scores.shape[1]), dim=1).values
+            if softmax:
+                return scores.logsumexp(1, keepdim=True)
+            return F.softplus(scores - positive.unsqueeze(1)).sum(1, keepdim=True)
+
+        size = max(1, SCORES // max(len(queries), 1))
+        blocks = [tuple(t[at : at + size] for t in negatives) for at in range(0, len(negatives.ids), size)]
+        if len(blocks) == 1:
+            scores = scored(queries, positive, *blocks[0])
+        else:  # the scores of a block are computed again in the backward pass
+            parts = [checkpoint(scored, queries, positive, *block, use_reentrant=False) for block in blocks]
+            scores = torch.cat([positive.new_empty(len(positive), 0), *parts], dim=1)
+        if hardest is not None:
+            scores = scores.topk(min(hardest, scores.shape[1]), dim=1).values
+        if softmax:
+            return torch.cat((positive.unsqueeze(1), scores), dim=1).logsumexp(1) - positive
+        counts = _others(ids, negatives.ids)
+        if hardest is not None:
+            scores, counts = F.softplus(scores - positive.unsqueeze(1)), counts.clamp(max=hardest)
+        return scores.sum(1) / counts.clamp(min=1)
+
+    def _facts(self, ids: Ids) -> Facts:
+        """Return the facts of items; shares are 0 if no loss needs them."""
+        shares = np.zeros((2, len(ids)))
+        if self._corrects:
+            assert self._catalogue is not None
+            shares[0] = self._catalogue.shares(ids)
+            shares[1] = self._catalogue.shares(ids, self._settings.power)
+        return np.stack((ids >> np.uint64(32), ids & np.uint64(0xFFFFFFFF), *shares), axis=1)
+
+    @property
+    def _corrects(self) -> bool:
+        return isinstance(self._settings, SampledSoftmax) and self._settings.logq
+
+    def _log_counts(self, facts: Facts, samples: int, drawn: int, like: Tensor) -> Tensor:
+        """Return the logarithms of the expected counts of items among the negatives; 0 without correction."""
+        counts = np.ones(len(facts))
+        if self._corrects:
+            counts = samples * facts[:, 2] + drawn * facts[:, 3]
+            counts[counts == 0] = 1.0 / max(samples + drawn, 1)  # not in the training rows
+        return torch.from_numpy(np.log(counts)).to(like)
+
+    def _of_all(self, vectors: Tensor, facts: Facts, samples: int) -> tuple[Tensor, Facts, int]:
+        """Return the vectors and facts of all workers, and how many of them are of samples, not drawn."""
+        if self._group.size == 1:
+            return vectors, facts, samples
+        with self._group.watched("comparison with the items of all workers"):
+            sizes = torch.zeros(self._group.size, 3, dtype=torch.int64)
+            sizes[self._group.rank] = torch.tensor((*vectors.shape, samples))
+            self._group.sum(sizes)
+            width, start = int(sizes[:, 1].max()), int(sizes[: self._group.rank, 0].sum())
+            total, samples = int(sizes[:, 0].sum()), int(sizes[:, 2].sum())
+            every = torch.zeros(total, 4, dtype=torch.float64)
+            every[start : start + len(facts)] = torch.from_numpy(facts)
+            self._group.sum(every)
+        if not len(vectors):
+            vectors = vectors.new_zeros(0, width).requires_grad_()
+        joined = cast(Any, _Joined).apply(vectors, self._group, start, total)
+        return joined, every.numpy(), samples
+
+
+class _Joined(torch.autograd.Function):
+    """The rows of all workers, in order of rank; its backward pass sums the gradients of all workers."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: WorkerGroup, start: int, total: int) -> Tensor:
+        ctx.group, ctx.rows = group, slice(start, start + len(rows))
+        joined = rows.new_zeros(total, rows.shape[1])
+        joined[ctx.rows] = rows
+        group.sum(joined)
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        summed = gradient.clone()
+        ctx.group.sum(summed)
+        return summed[ctx.rows], None, None, None
+
+
+def comparing(
+    settings: PairLoss, model: nn.Module, schema: Schema, data: object, group: WorkerGroup, seed: int
+) -> ComparingLoss:
+    """Return a loss of pairs at work; count the items of the data if it needs them.
+
+    Args:
+        settings: the loss.
+        model: a model of vectors.
+        schema: the features.
+        data: the training rows.
+        group, seed: as in `ComparingLoss`.
+
+    Raises:
+        ConfigError: the model compares no vectors, or the data cannot be read twice.
+        DataError: no row has an item.
+    """
+    if not isinstance(model, TwoTowers):
+        raise ConfigError(
+            f"loss {settings.name} needs a model that compares vectors, and {type(model).__name__} has none",
+            why="the loss compares the vector of a query with the vectors of other items",
+            fix="use two_tower or sasrec, or remove the loss",
+        )
+    item = model.tower_features["item"]
+    catalogue = None
+    if settings.counts_items and isinstance(data, Dataset):
+        catalogue = Catalogue.of(data, item)
+    elif settings.counts_items:
+        raise ConfigError(
+            f"loss {settings.name} with negatives or logq needs rows that can be read twice",
+            why="the items of the training rows are counted before training begins",
+            fix="read files or tables, or set negatives: 0 and logq: false",
+        )
+    return ComparingLoss(settings, schema, item, catalogue, group, seed)
+
+
+def as_pairs(output: object) -> Pairs:
+    """Return a model's output; `TrainingError` if the model compares no vectors."""
+    if not isinstance(output, Pairs):
+        raise TrainingError(
+            f"the model returned a value of type {type(output).__name__}, not satrap.pairs.Pairs",
+            why="the loss compares vectors of queries and items",
+            fix="use a model of vectors, such as two_tower, or return Pairs if batch.candidates is given",
+        )
+    return output
+
+
+def _ids(facts: Facts, like: Tensor) -> Tensor:
+    halves = facts[:, :2].astype(np.uint64)
+    return torch.from_numpy((halves[:, 0] << np.uint64(32) | halves[:, 1]).view(np.int64)).to(like.device)
+
+
+def _others(ids: Tensor, among: Tensor) -> Tensor:
+    """Return the number of ids, int64[n], that differ from each id."""
+    ordered = among.sort().values
+    equal = torch.searchsorted(ordered, ids, right=True) - torch.searchsorted(ordered, ids)
+    return len(among) - equal
+
+
+def _weights(batch: EmbeddedBatch, pairs: Pairs) -> Tensor:
+    """Return the weight of each pair, float32[n]."""
+    assert batch.labels is not None
+    weights = batch.labels[:, 0] if batch.weights is None else batch.labels[:, 0] * batch.weights
+    if batch.label_mask is not None:
+        weights = weights * batch.label_mask[:, 0]
+    return weights if pairs.samples is None else weights[torch.from_numpy(pairs.samples).to(weights.device)]
+
+
+def _no_items(schema: Schema, item: Sequence[str]) -> Batch:
+    """Return a batch of no items."""
+    ids = {
+        name: Jagged(
+            np.zeros(0, np.uint64), np.zeros(1, np.int64) if schema.categorical[name].multi else None
+        )
+        for name in item
+        if name in schema.categorical
+    }
+    return Batch(0, ids, np.zeros((0, schema.numeric_width), np.float32) if schema.numeric_width else None)
