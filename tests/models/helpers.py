@@ -3,14 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.schema import Categorical, Numeric, Schema
-
-
-def models_that_need(*needs: str) -> list[str]:
-    """Return the names of the models that need nothing but ids and these needs, see `Ranker.needs`."""
-    return [name for name in models.names() if {*models.model_class(name).needs} <= {"ids", *needs}]
 
 
 def make_schema(dims=(8, 8, 8), numbers=2, labels=("y",)):

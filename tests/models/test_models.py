@@ -11,9 +11,11 @@ from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Label, Numeric, Schema, Vector
-from tests.models.helpers import fit, make_batch, make_schema, models_that_need
+from tests.models.helpers import fit, make_batch, make_schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
-NAMES = models_that_need()
+NAMES = [name for name in models.names() if name not in (*HISTORIES, *NEXT_ITEM, "two_tower", "esmm")]
 """Models of pooled features, any labels and no arguments; the others have their tests in their own files."""
 VARIANTS = [
     *((name, {}) for name in NAMES),
@@ -282,7 +284,7 @@ def test_each_model_is_one_short_file(name):
     source = Path(inspect.getfile(models._MODELS[name]))
     assert source.stem == name
     assert (
-        len(source.read_text().splitlines()) <= 116
+        len(source.read_text().splitlines()) <= 120
     )  # a pass, its initial weights, and its order for stages
 
 

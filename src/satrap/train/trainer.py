@@ -373,6 +373,7 @@ class Trainer:
 
 
 def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+    labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
             "this trainer has no dense_optimizer, so it can only evaluate and predict",
@@ -381,7 +382,13 @@ def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
         )
     if epochs < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
+    if isinstance(trainer.loss, LabelLoss) and (name := next((x.name for x in labels if x.implicit), None)):
+        raise ConfigError(
+            f"label {name!r} is implicit, and the loss learns nothing from labels that are all 1",
+            why="rows without a 0 say only what belongs together, so a loss must compare it with other items",
+            fix="set a loss of pairs: loss: {name: sampled_softmax} in a recipe, satrap.losses in Python",
+        )
+    unmeasured = [label.name for label in labels if label.unmeasured]
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",

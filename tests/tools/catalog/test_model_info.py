@@ -15,7 +15,13 @@ from satrap.models.layers.common import NEEDS
 from satrap.models.layers.fields import EqualWidth
 from satrap.schema import Categorical, Numeric, Schema
 from satrap.tools.catalog import about, catalog
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as OF_TARGETS
 
+HISTORIES = (*NEXT_ITEM, *OF_TARGETS)
+
+IMPLIED = {"esmm": {"one label"}, **dict.fromkeys(HISTORIES, {"ids"})}
+"""Models whose needs include or exclude another."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
 
@@ -26,9 +32,13 @@ def create(name: str, without: str = "") -> torch.nn.Module:
     if without != "ids":
         features |= {"user": Categorical(dim=8), "item": Categorical(dim=4)}
     if "sequence" in needs and without != "sequence":
-        table = None if without == "shared table" else "item"
         features["seen"] = Categorical(
-            dim=4, table=table, multi=True, pooling="none", sequence="past", max_values=3
+            dim=4,
+            table=None if without == "target" else "item",
+            multi=True,
+            pooling="none",
+            sequence="past",
+            max_values=3,
         )
     labels = ["click"] if ("one label" in needs) != (without == "one label") else ["click", "bought"]
     if without == "click, conversion":
@@ -43,8 +53,7 @@ def test_a_model_needs_what_it_declares_and_nothing_else(name: str) -> None:
     needs = set(about(name).needs)
     assert needs <= NEEDS.keys()
     create(name)
-    implied = {"ids"} if "sequence" in needs else {"one label"} if "click, conversion" in needs else set()
-    for need in NEEDS.keys() - implied:
+    for need in NEEDS.keys() - IMPLIED.get(name, set()):
         if need in needs:
             with pytest.raises(ConfigError) as caught:
                 create(name, without=need)
