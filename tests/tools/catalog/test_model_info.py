@@ -20,7 +20,7 @@ from tests.models.sequence.histories import NAMES as OF_TARGETS
 
 HISTORIES = (*NEXT_ITEM, *OF_TARGETS)
 
-IMPLIED = {"esmm": {"one label"}, **dict.fromkeys(HISTORIES, {"ids"})}
+IMPLIED = {"esmm": {"one label"}, **{name: {"ids"} for name in HISTORIES}}
 """Models whose needs include or exclude another."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
