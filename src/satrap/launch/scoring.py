@@ -31,10 +31,11 @@ from satrap.store import Eviction, Shard, StoreConfig
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare
 from satrap.train.step.loss import prediction_names
+from satrap.train.tower_vectors import TowerVectors
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),
-    *("tables.*.memory", "tables.*.eviction"),
+    *("tables.*.memory", "tables.*.eviction", "training.ranking"),
 )
 """Recipe keys that can be overridden for a trained model, because they do not change the model."""
 
@@ -126,9 +127,12 @@ def load_served(
 def _to_score(store: StoreConfig) -> StoreConfig:
     """Return store settings under which no row is lost; the rows are in RAM."""
     store = replace(store, device="cpu")
-    if store.tier is not None:
+    if store.tier is not None and not store.tier.in_memory:
         return store
     tables = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+    if store.tier is not None:  # host memory has all rows, and the budgets are for a GPU
+        tables = {name: replace(table, memory=None) for name, table in tables.items()}
+        store = replace(store, tier=None, memory=None)
     return replace(store, eviction=None, tables=tables)
 
 
@@ -150,6 +154,7 @@ def _loaded(
             store=store,
             stateless=stateless,
             metrics=tuple(own_functions(recipe, "metrics").values()),
+            ranking=recipe.sections.training.ranking,
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error
@@ -204,10 +209,23 @@ def evaluate(
                 where=str(folder),
                 fix="give the rows: --input FILE",
             )
+        rank_items(recipe, predictor, training=True)
         with blaming("your own code failed"):
             metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
+
+
+def rank_items(recipe: Recipe, predictor: Predictor, *, training: bool = False) -> None:
+    """Let a predictor rank the items of `data.items`, else those of the training rows if `training`."""
+    ranking, sources = predictor.ranking, recipe.sections.data.items
+    if ranking is None or not ranking.of_items:
+        return
+    if sources is not None:
+        schema = TowerVectors(predictor, "item").schema
+        predictor.rank_among(open_sources(recipe, schema, [recipe.locate(source) for source in sources]))
+    elif training and (rows := open_part(recipe, predictor.schema, "train")) is not None:
+        predictor.trained_on(rows)
 
 
 def _rows(

@@ -20,10 +20,11 @@ from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
+from satrap.data.streams import EventStream
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.compute.precision import check_precision, computed
 from satrap.embedding import BatchLookup, embeddings_of, tables_of
-from satrap.errors import ConfigError, SatrapError
+from satrap.errors import ConfigError, DataError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
 from satrap.metrics import Metrics
@@ -33,9 +34,12 @@ from satrap.runtime.arguments import checked
 from satrap.runtime.malloc import keep_freed_memory
 from satrap.runtime.threads import default_threads
 from satrap.schema import Schema
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.store.shard import open_store
+from satrap.train.group_sizes import check_group_sizes
+from satrap.train.item_ranking import ItemRanking, Items, key_of
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
@@ -43,6 +47,7 @@ from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.step.dummy_batch import blank_rows
 from satrap.train.step.loss import as_matrix, as_tensor, predictions
 from satrap.train.step.split_batch import MicroBatches
+from satrap.train.tower_vectors import TowerVectors
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -110,6 +115,7 @@ class Predictor:
         collective: whether each forward pass is a collective of all workers, see `DenseBackend`; initially
             False.
         step: the number of trained steps, if `load` made it, else -1.
+        items: the items that `measure` ranks; None: it ranks none. See `check_ranking`.
     """
 
     def __init__(
@@ -125,6 +131,12 @@ class Predictor:
     ) -> None:
         check_precision(precision)
         self._metrics = metrics or metrics_of(schema)
+        if self._metrics.ranking is not None and self._metrics.ranking.of_items:
+            key_of(model, schema, self._metrics.ranking)
+        self._known: Items | None = None
+        self.items: Items | None = None
+        self._rows: TrainingData | None = None
+        self._listed = False
         self.collective = self._passed = self._closed = False
         self.step = -1
         self.model, self.schema, self.exchange = model, schema, exchange
@@ -144,6 +156,7 @@ class Predictor:
         store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
+        ranking: Ranking | None = None,
     ) -> Predictor:
         """Load a model written by `Trainer.save` or `satrap train`, or a snapshot of `Trainer.fit`.
 
@@ -155,6 +168,7 @@ class Predictor:
                 All other settings are as saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default the run's metrics.
+            ranking: ranking metrics of `evaluate`; default the run's.
 
         Raises:
             CheckpointError: the checkpoint is missing, incomplete or damaged.
@@ -165,7 +179,14 @@ class Predictor:
         # With a tier more rows would fit on the disk, but then the memory for their index would not suffice.
         stateless = store.tier is None
         return predictor_for(
-            LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
+            LocalExchange,
+            url,
+            model,
+            device=place,
+            store=store,
+            stateless=stateless,
+            metrics=metrics,
+            ranking=ranking,
         )
 
     def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
@@ -180,16 +201,100 @@ class Predictor:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
         check_data(data, self.schema, labels=True)
+        self.check_ranking(data)
         return merged(self.measure(data.batches()), self.workers)
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """The ranking metrics of evaluations."""
+        return self._metrics.ranking
+
+    def rank_among(self, items: BatchSource) -> None:
+        """Read the items that evaluations rank, for `Ranking(among="items")`.
+
+        By default these are the items of the rows that `Trainer.fit` was called with, and of the evaluated
+        rows; a predictor that `load` made knows no rows.
+
+        Args:
+            items: rows with the features of an item, such as one row per item; with several workers, the rows
+                of all count.
+
+        Raises:
+            ConfigError: the ranking metrics rank no items, or the model has no towers.
+            DataError: no row has an item.
+        """
+        ranking = self._metrics.ranking
+        if ranking is None or not ranking.of_items:
+            raise ConfigError(
+                "no items are ranked",
+                fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
+            )
+        self._known, self._listed = self._items_of(items, ranking), True
+
+    def trained_on(self, data: TrainingData) -> None:
+        """Rank the items of training rows, unless `rank_among` has given items, or none are ranked."""
+        ranking = self._metrics.ranking
+        if ranking is None or not ranking.of_items or self._listed:
+            return
+        if isinstance(data, EventStream):
+            raise ConfigError(
+                "the items to rank are unknown, because a log may never end",
+                fix="call rank_among with one row per item before fit",
+            )
+        if self._rows is not data:
+            self._known, self._rows = self._items_of(data, ranking), data
+
+    def check_ranking(self, data: BatchSource) -> None:
+        """Prepare ranking metrics for a data set to evaluate, and check that its lists are long enough.
+
+        All workers call it, each with its share. Without ranking metrics nothing is read.
+
+        Raises:
+            ConfigError: the items to rank are unknown.
+            DataError: no group has, or the items are, as many as the largest k.
+        """
+        if (ranking := self._metrics.ranking) is None:
+            return
+        most = max(ranking.at)
+        if not ranking.of_items:
+            check_group_sizes(data.batches(), most, self.workers)
+            return
+        if self._known is None:
+            raise ConfigError(
+                "the items to rank are unknown",
+                fix="call rank_among with one row per item before evaluate",
+            )
+        self.items = self._known
+        if not self._listed:
+            self.items = self._known.joined(self._items_of(data, ranking))
+        if len(self.items) < most:
+            raise DataError(
+                f"ranking looks at the first {most} items, but there are {len(self.items)}",
+                why="the first places would hold every item, whatever the model",
+                fix=f"set ranking at to smaller numbers than {len(self.items)}",
+            )
+
+    def _items_of(self, data: BatchSource | TrainingData, ranking: Ranking) -> Items:
+        key = key_of(self.model, self.schema, ranking)
+        return Items.of(data, TowerVectors(self, "item").schema, key)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
 
+        Ranks `items`, whose vectors are computed first.
+
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        metrics = self._metrics.empty()
-        for batch, predicted in self.scored(batches):
+        ranking, ranked = self._metrics.ranking, None
+        if ranking is not None and ranking.of_items and self.items is not None:
+            if self.exchange.collective:
+                self.workers.meet("items to rank")
+            ranked = ItemRanking(self, self.items, ranking, self.workers.data.rank)
+        metrics = self._metrics.empty(
+            ranking=ranking is not None and (ranked is not None or not ranking.of_items)
+        )
+        for batch, predicted, embedded in self._scored(batches):
             check_labels(batch, self.schema)
             assert batch.labels is not None
             metrics.update(
@@ -199,6 +304,9 @@ class Predictor:
                 weights=batch.weights,
                 groups=batch.groups,
             )
+            if ranked is not None:
+                assert isinstance(embedded, EmbeddedBatch)
+                metrics.rank(*ranked.ranks(batch, embedded))
         return metrics
 
     def predict(self, data: BatchSource) -> Iterator[Rows]:
@@ -217,6 +325,9 @@ class Predictor:
 
     def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         """Yield each batch with its predictions, [size, outputs]; some batches are read ahead."""
+        return ((batch, predicted) for batch, predicted, _ in self._scored(batches))
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows, Embedded]]:
         self.model.eval()
         tickets: Iterable[BatchLookup | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
         if self.exchange.collective or self.collective:  # all take part until no worker has a batch left
@@ -240,19 +351,10 @@ class Predictor:
                 elif not lookup.active:
                     return
                 continue
-            with self.workers.watched("forward pass"):
-                predicted = self.outputs(ticket, lookup.result())
-            yield ticket.batch, predicted
-
-    def outputs(self, ticket: BatchLookup, rows: Sequence[Any]) -> Rows:
-        """Return the predictions [size, outputs] of a batch whose rows have been looked up.
-
-        Args:
-            ticket: the batch and its requests.
-            rows: of each request, float32[unique ids, dim].
-        """
-        with torch.no_grad():
-            return self.predicted(self.embed(ticket, self.embeddings.rows(rows)))
+            with self.workers.watched("forward pass"), torch.no_grad():
+                embedded = self.embed(ticket, self.embeddings.rows(lookup.result()))
+                predicted = self.predicted(embedded)
+            yield ticket.batch, predicted, embedded
 
     def predicted(self, batch: Embedded) -> Rows:
         """Return the predictions [size, outputs] of embedded samples, without gradients."""
@@ -324,12 +426,13 @@ def predictor_for(
     store: StoreConfig,
     stateless: bool,
     metrics: Sequence[Metric] | None,
+    ranking: Ranking | None = None,
 ) -> Predictor:
     """Do the work of `Predictor.load`, for rows of some fixed buckets.
 
     Args:
         exchange: makes the exchange for a store, which gets the rows of its `buckets`.
-        url, model, store, metrics: as in `Predictor.load`.
+        url, model, store, metrics, ranking: as in `Predictor.load`.
         device: result of `prepare`.
         stateless: rows have no space for optimizer state.
     """
@@ -343,10 +446,10 @@ def predictor_for(
     if stateless:
         store, optimizer = _without_state(store), NO_STATE
     tables = tables_of(schema, optimizer, dims, store)
-    precision = saved["training"].precision
-    measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
+    options = saved["training"]
+    measured = metrics_of(schema, options.metrics if metrics is None else metrics, ranking or options.ranking)
     rows = exchange(open_store(store, tables))
-    predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
+    predictor = Predictor(network, schema, rows, device=device, precision=options.precision, metrics=measured)
     try:
         if len(rows.buckets) < BUCKETS:
             checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
@@ -363,9 +466,15 @@ def _without_state(store: StoreConfig) -> StoreConfig:
     return replace(store, tables=tables)
 
 
-def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
-    """Return empty metrics of a schema's labels, and the user's own."""
-    return Metrics(schema.labels, grouped=schema.group is not None, own=own)
+def metrics_of(schema: Schema, own: Sequence[Metric] = (), ranking: Ranking | None = None) -> Metrics:
+    """Return empty metrics of a schema's labels, the user's own, and ranking metrics.
+
+    Raises:
+        ConfigError: the schema lacks what ranking metrics need.
+    """
+    if ranking is not None:
+        ranking.check(schema)
+    return Metrics(schema.labels, grouped=schema.group is not None, own=own, ranking=ranking)
 
 
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,7 @@ from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.schema_checks import check_data, check_made_for, check_training
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -148,9 +149,13 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = place or WorkerContext(), (options := training or TrainingOptions())
+        place, self.training = (
+            place or WorkerContext(),
+            (options := (training or TrainingOptions()).suited(schema.labels)),
+        )
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
+        self.loss = loss or LabelLoss(schema.labels)
+        measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
@@ -228,13 +233,17 @@ class Trainer:
         Raises:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
-            DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
+            DataError: the data, or the file of a table's rows, cannot be read, or has no rows; or the groups
+                or items to rank are fewer than `TrainingOptions.ranking` needs.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, epochs, steps)
+        _check_fit(self, data, epochs, steps)
         for dataset in (data, validation):
             check_data(dataset, self.schema, labels=True)
+        self.predictor.trained_on(data)
+        if validation is not None:
+            self.predictor.check_ranking(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -278,7 +287,7 @@ class Trainer:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
             "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
             several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also the
-            metrics in `TrainingOptions.metrics`.
+            metrics in `TrainingOptions.metrics` and `TrainingOptions.ranking`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -372,7 +381,8 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -> None:
+    check_training(data, trainer.schema)
     labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
@@ -417,6 +427,7 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "lr_schedule": options.lr_schedule.to_dict(),
         "precision": options.precision,
         "metrics": user_code.references_of(options.metrics),
+        **({} if options.ranking is None else {"ranking": asdict(options.ranking)}),
     }
 
 

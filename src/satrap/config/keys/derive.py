@@ -189,11 +189,11 @@ def keys_of(
 
     The dataclass and its bases document their fields under `Args:`. `replaced` maps a key to an (annotation,
     default) that is added or overrides the dataclass's field. `renamed` maps a field to a key with another
-    name.
+    name. Fields with metadata are left out.
     """
     docs = {name: text for base in reversed(source.__mro__) for name, text in argument_docs(base).items()}
     hints = get_type_hints(source, include_extras=True)
-    names = {renamed.get(field.name, field.name): field for field in fields(source)}
+    names = {renamed.get(field.name, field.name): field for field in fields(source) if not field.metadata}
     members: dict[str, Any] = {key: member for key, member in replaced.items() if key not in names}
     for key, field in names.items():
         member = _plain(hints[field.name]), Field(_default(field), description=docs[field.name])

@@ -14,6 +14,7 @@ from satrap.config.keys.values import Bytes, Count, Device, Positive, Rate, Seco
 from satrap.retention import Admission, Eviction
 from satrap.schema import Dtype
 from satrap.settings.mesh import Mesh, PipelineSchedule, Sharded
+from satrap.settings.ranking import Ranking
 from satrap.settings.saving import Checkpointing, Publishing
 from satrap.settings.store import StoreConfig, TableSettings
 from satrap.settings.tier import Tier
@@ -50,6 +51,7 @@ LOSS = replace(named(losses.PairLoss, losses.KINDS, "Name of the loss."), text=T
 SCHEDULE = named(optim.Schedule, optim.SCHEDULES, "Name of the schedule.")
 ADMISSION, EVICTION, TIER = settings(Admission), settings(Eviction), settings(Tier)
 TABLE = settings(TableSettings, "TableKeys")
+RANKING = settings(Ranking)
 
 
 TEXTS = {
@@ -192,6 +194,7 @@ class TrainingKeys(Keys):
     metrics: list[str] = Field(default_factory=list)
     """Your own functions, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
     number, over all samples of an evaluation; see satrap.metrics.OwnMetrics."""
+    ranking: Annotated[Ranking, RANKING] | None = of(TrainingOptions, "ranking")
     lr_schedule: Annotated[optim.Schedule, SCHEDULE] = of(TrainingOptions, "lr_schedule")
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = of(TrainingOptions, "plateau", 0.1)
     patience: Positive | None = of(TrainingOptions, "patience", 2)
@@ -261,6 +264,7 @@ class AboutKeys(Keys):
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
 TRANSFORM = """Transform: log1p, log10, sqrt, standardize, minmax, {quantiles: n}, {clip: [low, high]}; or a
 list of them."""
+MEAN_LABEL = settings(schema.MeanLabel)
 NumericKeys = keys_of(
     schema.Numeric,
     "NumericKeys",

@@ -123,7 +123,7 @@ def last_of(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _Spread(torch.autograd.Function):
-    """Its gradient is summed in the order of events; the gradient of `index_select` has no fixed order on a GPU."""
+    """Its gradient is summed in the order of events; `index_select` has no fixed order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor, count: int) -> Tensor:

@@ -151,7 +151,7 @@ def _metric(
 ) -> Content | Html:
     if value is None or first is None or run == 0 or math.isnan(change := value - first):
         return _number(value)
-    plain = key.rpartition("/")[2]
+    plain = key.rpartition("/")[2].partition("@")[0]
     better = change < 0 if plain in LOWER_IS_BETTER else change > 0
     kind = (
         None

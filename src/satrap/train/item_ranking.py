@@ -1,0 +1,266 @@
+"""Ranks of items among all items, by the vectors of a model with towers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap.batch import Batch, EmbeddedBatch, Jagged
+from satrap.data import Dataset
+from satrap.data.batch_rows import concat_rows, slice_rows, take_jagged, take_rows
+from satrap.errors import ConfigError, DataError
+from satrap.metrics.reservoir import mix
+from satrap.schema import MISSING_ID, Schema
+from satrap.settings.ranking import Ranking
+from satrap.train.tower_vectors import TowerVectors, TrainedModel, towers_of
+
+Ids = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+ROWS = 1 << 13
+"""Items whose vectors are computed at once."""
+
+SCORES = 1 << 24
+"""Most scores in memory at once, but at least those of one sample."""
+
+ID_SETTINGS = ("buckets", "vocabulary")
+"""Settings, besides the table, that decide the ids of a feature."""
+
+
+class RankedItems(NamedTuple):
+    """Relevant items with their ranks, arrays [n], see `satrap.metrics.RankingMetrics.update`."""
+
+    queries: Ids
+    items: Ids
+    ranks: Ints
+    tied: Ints
+
+
+def key_of(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> str:
+    """Return the feature that identifies the items of a model with towers.
+
+    Raises:
+        ConfigError: the model has no towers, no feature identifies items, or the ids of `ranking.exclude` are
+            not ids of items.
+    """
+    features = towers_of(model).tower_features["item"]
+    single = (name for name in features if name in schema.categorical and not schema.categorical[name].multi)
+    key = next((name for name in single if not schema.categorical[name].cross), None)
+    if key is None:
+        raise ConfigError(
+            "no feature identifies the items",
+            why="the items of a sample and of a history are compared by their ids",
+            fix="add a categorical feature with one id per item to the item's features, and name it first",
+        )
+    name = ranking.exclude
+    if name is not None and (
+        schema.table_of(name) != schema.table_of(key)
+        or any(
+            getattr(schema.categorical[name], each) != getattr(schema.categorical[key], each)
+            for each in ID_SETTINGS
+        )
+    ):
+        raise ConfigError(
+            f"exclude names feature {name!r}, whose ids are not those of the items",
+            why=f"{key!r} identifies the items, and both must use the same table, buckets and vocabulary",
+            fix=f"set table of feature {name!r} to {schema.table_of(key)}, or remove exclude",
+        )
+    return key
+
+
+class Items:
+    """Distinct items, in ascending order of their ids; items without an id are left out.
+
+    Args:
+        key: the feature that identifies items.
+        rows: samples with the features of an item; the first of each item counts.
+    """
+
+    def __init__(self, key: str, rows: Batch) -> None:
+        self.key = key
+        ids, first = np.unique(rows.ids[key].values, return_index=True)
+        known = ids != MISSING_ID
+        self.ids: Ids = ids[known]
+        self.rows = take_rows(rows, first[known])
+
+    @classmethod
+    def of(cls, source: Any, schema: Schema, key: str) -> Items:
+        """Read a data set, the rows of all workers, and return its items.
+
+        Args:
+            source: a `Dataset`, or another data set with the features of an item.
+            schema: the features of an item.
+            key: the feature that identifies items.
+
+        Raises:
+            DataError: no row has an item.
+        """
+        found: Items | None = None
+        for batch in _rows_of(source, schema):
+            items = cls(key, batch)
+            found = items if found is None else found.joined(items)
+        if found is None or not len(found):
+            raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")
+        return found
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def joined(self, other: Items) -> Items:
+        """Return the items of both; the features of an item that both have are those of this one."""
+        new = np.flatnonzero(self.find(other.ids) < 0)
+        return Items(self.key, concat_rows([self.rows, take_rows(other.rows, new)])) if len(new) else self
+
+    def find(self, ids: Ids) -> Ints:
+        """Return the position of each id, int64[n]; -1 for unknown ones."""
+        places = np.searchsorted(self.ids, ids)
+        inside = np.minimum(places, max(len(self.ids) - 1, 0))
+        if not len(self.ids):
+            return np.full(len(ids), -1)
+        return np.where(self.ids[inside] == ids, inside, -1)
+
+
+def _rows_of(source: Any, schema: Schema) -> Iterable[Batch]:
+    """Yield the rows of a data set with the features of a schema only."""
+    if isinstance(source, Dataset):
+        whole = source.with_options(schema=schema, batch_size=ROWS, shuffle=False, worker=0, workers=1)
+        yield from whole.batches()
+        return
+    other = getattr(source, "schema", None) or schema
+    shared = source.with_options(worker=0, workers=1) if hasattr(source, "with_options") else source
+    for batch in shared.batches():
+        yield features_of(batch, other, schema)
+
+
+def features_of(batch: Batch, schema: Schema, part: Schema) -> Batch:
+    """Return the samples of a batch, read with a schema, with the features of another one only."""
+    columns = [schema.numeric_columns[name] for name in part.numeric_columns]
+    numeric = None
+    if columns and batch.numeric is not None:
+        numeric = np.concatenate([batch.numeric[:, part] for part in columns], axis=1)
+    events = {name: batch.events[name] for name in part.numeric if name in batch.events}
+    return Batch(batch.size, {name: batch.ids[name] for name in part.categorical}, numeric, events=events)
+
+
+class ItemRanking:
+    """Ranks the items of samples among all items, by the dot products of the current vectors.
+
+    The vectors of all items are computed when it is made, with lookups that create no rows. With several
+    workers, all make one at the same time, of the same items.
+
+    Memory: the vectors of the items, and `SCORES` scores.
+
+    Args:
+        predictor: with the model and its rows.
+        items: all items.
+        ranking: its `exclude`.
+        worker: number of this worker, for the queries of samples without a group.
+    """
+
+    def __init__(self, predictor: TrainedModel, items: Items, ranking: Ranking, worker: int = 0) -> None:
+        self._model, self._schema, self._items = towers_of(predictor.model), predictor.schema, items
+        self._exclude, self._next = ranking.exclude, worker << 40
+        of_items = TowerVectors(predictor, "item")
+        blocks = (slice_rows(items.rows, i, min(i + ROWS, len(items))) for i in range(0, len(items), ROWS))
+        vectors = np.concatenate([of_items(block) for block in blocks])
+        self._vectors = torch.from_numpy(vectors).to(predictor.embeddings.device)
+
+    def ranks(self, batch: Batch, embedded: EmbeddedBatch) -> RankedItems:
+        """Return the ranks of the items of samples with label 1, among all items that are not excluded.
+
+        Samples of a group with the same user and the same list are one query; without groups, each sample is
+        one. An id that is not among the items ranks last; samples without an id are left out.
+        """
+        assert batch.labels is not None
+        relevant = (batch.labels[:, 0] == 1) & (batch.ids[self._items.key].values != MISSING_ID)
+        if batch.label_mask is not None:
+            relevant &= batch.label_mask[:, 0]
+        samples = np.flatnonzero(relevant)
+        own = batch.ids[self._items.key].values[samples]
+        places = self._items.find(own)
+        row, excluded, itself = self._excluded(batch, samples, places)
+        with torch.no_grad():
+            part = tower_part(embedded, self._schema, self._model.tower_features["user"])
+            users = self._model.tower_vectors("user", part).float()
+        ranks, tied = self._counted(users[torch.from_numpy(samples).to(users.device)], places, row, excluded)
+        return RankedItems(self._queries(batch, samples, own, itself), own, ranks, tied)
+
+    def _counted(self, users: Tensor, places: Ints, row: Ints, excluded: Ints) -> tuple[Ints, Ints]:
+        """Return ranks and numbers of ties of the items at some places; `row` has `excluded` items."""
+        ranks, tied = np.full(len(places), len(self._items) + 1), np.ones(len(places), np.int64)
+        size = max(1, SCORES // len(self._items))
+        for start in range(0, len(places), size):
+            there = np.flatnonzero(places[start : start + size] >= 0) + start
+            scores = users[start : start + size] @ self._vectors.T
+            inside = (row >= start) & (row < start + size)
+            scores[row[inside] - start, excluded[inside]] = -torch.inf
+            scores = scores[there - start]
+            own = scores.gather(1, torch.from_numpy(places[there])[:, None].to(scores.device))
+            # A score that is not a number is not smaller, so it counts against the model.
+            ranks[there] = 1 + len(self._items) - (scores <= own).sum(1).cpu().numpy()
+            tied[there] = (scores == own).sum(1).clamp(min=1).cpu().numpy()
+        return ranks, tied
+
+    def _excluded(
+        self, batch: Batch, samples: Ints, places: Ints
+    ) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+        """Return (row, place) of each excluded item, and whether the item of each row is among them."""
+        itself = np.zeros(len(samples), np.bool_)
+        if self._exclude is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64), itself
+        values, ends = _taken(batch.ids[self._exclude], samples)
+        row = np.repeat(np.arange(len(samples)), np.diff(ends))
+        place = self._items.find(values)
+        itself[row[place == places[row]]] = True
+        chosen = (place >= 0) & (place != places[row])
+        return row[chosen], place[chosen], itself & (places >= 0)
+
+    def _queries(self, batch: Batch, samples: Ints, own: Ids, itself: npt.NDArray[np.bool_]) -> Ids:
+        """Return the query of each sample: its group and user, and its item if other samples exclude it."""
+        if batch.groups is None:
+            self._next += len(samples)
+            return np.arange(self._next - len(samples), self._next, dtype=np.uint64)
+        names = [*self._model.tower_features["user"], *([self._exclude] if self._exclude else ())]
+        keys = mix(batch.groups[samples])
+        for name in dict.fromkeys(names):
+            if name in batch.ids:
+                keys = mix(keys ^ _digest(batch.ids[name], samples))
+            elif name in batch.events:
+                keys = mix(keys ^ _digest(batch.events[name], samples))
+            elif batch.numeric is not None:
+                numbers = batch.numeric[samples, self._schema.numeric_columns[name]]
+                for column in np.ascontiguousarray(numbers).view(np.uint32).astype(np.uint64).T:
+                    keys = mix(keys ^ column)
+        return np.where(itself, mix(keys ^ own), keys)
+
+
+def tower_part(batch: EmbeddedBatch, schema: Schema, features: Sequence[str]) -> EmbeddedBatch:
+    """Return the features of a tower."""
+    columns = [batch.numeric[:, part] for name, part in schema.numeric_columns.items() if name in features]
+    return EmbeddedBatch(
+        batch.size,
+        {name: batch.embeddings[name] for name in features if name in batch.embeddings},
+        torch.cat(columns, dim=1) if columns else batch.numeric[:, :0],
+        source=batch.source,
+        events={name: batch.events[name] for name in features if name in batch.events},
+    )
+
+
+def _taken(jagged: Jagged, samples: Ints) -> tuple[npt.NDArray[Any], Ints]:
+    """Return the values of some samples, and their offsets."""
+    taken = take_jagged(jagged, samples)
+    return taken.values, np.arange(len(samples) + 1) if taken.offsets is None else taken.offsets
+
+
+def _digest(jagged: Jagged, samples: Ints) -> Ids:
+    """Return a hash of the values of each sample and of their order."""
+    values, ends = _taken(jagged, samples)
+    bits = values if values.dtype == np.uint64 else values.view(np.uint32).astype(np.uint64)
+    position = np.arange(len(bits)) - np.repeat(ends[:-1], np.diff(ends))
+    sums = np.append(np.uint64(0), np.cumsum(mix(bits ^ mix(position.astype(np.uint64))), dtype=np.uint64))
+    return sums[ends[1:]] - sums[ends[:-1]]
