@@ -154,12 +154,11 @@ class Trainer:
             (options := (training or TrainingOptions()).suited(schema.labels)),
         )
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        self.loss = loss or LabelLoss(schema.labels)
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
-        self.embedding_optimizer = embedding_optimizer
+        self.embedding_optimizer, self.loss = embedding_optimizer, loss or LabelLoss(schema.labels)
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
@@ -233,17 +232,13 @@ class Trainer:
         Raises:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
-            DataError: the data, or the file of a table's rows, cannot be read, or has no rows; or the groups
-                or items to rank are fewer than `TrainingOptions.ranking` needs.
+            DataError: the data or the file of a table's rows is unreadable or empty, or too small to rank.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, data, epochs, steps)
-        for dataset in (data, validation):
-            check_data(dataset, self.schema, labels=True)
-        self.predictor.trained_on(data)
-        if validation is not None:
-            self.predictor.check_ranking(validation)
+        _check_fit(self, (data, validation), epochs, steps)
+        self.predictor.lists.trained_on(data)
+        self.predictor.lists.prepare(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -381,8 +376,8 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -> None:
-    check_training(data, trainer.schema)
+def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int | None) -> None:
+    check_training(data[0], trainer.schema)
     labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
@@ -405,6 +400,8 @@ def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
+    for dataset in data:
+        check_data(dataset, trainer.schema, labels=True)
 
 
 def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
