@@ -109,8 +109,6 @@ training.mode: async NOT WITH cluster.exchange: collective
 checkpoint.durability: journal NOT WITH cluster.exchange: collective
     BECAUSE a journal restores shard servers, and there are none
     -> remove the key, or set {cluster.exchange} to servers
-embedding.device NOT WITH embedding.tier
-    BECAUSE rows on a GPU have no slower memory yet
 embedding.device NOT WITH cluster.exchange: servers
     BECAUSE shard servers hold their rows in RAM
     -> set {cluster.exchange} to local

@@ -31,6 +31,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "export",
         "report",
         "config",
+        "models",
         "plan",
         "doctor",
         "compile",

@@ -7,9 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange import Exchange
-from satrap.store import StoreConfig
+from satrap.store import Shard, StoreConfig
 from tests.contract.embedded import embedded
-from tests.contract.parties import KINDS, SEED, TABLES, Process, connect, local, threads
+from tests.contract.parties import (
+    DEVICE_MEMORY,
+    KINDS,
+    SEED,
+    TABLES,
+    FromDevice,
+    Process,
+    connect,
+    local,
+    marks,
+    threads,
+)
 from tests.exchange.collective.parties import MIXED, collective
 from tests.exchange.joining import joined
 
@@ -35,7 +46,9 @@ SIBLINGS = {
 state runs with them too, all others do in `make test-all`."""
 
 
-@pytest.fixture(params=[pytest.param(k, marks=pytest.mark.slow if k in SIBLINGS else ()) for k in KINDS])
+@pytest.fixture(
+    params=[pytest.param(k, marks=pytest.mark.slow if k in SIBLINGS else marks(k)) for k in KINDS]
+)
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
     kind, _, shards = request.param.partition("-")
     if kind == "local":
@@ -44,6 +57,14 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
         made.close()
     elif kind == "collective":
         with collective(int(shards), TABLES, StoreConfig(seed=SEED)) as made:
+            yield made
+    elif request.param == "device-1":
+        made = FromDevice(Shard(TABLES, seed=SEED, device="cuda", memory=DEVICE_MEMORY))
+        yield made
+        made.close()
+    elif kind == "device":
+        store = StoreConfig(seed=SEED, device="cuda", memory=int(shards) * DEVICE_MEMORY)
+        with collective(int(shards), TABLES, store) as made:
             yield made
     elif kind == "mixed":
         with collective(int(shards), TABLES, StoreConfig(seed=SEED), MIXED) as made:

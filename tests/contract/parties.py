@@ -7,15 +7,21 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from satrap.exchange import Exchange, LocalExchange, LookupRequest
+from satrap.exchange.lookup import Array
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer, Wire, WorkerId
 from satrap.optim import Adagrad
 from satrap.schema import Table
 from satrap.store import Shard, StoreConfig
+from satrap.store.arrays import on_host
+from satrap.store.gpu.device import interpreted
 
 SEED = 11
 EXACT = Wire("float32", "float32")
@@ -40,13 +46,38 @@ KINDS = (
     "mixed-4",
     "joined-1",
     "joined-2",
+    "device-1",
+    "device-2",
 )
-"""Exchanges that the contract holds for, with the number of their shards or ranks."""
+"""Exchanges that the contract holds for, with the number of their shards or ranks; "device": rows on one."""
 Open = Callable[[], Exchange]
+DEVICE_MEMORY = 2 << 20
+"""For all rows of a process of these tests."""
+
+
+def marks(kind: str) -> Sequence[pytest.MarkDecorator]:
+    """Return the marks of the tests of an exchange."""
+    if not kind.startswith("device"):
+        return ()
+    there = find_spec("triton") is not None and (torch.cuda.is_available() or interpreted())
+    return pytest.mark.triton, pytest.mark.skipif(
+        not there, reason="needs Triton, and a GPU or its interpreter"
+    )
 
 
 def local(**arguments: Any) -> LocalExchange:
     return LocalExchange(Shard(TABLES, seed=SEED, **arguments))
+
+
+class FromDevice(LocalExchange):
+    """Rows on a device, which are looked up as arrays."""
+
+    def peek(self, requests: Sequence[LookupRequest]) -> list[Array]:
+        return [on_host(rows) for rows in super().peek(requests)]
+
+    def _rows_of(self, r: LookupRequest) -> tuple[Array, Any]:
+        rows, places = super()._rows_of(r)
+        return on_host(rows), places
 
 
 def grouped(**arguments: Any) -> dict[str, Any]:

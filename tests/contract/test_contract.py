@@ -17,6 +17,7 @@ from tests.contract.parties import (
     assert_equal_contents,
     contents,
     local,
+    marks,
     random_requests,
     request,
     train,
@@ -32,8 +33,12 @@ def test_groups_name_tables_in_the_order_of_splits(exchange: Exchange) -> None:
 @pytest.mark.parametrize(
     ("exchange", "ahead"),
     [
-        *((kind, 3) for kind in KINDS),
-        *(pytest.param(kind, 0, marks=pytest.mark.slow) for kind in KINDS if kind not in IN_TURN),
+        *(pytest.param(kind, 3, marks=marks(kind)) for kind in KINDS),
+        *(
+            pytest.param(kind, 0, marks=[pytest.mark.slow, *marks(kind)])
+            for kind in KINDS
+            if kind not in IN_TURN
+        ),
         *((kind, 0) for kind in IN_TURN),
     ],
     indirect=["exchange"],

@@ -21,6 +21,8 @@ from satrap.train import Predictor
 
 OPTIONS: dict[str, dict[str, Any]] = {"two_tower": {"item": ["item", "tags", "price"], "width": 8}}
 """Arguments of models that need some; the others get smaller layers where they have any."""
+LABELS = {"esmm": ["clicked", "bought"]}
+"""Labels of models that need some."""
 
 
 def schema_of(labels: Sequence[Any] = ("clicked",)) -> Schema:
@@ -47,14 +49,14 @@ def frame(count: int = 300, seed: int = 0) -> pd.DataFrame:
             "rating": random.normal(3, 1, count),
             "mood": random.integers(0, 3, count),
         }
-    )
+    ).assign(bought=lambda rows: rows.clicked * (rows.mood == 0))
 
 
 def trained(
     folder: Path, name: str = "dnn", schema: Schema | None = None, model: torch.nn.Module | None = None
 ) -> RunFolder:
     """Train a model for some steps and save it."""
-    schema = schema or schema_of()
+    schema = schema or schema_of(LABELS.get(name, ["clicked"]))
     torch.manual_seed(3)
     if model is None:
         small = {"hidden": [16]} if "hidden" in models.arguments(name) else {}

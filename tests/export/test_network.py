@@ -24,11 +24,13 @@ from satrap.export.network import described, exported
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
-from tests.export.runs import frame, inputs_of, schema_of, trained
+from tests.export.runs import LABELS, frame, inputs_of, schema_of, trained
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
 SIZES = (1, 2, 64)
-NAMES = [name for name in models.names() if name not in ("hstu", "sasrec")]
+NAMES = [name for name in models.names() if name not in (*HISTORIES, *NEXT_ITEM)]
 
 ALONE = """
 import sys
@@ -97,7 +99,7 @@ def test_programs_score_as_satrap_does(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_programs_of_all_models_score_alike_without_satrap(tmp_path: Path) -> None:
     runs = {name: trained(tmp_path / f"{name}-run", name) for name in NAMES}
-    assert len(runs) == 13
+    assert len(runs) > 19
     check(runs, tmp_path, scored_alone)
 
 
@@ -182,9 +184,11 @@ def test_a_network_computes_in_the_precision_of_its_training(precision: str) -> 
     assert not torch.equal(found, wide)
 
 
-def test_a_network_of_histories_is_refused_by_name() -> None:
-    model = models.create("hstu", HISTORY)
-    with pytest.raises(ConfigError, match=r"HSTU cannot be exported: it reads seen, genre, rating event by"):
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_network_of_histories_is_refused_by_name(name: str) -> None:
+    model = models.create(name, HISTORY)
+    what = rf"{name.upper()} cannot be exported: it reads seen, genre, rating event by"
+    with pytest.raises(ConfigError, match=what):
         exported(model, HISTORY)
 
 
@@ -272,8 +276,8 @@ def test_a_step_that_is_not_there_is_refused(run: RunFolder, tmp_path: Path) -> 
 
 def test_a_mapping_is_what_description_and_inputs_share() -> None:
     """The description alone is enough to place columns: no column is missing, none is taken twice."""
-    schema = schema_of()
     for name in NAMES:
+        schema = schema_of(LABELS.get(name, ["clicked"]))
         options: Mapping[str, Any] = {"item": ["item"]} if name == "two_tower" else {}
         for given in described(models.create(name, schema, **options), schema)["inputs"]:
             taken = [place for one in given["columns"] for place in range(one["start"], one["stop"])]

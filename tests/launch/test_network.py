@@ -4,13 +4,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from satrap import launch
+from satrap import launch, models
 from satrap.config import load
 from satrap.config.keys.sections import DENSE_OPTIMIZERS
 from satrap.errors import ConfigError
 from satrap.launch.folder.resume import begun
 from satrap.launch.network import DENSE_OPTIMIZERS as KINDS
 from satrap.launch.network import dense_optimizer, make_model, without_leftovers
+from satrap.tools.catalog import about
 from tests.launch.runs import RECIPE, make_recipe
 
 
@@ -82,3 +83,34 @@ def test_a_preset_stays_if_the_other_model_has_it(tmp_path: Path) -> None:
     assert left.resolved()["model"] == {"name": "mmoe"}
     kept = load(path, ["model.name=rankmixer"])
     assert without_leftovers(kept) is kept
+
+
+NUMBERS = "price: {numeric: true}, age: {numeric: true}"
+IDS = f"{NUMBERS}, user: {{dim: 8}}, item: {{dim: 4}}, ads: {{dim: 16, multi: true, separator: '|'}}"
+HISTORY = (
+    f"{IDS}, seen: {{dim: 4, multi: true, separator: '|', pooling: none, sequence: past, max_values: 9}}"
+)
+
+
+@pytest.mark.parametrize("features", [NUMBERS, IDS, HISTORY], ids=["numbers", "ids", "history"])
+@pytest.mark.parametrize("name", models.names())
+def test_any_model_fits_a_recipe_or_the_error_names_the_change(
+    tmp_path: Path, name: str, features: str
+) -> None:
+    """Dims differ, as `satrap init` chooses them."""
+    start, rest = RECIPE.split("features:\n")[0], "model: {name: dcnv2, cross_layers: 1, bottom: [4]}\n"
+    path = make_recipe(tmp_path, f"{start}features: {{{features}}}\n{rest}")
+    recipe = load(path, [f"model.name={name}"])
+    unmet = set(about(name).needs) - {"one label"}
+    unmet -= {"ids"} if features != NUMBERS else set()
+    unmet -= {"sequence"} if features == HISTORY else set()
+    if features == HISTORY and "sequence" not in about(name).needs:
+        unmet.add("one vector per feature")
+    if features == NUMBERS and name == "rankmixer":
+        unmet.add("a column per token")
+    if not unmet:
+        assert make_model(recipe, recipe.schema()) is not None
+        return
+    with pytest.raises(ConfigError, match="what to do: ") as caught:
+        make_model(recipe, recipe.schema())
+    assert f"{path}" in str(caught.value)

@@ -10,20 +10,22 @@ from satrap.launch.network import make_model
 from satrap.models.presets import PRESETS
 from tests.launch.runs import make_recipe
 from tests.models.helpers import make_schema
+from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_stand_for_arguments(name):
-    schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16))
+    labels = ("click", "bought") if name == "esmm" else ("y",)
+    schema = HISTORY if name in HISTORIES else make_schema(dims=(16, 16, 16), labels=labels)
     assert {"tiny", "published"} <= PRESETS[name].keys()
     with torch.device("meta"):
         assert models.create(name, schema, preset="tiny").arguments == {}
         for preset, arguments in PRESETS[name].items():
             model = models.create(name, schema, preset=preset)
             assert models.describe(model) == {"name": name, "arguments": arguments}
-        other = models.create(name, schema, preset="published", hidden=[3])
-    assert other.arguments == {**PRESETS[name]["published"], "hidden": [3]}
+        other = models.create(name, schema, preset="published", hidden=[4])
+    assert other.arguments == {**PRESETS[name]["published"], "hidden": [4]}
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,28 @@ def test_presets_stand_for_arguments(name):
 )
 def test_published_presets_have_as_many_weights_as_their_formula_says(name, preset, weights):
     with torch.device("meta"):
-        schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16))
+        schema = HISTORY if name in HISTORIES else make_schema(dims=(16, 16, 16))
         model = models.create(name, schema, preset=preset)
     assert sum(p.numel() for p in model.blocks.parameters()) == pytest.approx(weights, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("xdeepfm", 23_461_462 - 22_949_476),
+        ("autoint", 23_844_454 - 22_949_476),
+        ("fibinet", 29_273_411 - 22_949_476),
+        ("masknet", 21_530_629 - 20_863_160),
+        ("finalnet", 21_658_582 - 20_863_420),
+    ],
+)
+def test_published_presets_have_the_weights_that_bars_printed(name, weights):
+    """Totals of BARS on Criteo_x1, 39 fields of dim 10, less the rows: 2,086,316 ids of 10 numbers, or of 11
+    with first-order weights; FinalNet's version has one more row for each of 26 columns."""
+    with torch.device("meta"):
+        model = models.create(name, make_schema(dims=(10,) * 39, numbers=0), preset="published")
+    biases = {"xdeepfm": 1, "autoint": 1}  # BARS has a bias for each of two summands of the logit
+    assert sum(p.numel() for p in model.parameters()) + biases.get(name, 0) == weights
 
 
 def test_the_published_mmoe_has_the_layers_of_its_source():

@@ -20,18 +20,24 @@ SCHEMA = satrap.Schema(
 MODELS: dict[str, Callable[[], nn.Module]] = {
     name: (lambda name=name: getattr(satrap.models, name)(SCHEMA))  # type: ignore[misc]
     for name in (
+        "AutoInt",
         "DCNv2",
         "DLRM",
         "DNN",
         "DeepFM",
         "FM",
+        "FiBiNET",
         "FinalMLP",
+        "FinalNet",
+        "GDCN",
         "LR",
         "MMoE",
+        "MaskNet",
         "PLE",
         "RankMixer",
         "WideDeep",
         "Wukong",
+        "XDeepFM",
     )
 }
 ROWS = {"user": list(range(40)), "item": [i % 7 for i in range(40)], "age": [i / 10 for i in range(40)]}

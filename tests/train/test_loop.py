@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import satrap
+from satrap.dense import DataParallelBackend
 from satrap.errors import TrainingError
+from satrap.exchange import LocalExchange
+from satrap.train.progress.fit_stats import FitStats
 from satrap.train.step.loss import LabelLoss
 from tests.train.one_trainer import all_rows, make_trainer
 from tests.train.plain import VOCABULARY, Batches, make_batches
@@ -40,6 +45,28 @@ def test_non_finite_step_is_refused_whole() -> None:
     )
     trainer.close()
     other.close()
+
+
+def test_predictions_are_copied_to_the_host_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device, the copy would otherwise wait for the steps of network and rows."""
+    order: list[str] = []
+
+    def noting(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def noted(self: Any, *arguments: Any, **named: Any) -> Any:
+            order.append(name)
+            return method(self, *arguments, **named)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    noting(FitStats, "predicted")
+    noting(DataParallelBackend, "step")
+    noting(LocalExchange, "apply")
+    trainer = make_trainer(mode="sync")
+    trainer.fit(Batches(make_batches(2)))
+    trainer.close()
+    assert order == ["predicted", "step", "apply"] * 2
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

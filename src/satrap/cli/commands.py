@@ -23,6 +23,7 @@ from satrap.cli.setup.deploy import deploy
 from satrap.cli.setup.doctor import doctor
 from satrap.cli.setup.init import init
 from satrap.cli.setup.key import key
+from satrap.cli.setup.models import models
 from satrap.cli.setup.plan import plan
 from satrap.cli.setup.prepare import prepare
 from satrap.cli.setup.quickstart import quickstart
@@ -70,6 +71,7 @@ for command in (
     export,
     report,
     config,
+    models,
     plan,
     doctor,
     compile_,

@@ -112,7 +112,6 @@ class LocalExchange(Exchange):
         for request in requests:
             if isinstance(request, BatchRequest):
                 request.prepared.append(self.shard.prepare_batch(request.group, request.ids, request.splits))
-                continue
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
 
     def _issue_update(

@@ -127,9 +127,12 @@ def load_served(
 def _to_score(store: StoreConfig) -> StoreConfig:
     """Return store settings under which no row is lost; the rows are in RAM."""
     store = replace(store, device="cpu")
-    if store.tier is not None:
+    if store.tier is not None and not store.tier.in_memory:
         return store
     tables = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+    if store.tier is not None:  # host memory has all rows, and the budgets are for a GPU
+        tables = {name: replace(table, memory=None) for name, table in tables.items()}
+        store = replace(store, tier=None, memory=None)
     return replace(store, eviction=None, tables=tables)
 
 
@@ -214,14 +217,14 @@ def evaluate(
 
 
 def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object], evaluated: object) -> None:
-    """Prepare the ranking metrics of some evaluated rows, if a recipe has ranking metrics.
+    """Prepare the ranking metrics of some evaluated rows, if there are ranking metrics.
 
     All items are listed in `data.items`, else they are the items of training rows, which `rows` returns.
     """
-    ranking, sources = recipe.sections.training.ranking, recipe.sections.data.items
-    if ranking is not None and ranking.of_items and sources is None:
+    sources = recipe.sections.data.items
+    if predictor.lists.of_items and sources is None:
         predictor.lists.trained_on(rows())
-    elif ranking is not None and ranking.of_items and sources is not None:
+    elif predictor.lists.of_items and sources is not None:
         schema = TowerVectors(predictor, "item").schema
         items = open_sources(recipe, schema, [recipe.locate(source) for source in sources])
         predictor.lists.rank_among(items)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
+from satrap.metrics.implicit import ImplicitMetrics
 from satrap.metrics.own import OwnMetrics
 from satrap.metrics.ranking import GroupRankingMetrics, RankingMetrics
 from satrap.metrics.regression import RegressionMetrics
@@ -24,7 +25,7 @@ Array = npt.NDArray[Any]
 OWN, RANKING = "/own/", "/ranking/"
 """Prefixes of the keys of the samples of user metrics and ranking metrics; no label has such a name."""
 
-Part = BinaryMetrics | RegressionMetrics | ClassMetrics
+Part = BinaryMetrics | RegressionMetrics | ClassMetrics | ImplicitMetrics
 
 
 @checked()
@@ -77,6 +78,8 @@ class Metrics:
         self._functions, self._own = tuple(own), None if not own else self._own_metrics(own)
 
     def _part(self, label: Label) -> Part:
+        if label.implicit:
+            return ImplicitMetrics()
         if label.kind == "regression":
             return RegressionMetrics(label)
         return ClassMetrics() if label.kind == "multiclass" else BinaryMetrics([label.name], **self._settings)

@@ -15,19 +15,31 @@ from torch import nn
 
 from satrap.errors import ConfigError, did_you_mean
 from satrap.models.dnn import DNN
+from satrap.models.interaction.autoint import AutoInt
 from satrap.models.interaction.dcnv2 import DCNv2
 from satrap.models.interaction.deepfm import DeepFM
 from satrap.models.interaction.dlrm import DLRM
+from satrap.models.interaction.fibinet import FiBiNET
 from satrap.models.interaction.finalmlp import FinalMLP
+from satrap.models.interaction.finalnet import FinalNet
 from satrap.models.interaction.fm import FM
+from satrap.models.interaction.gdcn import GDCN
+from satrap.models.interaction.masknet import MaskNet
 from satrap.models.interaction.rankmixer import RankMixer
 from satrap.models.interaction.wukong import Wukong
+from satrap.models.interaction.xdeepfm import XDeepFM
 from satrap.models.lr import LR
+from satrap.models.multitask.esmm import ESMM
 from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
+from satrap.models.retrieval.bert4rec import BERT4Rec
+from satrap.models.retrieval.gru4rec import GRU4Rec
 from satrap.models.retrieval.sasrec import SASRec
 from satrap.models.retrieval.two_tower import TwoTower
+from satrap.models.sequence.bst import BST
+from satrap.models.sequence.dien import DIEN
+from satrap.models.sequence.din import DIN
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
 from satrap.runtime import user_code
@@ -35,25 +47,38 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 __all__ = [
+    "BST",
+    "DIEN",
+    "DIN",
     "DLRM",
     "DNN",
+    "ESMM",
     "FM",
+    "GDCN",
     "HSTU",
     "LR",
     "PLE",
+    "AutoInt",
+    "BERT4Rec",
     "DCNv2",
     "DeepFM",
+    "FiBiNET",
     "FinalMLP",
+    "FinalNet",
+    "GRU4Rec",
     "MMoE",
+    "MaskNet",
     "RankMixer",
     "SASRec",
     "TwoTower",
     "WideDeep",
     "Wukong",
+    "XDeepFM",
     "arguments",
     "create",
     "create_own",
     "describe",
+    "model_class",
     "names",
 ]
 
@@ -65,13 +90,25 @@ _MODELS: dict[str, type[nn.Module]] = {
     "deepfm": DeepFM,
     "dcnv2": DCNv2,
     "dlrm": DLRM,
+    "xdeepfm": XDeepFM,
+    "autoint": AutoInt,
+    "fibinet": FiBiNET,
+    "gdcn": GDCN,
+    "masknet": MaskNet,
     "finalmlp": FinalMLP,
+    "finalnet": FinalNet,
     "wukong": Wukong,
     "rankmixer": RankMixer,
     "mmoe": MMoE,
     "ple": PLE,
+    "esmm": ESMM,
     "two_tower": TwoTower,
+    "gru4rec": GRU4Rec,
     "sasrec": SASRec,
+    "bert4rec": BERT4Rec,
+    "din": DIN,
+    "dien": DIEN,
+    "bst": BST,
     "hstu": HSTU,
 }
 
@@ -92,7 +129,7 @@ def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: unknown name or preset; the message suggests the nearest one.
     """
-    parameters = inspect.signature(_find(name)).parameters
+    parameters = inspect.signature(model_class(name)).parameters
     defaults = {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
     return {**defaults, **_preset(name, preset)}
 
@@ -115,7 +152,7 @@ def create(name: str, schema: Schema, *, preset: str | None = None, **options: A
     for key in options:
         if key not in allowed:
             raise ConfigError(f"model {name} has no argument {key!r}", fix=_suggest(key, allowed))
-    return _find(name)(schema, **{**_preset(name, preset), **options})
+    return model_class(name)(schema, **{**_preset(name, preset), **options})
 
 
 @checked()
@@ -159,7 +196,9 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
     return None
 
 
-def _find(name: str) -> type[nn.Module]:
+@checked()
+def model_class(name: str) -> type[nn.Module]:
+    """Return the class of a model; `ConfigError` for an unknown name, with the nearest one."""
     if name not in _MODELS:
         raise ConfigError(f"model {name!r} is unknown", fix=_suggest(name, _MODELS))
     return _MODELS[name]

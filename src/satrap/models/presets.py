@@ -6,6 +6,34 @@ from collections.abc import Mapping
 from typing import Any
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "xdeepfm": {"tiny": {}, "published": {"cin": [16, 16], "hidden": [400, 400, 400]}},
+    "autoint": {
+        "tiny": {},
+        "published": {
+            "layers": 3,
+            "heads": 2,
+            "head_width": 128,
+            "layer_norm": True,
+            "hidden": [400, 400, 400],
+            "batch_norm": True,
+        },
+    },
+    "fibinet": {
+        "tiny": {},
+        "published": {"bilinear": "pair", "reduction": 12, "hidden": [400, 400, 400]},
+    },
+    "gdcn": {"tiny": {}, "published": {"cross_layers": 3, "hidden": [1024, 512, 256]}},
+    "masknet": {
+        "tiny": {},
+        "published": {
+            "blocks": [400, 400, 400],
+            "structure": "serial",
+            "reduction": 0.2,
+            "hidden": [],
+            "normalise": False,
+        },
+    },
+    "finalnet": {"tiny": {}, "published": {"hidden": [400, 400], "batch_norm": True, "gate": True}},
     "wukong": {
         "tiny": {},
         "published": {"layers": 3, "fmb": 40, "lcb": 40, "fmb_hidden": [32, 32], "hidden": [32, 32]},
@@ -23,11 +51,19 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "tiny": {},
         "published": {"levels": 2, "own_experts": 2, "shared_experts": 2, "expert_hidden": [512, 256, 128]},
     },
+    "esmm": {"tiny": {}, "published": {"hidden": [360, 200, 80]}},
+    "din": {
+        "tiny": {},
+        "published": {"attention": [512, 256], "activation": "dice", "hidden": [1024, 512, 256]},
+    },
+    "dien": {"tiny": {}, "published": {"attention": [256, 128], "hidden": [1024, 512, 256]}},
+    "bst": {"tiny": {}, "published": {"heads": 8, "hidden": [1024, 512, 256]}},
     "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
 }
 """Model -> preset -> arguments; other arguments have their defaults, which are the preset "tiny".
 
-wukong and ple: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv 2507.15551, 2025, over
-a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec. hstu: DLRMv3, a ranker of
-MLPerf Inference.
+xdeepfm, autoint (AutoInt+), fibinet, masknet, finalnet: the best of BARS on Criteo_x1. gdcn: FuxiCTR's
+configuration. wukong, ple, din, dien, bst: the sizes of FuxiCTR's published results. rankmixer: Zhu et al.,
+arXiv 2507.15551, 2025, over a hundred million weights, and a billion. mmoe: the documentation of
+TorchEasyRec. esmm: its paper. hstu: DLRMv3, a ranker of MLPerf Inference.
 """

@@ -40,6 +40,8 @@ class WideDeep(Ranker):
         ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
     """
 
+    needs = ("ids",)
+
     @checked()
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Settings of a tier, which keeps rows that do not fit in memory."""
+"""Settings of a tier, which keeps rows that do not fit in faster memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from satrap.errors import ConfigError
 from satrap.retention import Eviction
 from satrap.runtime.arguments import Bytes, checked
 
+IN_MEMORY = "memory"
+"""The path of a tier in host memory."""
+
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A file for evicted rows. A lookup loads them back into memory.
+    """A file for evicted rows, or host memory behind a GPU. A lookup loads them back into memory.
 
     ```python
     tier = satrap.store.Tier("/mnt/nvme", 100 << 30)
@@ -32,9 +35,10 @@ class Tier:
     per row that fits in the file.
 
     Args:
-        path: folder on a fast disk of the machine that holds the rows.
+        path: folder on a fast disk of the machine that holds the rows. "memory": host memory, behind a GPU
+            (`embedding.device`).
         size: largest size on disk, for example 100GiB, divided among shard servers. The index takes 19 bytes
-            of `embedding.memory` per row that fits on the disk.
+            of `embedding.memory` per row that fits on the disk; behind a GPU, of host memory.
 
     Raises:
         ConfigError: size < 1, or an empty path.
@@ -49,6 +53,11 @@ class Tier:
             raise ConfigError("a tier needs a path", fix="name a folder on a fast disk")
         if self.size < 1:
             raise ConfigError(f"the size of a tier must be >= 1 byte, got {self.size}")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows go to host memory."""
+        return self.path == IN_MEMORY
 
     def check(self, memory: int | None, eviction: Eviction | None) -> None:
         """Raise `ConfigError` if a store with these settings cannot use the tier.
@@ -69,6 +78,8 @@ class Tier:
                 why="rows must move to the tier when memory is full, and must never be dropped",
                 fix="use eviction with policy lru or lfu",
             )
+        if self.in_memory:
+            return
         try:
             with tempfile.TemporaryFile(dir=self.path):
                 pass

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from satrap import compatibility
 from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import Constant, Schedule
 from satrap.runtime.arguments import checked
+from satrap.schema import Label
 from satrap.settings.ranking import Ranking
 
 Metric = Callable[..., Any]
@@ -59,7 +60,8 @@ class TrainingOptions:
             rounding. Not with `checkpoint_activations`, `sharded`, or a mesh with `tensor` or `pipeline`.
         metrics: custom metrics, see `satrap.metrics.OwnMetrics`. As the monitor, lower values of a metric are
             better if it has an attribute `higher_is_better` that is False.
-        ranking: metrics of ranked lists in evaluations, for example `{at: [5, 10]}`; default none.
+        ranking: metrics of ranked lists in evaluations, for example `{at: [5, 10]}`; default none, or with an
+            implicit label `{at: [10], among: items}`, whose ndcg is then the default monitor.
 
     In Python, null is None, and by default `plateau` and `patience` are None: never. For `clip_norm` with
     several workers see `satrap.dense.DataParallelBackend`, for "float16" `satrap.dense.LossScale`. A trained
@@ -93,6 +95,14 @@ class TrainingOptions:
                 f"monitor {self.monitor!r} is not a metric of the validation rows",
                 fix=f"{did_you_mean(self.monitor, allowed)}allowed: {', '.join(allowed)}",
             )
+
+    def suited(self, labels: Sequence[Label]) -> TrainingOptions:
+        """Return the options with the default metrics of an implicit label, if there is one."""
+        if not any(label.implicit for label in labels):
+            return self
+        ranking = self.ranking or Ranking((10,), among="items")
+        monitor = self.monitor if self.monitor in self.directions else f"ndcg@{max(ranking.at)}"
+        return replace(self, ranking=ranking, monitor=monitor)
 
     @property
     def settings(self) -> dict[str, Any]:

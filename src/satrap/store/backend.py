@@ -1,16 +1,16 @@
 """The interfaces of backends, which hold the rows of a table group, and of observers of the rows.
 
 To keep rows elsewhere, implement `RowBackend` in a class, add it to the backends in
-`tests/store/backend_contract.py`, and let `GroupStore` open it. `Ram` is the shortest example. `Tiered` wraps
-another backend and adds slower memory to it. `DeviceRows` keeps rows on a GPU.
+`tests/store/backend_contract.py`, and let `GroupStore` open it. `Ram` is the shortest example. `DeviceRows`
+keeps rows on a GPU. `Tiered` wraps one of them, as a `FastBackend`, and adds slower memory to it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from satrap.errors import StoreError
 from satrap.store.arrays import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots, check_out, check_rows
 from satrap.store.memory.directory import Directory
+from satrap.store.row_spec import RowSpec
 from satrap.store.statistics import TierStatistics
 
 Block = Any
@@ -263,3 +264,52 @@ class RowBackend(RowEvents, ABC):
         The function can be called at any time. None: no row needs to be read.
         """
         return None
+
+
+class RowRecords(Protocol):
+    """Rows that are copied whole, as `satrap.store.memory.slab.Slab` copies them."""
+
+    def records(self, slots: Inverse) -> Bytes:
+        """Return the raw rows of slots, uint8[n, row bytes]."""
+
+    def put(self, slots: Inverse, records: Bytes) -> None:
+        """Write the result of `records` to slots."""
+
+
+class FastBackend(RowBackend):
+    """A backend that can be in front of slower memory, see `satrap.store.tier.Tiered`.
+
+    Attributes:
+        kind: the rows.
+        records: the rows as records.
+        announces: whether every change of a row is announced to observers.
+    """
+
+    kind: RowSpec
+    records: RowRecords
+    announces = True
+
+    @abstractmethod
+    def make(
+        self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets, *, blank: bool = False
+    ) -> Iterator[Offsets]:
+        """Give new ids a slot and their initial row, after `find` with `use`.
+
+        Args:
+            ids, splits: of the request.
+            slots: int32[n], the slots of its ids; updated.
+            new: int64[k], positions, ascending.
+            blank: rows are not written: the caller writes them.
+
+        Yields:
+            Positions of ids that got a slot, once for an id that occurs twice. Rows of the next ones may
+            evict others; observers are notified of each evicted row.
+        """
+
+    @abstractmethod
+    def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
+        """Write rows to slots (-1: none); return the number written."""
+
+    @abstractmethod
+    def overlay(self, out: Block, positions: Offsets, weights: Floats) -> None:
+        """Write weights float32[k, dim] to positions of a block."""

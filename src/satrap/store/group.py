@@ -22,7 +22,7 @@ from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_spec import RowSpec
 from satrap.store.snapshot.cut import Cut, wait_for_room
 from satrap.store.statistics import TableStatistics
-from satrap.store.tier import Tiered, most_records
+from satrap.store.tier import Tiered, fitting_records, most_records
 
 COUNTERS = ("hits", "misses", "unadmitted", "dropped")
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -69,18 +69,28 @@ class GroupStore:
         self.frozen, alone = share.kind.frozen, share.kind.alone
         self.budget = f"tables.{alone}.memory" if alone else "embedding.memory"
         self.gate = _gate(share.kind.admission, seed, self.tables, frozen=self.frozen)
-        records, memory = most_records(kind, tier, share.memory)
+        on_device = device != "cpu"
+        if on_device and tier is not None:  # the index of the tier is in host memory
+            records, memory = fitting_records(kind, tier), share.memory
+        else:
+            records, memory = most_records(kind, tier, share.memory)
         memory = _left_for_rows(memory, self.gate)
-        room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
         self.backend: RowBackend
         self.batches: Any = None
-        if device != "cpu":
+        if on_device:
             from satrap.store.gpu.backend import DeviceRows  # they import torch
             from satrap.store.gpu.batches import DeviceBatches
+            from satrap.store.gpu.budget import device_budget
 
-            self.backend = rows = DeviceRows(kind, room, eviction, device)
-            self.batches = DeviceBatches(rows, self.gate, self._count, self._noise, frozen=self.frozen)
+            assert memory is not None  # `Shard` sets it
+            rows = DeviceRows(kind, device_budget(memory, kind), eviction, device)
+            slower = None if tier is None else Tiered(rows, tier, records, workers)
+            self.backend = slower or rows
+            self.batches = DeviceBatches(
+                rows, self.gate, self._count, self._noise, frozen=self.frozen, slower=slower
+            )
         else:
+            room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
             ram = Ram(kind, room, eviction, workers)
             self.backend = ram if tier is None else Tiered(ram, tier, records, workers)
 

@@ -217,7 +217,8 @@ class GroupRequests:
         """
         g = self._group(group)
         with self._lock:
-            g.wait_for_readers(0, int(prepared.splits[-1]) if create else 0, self._lock)
+            uses = create or len(g.backend.parts) > 1  # rows may return from slower memory
+            g.wait_for_readers(0, int(prepared.splits[-1]) if uses else 0, self._lock)
             return g.batches.look_up(prepared, size, features, create=create)
 
     def check_batch(self, group: int, batch: Any) -> None:
@@ -230,7 +231,10 @@ class GroupRequests:
         Raises:
             StoreError: new rows of the lookup had no room.
         """
-        self._group(group).batches.check(batch)
+        g = self._group(group)
+        with self._lock:
+            g.wait_for_readers(0, int(batch.splits[-1]) if len(g.backend.parts) > 1 else 0, self._lock)
+            g.batches.check(batch)
 
     def update_batch(self, group: int, batch: Any, gradients: Block, *, lr_scale: float = 1.0) -> None:
         """Take one optimizer step per distinct id of a batch that has a row.

@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from satrap import compatibility
-from satrap.errors import SatrapError, StoreError
+from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
 from satrap.runtime.arguments import checked
 from satrap.runtime.formatting import size
+from satrap.runtime.machine_limits import machine_bytes
 from satrap.schema import Table
 from satrap.settings.store import StoreConfig
 from satrap.store.arrays import Floats, Found, Ids, Offsets, check_rows, plain
@@ -62,8 +62,8 @@ class Shard(GroupRequests):
         admission: which new ids get a row, in tables without their own setting; None: all.
         eviction: which rows are evicted once the budget is used up, in tables without their own setting;
             None: none, and new ids are refused. Without a budget only the policy "ttl" has an effect.
-        tier: file that keeps evicted rows so that they can return; None: evicted rows are lost. Tables that
-            do not evict rows have no part of the tier.
+        tier: file that keeps evicted rows so that they can return, or host memory behind a GPU; None: evicted
+            rows are lost. Tables that do not evict rows have no part of the tier.
         device: where rows and their optimizer state are: "cpu", or a GPU such as "cuda". On a GPU, `memory`
             is the device's, half of its free memory by default, and lookups return tensors there.
 
@@ -336,12 +336,27 @@ class Shard(GroupRequests):
 
 def _granted(device: str, memory: int | None, tier: Tier | None) -> int | None:
     """Return the memory of rows on a device: `memory`, on a GPU by default half of its free memory."""
+    if tier is not None and tier.in_memory:
+        _check_host_memory(device, tier)
     if device == "cpu":
         return memory
-    compatibility.check({"embedding.device": device, "training.device": device, "embedding.tier": tier})
     from satrap.store.gpu.device import row_memory  # it imports torch, which shard servers do not need
 
     return row_memory(device, memory)
+
+
+def _check_host_memory(device: str, tier: Tier) -> None:
+    if device == "cpu":
+        raise ConfigError(
+            "a tier in host memory needs rows on a GPU",
+            where=f"embedding.tier: {{path: {tier.path}}}",
+            fix="set embedding.device to cuda, or the path of the tier to a folder on a fast disk",
+        )
+    if tier.size > (here := machine_bytes()):
+        raise ConfigError(
+            f"a tier of {size(tier.size)} in host memory does not fit in this machine's {size(here)}",
+            fix="reduce embedding.tier.size, or give the tier a folder on a fast disk",
+        )
 
 
 def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) -> None:

@@ -140,7 +140,7 @@ class Loop:
         with run.stages.timed("forward"):
             state.dense.pull(rows[count:])  # weights of the network that are rows
             leaves = embeddings.rows(rows[:count])
-        logits = self._compute.run(step, leaves)
+        predicted = run.predicted(self._compute.run(step, leaves))
 
         # From here on, this worker's gradients of rows are final, but no worker knows yet whether the others
         # accept the step. An exchange that needs to know it waits for the verdict: that sums the gradients of
@@ -157,7 +157,7 @@ class Loop:
             stepped = taken.result()
 
         missed = min(run.updates - pending.updates_seen, self._schedule.staleness)
-        run.after_step(step, logits, stepped, missed)
+        run.after_step(step, predicted, stepped, missed)
         return stepped.stop
 
     @contextmanager

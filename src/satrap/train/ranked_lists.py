@@ -54,7 +54,7 @@ class RankedLists:
             ConfigError: the ranking metrics rank no items.
             DataError: no row has an item.
         """
-        if self._ranking is None or not self._ranking.of_items:
+        if not self.of_items:
             raise ConfigError(
                 "ranking metrics among items are not enabled",
                 fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
@@ -63,7 +63,7 @@ class RankedLists:
 
     def trained_on(self, rows: Any) -> None:
         """Rank the items of training rows, unless `rank_among` has given all items."""
-        if self._ranking is None or not self._ranking.of_items or self._listed or rows is self._rows:
+        if not self.of_items or self._listed or rows is self._rows:
             return
         if isinstance(rows, EventStream):
             raise ConfigError(
@@ -99,9 +99,14 @@ class RankedLists:
             )
 
     @property
+    def of_items(self) -> bool:
+        """Whether all items are ranked."""
+        return self._ranking is not None and self._ranking.of_items
+
+    @property
     def unknown(self) -> bool:
         """Whether all items are to be ranked, but `prepare` was not called."""
-        return self._ranking is not None and self._ranking.of_items and self.items is None
+        return self.of_items and self.items is None
 
     def begin(self) -> ItemRanking | None:
         """Compute the vectors of all items for an evaluation; None if no items are ranked."""

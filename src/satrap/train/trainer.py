@@ -45,7 +45,7 @@ from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.schema_checks import check_data, check_made_for, check_training
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -149,13 +149,13 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = place or WorkerContext(), (options := training or TrainingOptions())
+        place, self.loss = place or WorkerContext(), loss or LabelLoss(schema.labels)
+        options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
-        self.mode, self.staleness = mode, schedule.staleness
-        self.embedding_optimizer, self.loss = embedding_optimizer, loss or LabelLoss(schema.labels)
+        self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
@@ -233,7 +233,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, (data, validation), epochs, steps)
+        _check_fit(self, data, validation, epochs, steps)
         self.predictor.lists.trained_on(data)
         self.predictor.lists.prepare(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
@@ -373,7 +373,9 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
+    check_training(data, trainer.schema)
+    labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
             "this trainer has no dense_optimizer, so it can only evaluate and predict",
@@ -382,14 +384,20 @@ def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int
         )
     if epochs < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
+    if isinstance(trainer.loss, LabelLoss) and (name := next((x.name for x in labels if x.implicit), None)):
+        raise ConfigError(
+            f"label {name!r} is implicit, and the loss learns nothing from labels that are all 1",
+            why="rows without a 0 say only what belongs together, so a loss must compare it with other items",
+            fix="set a loss of pairs: loss: {name: sampled_softmax} in a recipe, satrap.losses in Python",
+        )
+    unmeasured = [label.name for label in labels if label.unmeasured]
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
-    for dataset in data:
+    for dataset in (data, validation):
         check_data(dataset, trainer.schema, labels=True)
 
 

@@ -132,3 +132,19 @@ def test_a_calibration_with_real_processes(tmp_path: Path) -> None:
         ("local", 1),
     }
     assert all(run.measured.main > 0 for run in runs)
+
+
+def test_rows_on_a_gpu(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    answer = satrap(
+        "plan", recipe, "--device-memory", "1GiB", "--rows", "user=1000000", "--rows", "item=1000"
+    )
+    assert answer.code == 0, answer.err
+    line = next(line for line in answer.out.splitlines() if line.startswith("rows on a GPU: "))
+    assert line.endswith("they fit; set training.device and embedding.device to cuda")
+    answer = satrap("plan", recipe, "--json", "--device-memory", "100MiB", "--rows", "user=1000000")
+    found = json.loads(answer.out)["rows_on_device"]
+    assert (found["fits"], found["memory"], found["complete"]) == (False, 100 << 20, False)
+    assert found["bytes"] // 56 >= 1_000_000
+    answer = satrap("plan", recipe, "--device-memory", "100MiB", "--rows", "user=1000000")
+    assert "more than 50%, so use embedding.tier, more workers, or rows in RAM" in answer.out

@@ -14,6 +14,8 @@ from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models.multitask.experts import Experts
 from tests.dense.networks import schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
 TOWER = {"towers.towers.0.0": "column", "towers.towers.0.2": "row"}
 PAIR = {"deep.0": "column", "deep.2": "row"}
@@ -34,6 +36,28 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"gates.0.score.0": "column", "gates.0.score.2": "row"}
         | {f"deep{i}.{layer}": cut for i in (1, 2) for layer, cut in ((0, "column"), (2, "row"))},
     ),
+    "xdeepfm": ({}, PAIR),
+    "autoint": ({}, PAIR),
+    "fibinet": ({}, PAIR),
+    "gdcn": (
+        {"rank": 4, "cross_layers": 1},
+        {
+            f"cross.0.{part}.{k}": cut
+            for part in ("project", "gate")
+            for k, cut in enumerate(("column", "row"))
+        }
+        | PAIR,
+    ),
+    "masknet": (
+        {"blocks": [4], "hidden": [6]},
+        {
+            "blocks.0.mask.0": "column",
+            "blocks.0.mask.2": "row",
+            "blocks.0.deep.0": "alone",
+            "deep.0": "alone",
+        },
+    ),
+    "finalnet": ({}, {f"deep{i}.{layer}": "alone" for i in (1, 2) for layer in (0, 3)}),
     "two_tower": (
         {"item": ["item"]},
         {
@@ -51,8 +75,8 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in models.names() if name not in ("hstu", "sasrec")]
-)  # they need a history
+    "name", [name for name in models.names() if name not in ("esmm", *HISTORIES, *NEXT_ITEM)]
+)
 def test_the_models_here_have_a_plan_or_nothing_to_divide(name: str) -> None:
     arguments, expected = PLANS.get(name, ({}, {}))
     model = models.create(name, schema(), **arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -128,3 +129,22 @@ def test_any_sequence_of_calls(calls, rows, eviction, protected, width) -> None:
                 both.clear()
             else:
                 getattr(both, name)(argument)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+def test_the_rows_used_least_are_named(policy: str) -> None:
+    both = Both(2, 100, Eviction(policy), capacity=64)  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    first, second, third = (random_ids(rng, 20, 2) for _ in range(3))
+    for ids in (first, second, third, second, third, third):
+        both.request(ids)
+    kept = first[:5]
+    slots = torch.tensor([*both.peek(kept), -1], dtype=torch.int32, device=DEVICE)
+    rows = both.index.least_used(25, slots)
+    named = set(zip(rows.tables.tolist(), rows.ids.tolist(), strict=True))
+    assert named >= set(first[5:])
+    assert len(named - set(first)) == 10
+    assert named - set(first) <= set(second)
+    assert (np.diff(rows.tables) >= 0).all()
+    assert sorted(both.peek([*named])) == sorted(rows.slots.tolist())
+    assert len(both.index.least_used(1000, slots).ids) == 55

@@ -109,6 +109,11 @@ def test_all_that_is_missing_is_one_error(tmp_path: Path) -> None:
         ([*NEEDED, "checkpoint.url=runs/x"], "data", "checkpoint.url is a folder of this machine: runs/x"),
         ([*NEEDED, "training.device=cuda:1"], "data", "training.device is cuda:1"),
         (
+            [*NEEDED, "embedding.eviction.policy=lru", "embedding.tier={path: memory, size: 1GiB}"],
+            "data",
+            "embedding.tier is in host memory",
+        ),
+        (
             [*SERVERS, "training.device=cuda", "cluster.workers=64"],
             "data",
             "64 workers on cuda need 64 GPUs in one pod",

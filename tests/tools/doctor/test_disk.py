@@ -88,5 +88,7 @@ def test_folders_of_a_recipe(tmp_path: Path) -> None:
         ("snapshots", "there", 0),
         ("tier", "fast", 1 << 30),
     ]
+    behind = RECIPE.replace(UNBOUNDED, embedding.replace("fast", "memory"))
+    assert [what for what, _, _ in disk.folders(load(make_recipe(tmp_path, behind)))] == ["runs"]
     far = load(make_recipe(tmp_path, RECIPE), ["checkpoint.url=s3://bucket/x"])
     assert [what for what, _, _ in disk.folders(far)] == ["runs"]

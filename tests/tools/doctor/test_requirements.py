@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -6,10 +7,12 @@ import pytest
 import torch
 
 from satrap.config import load
+from satrap.runtime.cuda import CudaDevice
 from satrap.tools.doctor import requirements
 from tests.launch.runs import frame, make_recipe
 
 GIB = 1 << 30
+GPU = CudaDevice("Some GPU", 16 * GIB, 10 * GIB, True)
 
 
 def levels(found: list[requirements.Finding]) -> dict[str, str]:
@@ -27,13 +30,15 @@ def test_a_recipe_that_fits(tmp_path: Path) -> None:
 )
 def test_memory_of_the_tables(tmp_path: Path, memory: str, limit: int, level: str) -> None:
     recipe = load(make_recipe(tmp_path), [f"embedding.memory={memory}"])
-    assert requirements.tables(recipe, limit * GIB).level == level
+    [found] = requirements.tables(recipe, limit * GIB)
+    assert found.level == level
 
 
 def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
     """Rows take 56 bytes; 4 GiB are 80 % of 5 GiB."""
     recipe = load(make_recipe(tmp_path), ["embedding.memory=4GiB"])
-    found = [requirements.tables(recipe, limit) for limit in (5 * GIB, 5 * GIB - 1, 4 * GIB, 4 * GIB - 1)]
+    limits = (5 * GIB, 5 * GIB - 1, 4 * GIB, 4 * GIB - 1)
+    found = [one for limit in limits for one in requirements.tables(recipe, limit)]
     assert [one.level for one in found] == ["ok", "warning", "warning", "error"]
     assert found[0].found == "4.0 GiB of 5.0 GiB for all tables: about 76,695,845 of the widest rows"
     assert [one.fix for one in found] == [
@@ -42,24 +47,34 @@ def test_the_brinks_of_memory_and_what_to_do(tmp_path: Path) -> None:
         "set embedding.memory to at most 3276MiB",
         "set embedding.memory to at most 3276MiB, or use embedding.tier",
     ]
-    unlimited = requirements.tables(load(tmp_path / "clicks.yaml"), 7 * GIB)
+    [unlimited] = requirements.tables(load(tmp_path / "clicks.yaml"), 7 * GIB)
     assert "7.0 GiB hold about 107,374,182 of the widest rows" in unlimited.found
 
 
 def test_budgets_of_all_tables_are_the_memory(tmp_path: Path) -> None:
     given = ["tables.user.memory=5GiB", "tables.item.memory=4GiB"]
-    assert (
-        "9.0 GiB of 80 GiB for all tables"
-        in requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB).found
-    )
-    assert "no limit" in requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB).found
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB)
+    assert "9.0 GiB of 80 GiB for all tables" in found.found
+    [found] = requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB)
+    assert "no limit" in found.found
+
+
+@pytest.mark.parametrize(("size", "level"), [("6GiB", "ok"), ("7GiB", "warning"), ("9GiB", "error")])
+def test_host_memory_behind_a_gpu(tmp_path: Path, size: str, level: str) -> None:
+    given = ["training.device=cuda", "embedding.device=cuda", "embedding.memory=100GiB"]
+    path = make_recipe(tmp_path)
+    assert not [*requirements.tables(load(path, given), 8 * GIB)]
+    given += ["embedding.eviction={policy: lru}", f"embedding.tier={{path: memory, size: {size}}}"]
+    [found] = requirements.tables(load(path, given), 8 * GIB)
+    assert (found.level, f"{size[0]}.0 GiB of 8.0 GiB for rows behind the GPU") == (level, found.found)
 
 
 def test_replicas_take_as_much_again(tmp_path: Path) -> None:
     given = ["embedding.memory=5GiB", "cluster.exchange=servers", "cluster.workers=2"]
-    assert requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB).level == "ok"
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
+    assert found.level == "ok"
     given.append("cluster.placements={user: replicated}")
-    found = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
+    [found] = requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB)
     assert (found.level, "10 GiB" in found.found) == ("error", True)
 
 
@@ -103,7 +118,8 @@ def test_more_processes_than_cores(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
 def test_a_device_that_is_not_there(tmp_path: Path) -> None:
-    assert requirements.device(load(make_recipe(tmp_path), ["training.device=cuda:1"])).level == "error"
+    found = requirements.requirements(load(make_recipe(tmp_path), ["training.device=cuda:1"]))
+    assert levels([*found])["device"] == "error"
 
 
 def test_ports(tmp_path: Path) -> None:
@@ -135,7 +151,7 @@ def test_each_process_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
 def test_rows_on_a_device_that_is_not_there(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path), ["training.device=cuda", "embedding.device=cuda"])
-    [finding] = requirements.rows_on_device(recipe)
+    [finding] = requirements.rows_on_device(recipe, None)
     assert finding.level == "error"
     assert "there is no device cuda: PyTorch sees 0" in finding.found
 
@@ -145,23 +161,28 @@ def test_rows_that_would_fit_the_device(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 << 30, 16 << 30))
     path = make_recipe(tmp_path)
-    assert not [*requirements.rows_on_device(load(path, ["embedding.memory=4GiB"]))]
-    [finding] = requirements.rows_on_device(load(path, ["training.device=cuda", "embedding.memory=4GiB"]))
+    assert not [*requirements.rows_on_device(load(path, ["embedding.memory=4GiB"]), GPU)]
+    given = load(path, ["training.device=cuda", "embedding.memory=4GiB"])
+    [finding] = requirements.rows_on_device(given, GPU)
     assert finding.fix == "set embedding.device to cuda: rows there need no copies"
-    assert not [*requirements.rows_on_device(load(path, ["training.device=cuda", "embedding.memory=6GiB"]))]
+    assert not [*requirements.rows_on_device(given, None)]
+    more = load(path, ["training.device=cuda", "embedding.memory=6GiB"])
+    assert not [*requirements.rows_on_device(more, GPU)]
     there = ["training.device=cuda", "embedding.device=cuda", "embedding.memory=12GiB"]
     if find_spec("triton") is not None:
-        [finding] = requirements.rows_on_device(load(path, there))
+        [finding] = requirements.rows_on_device(load(path, there), GPU)
         assert "embedding.memory is 12.0 GiB, but cuda has 10.0 GiB of 16.0 GiB free" in finding.found
 
 
 def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    for wanted, level in (("cuda", "ok"), ("cuda:1", "ok"), ("cuda:2", "error")):
-        recipe = load(make_recipe(tmp_path), [f"training.device={wanted}"])
-        found = requirements.device(recipe)
-        assert (found.level, "PyTorch does not see this device" in found.found) == (level, level == "error")
+    recipe = load(make_recipe(tmp_path), ["training.device=cuda"])
+    assert "PyTorch does not see this device" in requirements.device(recipe, None).found
+    found = requirements.device(recipe, GPU)
+    assert (found.level, found.found) == ("ok", "cuda, float32")
+    assert "try dense.precision: bfloat16" in found.fix
+    assert not requirements.device(recipe, replace(GPU, bfloat16=False)).fix
+    recipe = load(tmp_path / "clicks.yaml", ["training.device=cuda", "dense.precision=bfloat16"])
+    assert not requirements.device(recipe, GPU).fix
     for flags, precision, level in (
         ([], "float32", "ok"),
         ([], "bfloat16", "warning"),
@@ -171,7 +192,7 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ):
         monkeypatch.setattr(requirements, "abilities", lambda flags=flags: flags)
         recipe = load(make_recipe(tmp_path), [f"dense.precision={precision}"])
-        found = requirements.device(recipe)
+        found = requirements.device(recipe, None)
         wrong = f"this processor has no instructions for {precision}"
         assert (found.level, found.found) == (level, wrong if level == "warning" else f"cpu, {precision}")
 

@@ -15,6 +15,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.launch import train
+from satrap.runtime.cuda import CudaDevice
 from satrap.tools.init import InitRequest, make_recipe
 from tests.tools.init.frames import clicks, impressions, shop
 
@@ -473,3 +474,16 @@ def test_rows_of_training(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "test.csv", index=False)
     text = written(tmp_path, frame, test=[str(tmp_path / "test.csv")])
     assert "only about 45 training rows have the rarer label" in text
+
+
+def test_a_gpu_is_proposed_in_a_comment(tmp_path: Path) -> None:
+    assert "GPU" not in written(tmp_path, clicks(2000))
+    gpu = CudaDevice("Some GPU", 16 << 30, 8 << 30, True)
+    text = written(tmp_path, clicks(2000), cuda=gpu)
+    [line] = [line for line in text.splitlines() if "GPU" in line]
+    assert line.startswith("# To train on the GPU (Some GPU, 8.0 GiB free), set training.device: cuda, ")
+    assert "embedding.device: cuda (the tables have about " in line
+    assert line.endswith("dense.precision: bfloat16.")
+    assert load(tmp_path / "recipe.yaml").sections.training.device == "cpu"
+    full = written(tmp_path, clicks(2000), cuda=replace(gpu, free=1000, bfloat16=False))
+    assert full.splitlines()[-1].endswith("set training.device: cuda.")

@@ -132,7 +132,7 @@ def test_steps_are_counted_and_told(now: Now) -> None:
     with run.watching(store, Rows(50)):  # type: ignore[arg-type]
         run.begin_epoch(1)
         now.seconds = 102.0
-        run.after_step(turn_of(4), torch.zeros(4, 1), GOOD, 3)
+        run.after_step(turn_of(4), run.predicted(torch.zeros(4, 1)), GOOD, 3)
         settled(run)
         progress = run.progress
         assert (progress.epoch, progress.step, progress.samples) == (1, 1, 10)
@@ -210,7 +210,7 @@ def test_a_length_that_nobody_knows_is_estimated_at_looks(now: Now) -> None:
         found = []
         for seconds, position in ((101.0, 0.25), (101.25, 0.5), (101.5, 0.5)):
             now.seconds = seconds
-            run.after_step(turn_of(2, position), torch.zeros(2, 1), GOOD, 0)
+            run.after_step(turn_of(2, position), run.predicted(torch.zeros(2, 1)), GOOD, 0)
             found.append(run.progress.total_samples)
         assert found == [80, 80, 120]
         run.end_epoch()
@@ -258,7 +258,7 @@ def test_an_account_goes_on_where_a_snapshot_left_it(now: Now) -> None:
     before, after = FitStats([Label(name="y")], 3), FitStats([Label(name="y")], 3)
     before.begin_epoch(0)
     now.seconds = 104.0
-    before.after_step(turn_of(4), torch.zeros(4, 1), GOOD, 3)
+    before.after_step(turn_of(4), before.predicted(torch.zeros(4, 1)), GOOD, 3)
     before.end_epoch()
     before.after_step(NONE, None, BAD, 0)
     before.evaluated({"auc": 0.5})

@@ -58,12 +58,16 @@ from satrap.runtime.formatting import counted
     help="Quote character of CSV; '' for none.",
 )
 @click.option("--names", metavar="A,B,C", help="Column names, in order, of CSV files without a header line.")
+@click.option(
+    "--trial/--no-trial", default=True, show_default=True, help="Train shortly to choose counts of ids."
+)
 @debug_option
 def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns.
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
     """
+    from satrap.runtime.cuda import cuda_device
     from satrap.tools.init import InitRequest, make_recipe
 
     if Path(output).exists() and not force:
@@ -72,12 +76,16 @@ def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
         )
     columns = [name.strip() for name in names.split(",")] if names else []
     with _Counting() as counting:
-        draft = make_recipe(InitRequest(output=output, names=columns, **asked), counting)
+        request = InitRequest(output=output, names=columns, cuda=cuda_device(), **asked)
+        draft = make_recipe(request, counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(draft.text, encoding="utf-8")
     click.echo(
         f"{output}: {draft.rows:,} rows; {counted(draft.used, 'column')} used, {draft.unused} left out"
     )
+    if draft.trial is not None:
+        used = "used" if draft.trial.useful else "not used"
+        click.echo(f"counts and mean labels of {', '.join(draft.trial.columns)}: {used}; {draft.trial}")
     for name, why in draft.copies.items():
         click.echo(
             f"warning: {name} is left out: {why}; if it is known before the label, use --keep "

@@ -1,12 +1,18 @@
 """`satrap plan`."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from satrap.cli.options import byte_size, debug_option, json_option, notice, set_option
+
+if TYPE_CHECKING:
+    from satrap.config import Recipe
+    from satrap.launch.placement import Facts
 
 
 def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -81,7 +87,8 @@ SIMULATION = (
     "--device-memory",
     metavar="SIZE",
     callback=byte_size,
-    help="Memory of each device for the dense network, for example 24GiB.",
+    help="Memory of each device, for the dense network or for rows, for example 24GiB; for rows, default "
+    "the free memory of this machine's GPU.",
 )
 @click.option(
     "--device-flops",
@@ -131,8 +138,8 @@ def plan(
     The plan is for workers that hold the tables (cluster.exchange: collective) or, with --parameters, for the
     shard servers of a cluster to rent: hosts, price, speed and bottleneck. The exit code is 1 if the rows do
     not fit. With dense.mesh, the plan also has the memory of each process; with --devices, it proposes a
-    mesh, and the exit code is 1 if none fits. Reads some batches of the training data, trains nothing and
-    changes nothing.
+    mesh, and the exit code is 1 if none fits. With --device-memory, or a GPU here, it has the memory of rows
+    on a GPU. Reads some batches of the training data, trains nothing and changes nothing.
 
     --calibrate measures the cost of each operation on this machine with short real runs of a minute or two.
     --simulate simulates the training with these costs, here or on many hosts; without --calibration it
@@ -141,12 +148,8 @@ def plan(
     """
     from satrap.config import load
     from satrap.launch import placement
-    from satrap.plan.topology import BANDWIDTH
     from satrap.tools.plan.cluster.report import report
-    from satrap.tools.plan.dense import Speed
-    from satrap.tools.plan.dense.report import report as report_dense
     from satrap.tools.plan.recipe_cluster import plan_size
-    from satrap.tools.plan.recipe_dense import plan_network
 
     simulation = {name: facts.pop(name) for name in SIMULATION}
     files = {name: facts.pop(name) for name in ("calibrate", "simulate", "calibration", "output", "rounds")}
@@ -162,20 +165,41 @@ def plan(
             raise click.UsageError("--machines, --hosts, --budget and --samples need --parameters")
         if devices is not None and device_memory is None:
             raise click.UsageError("--devices needs --device-memory")
-        chosen = placement.plan(loaded, inputs, notice=notice)
-        reached = None if device_flops is None else Speed(device_flops, inputs.bandwidth or BANDWIDTH)
-        dense = plan_network(loaded, devices, device_memory, reached)
-        if as_json:
-            of_dense = {} if dense is None else {"dense": dense.to_dict()}
-            click.echo(json.dumps(chosen.to_dict() | of_dense, indent=2))
-        else:
-            click.echo(chosen.report() + ("" if dense is None else f"\n\n{report_dense(dense)}"))
-        return 0 if dense is None or dense.fits else 1
+        return _place(loaded, inputs, as_json, devices, device_memory, device_flops)
     if any(option is not None for option in (devices, device_memory, device_flops)):
         raise click.UsageError("--devices, --device-memory and --device-flops exclude --parameters")
     sized = plan_size(loaded, parameters, inputs, **cluster, notice=notice)
     click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
     return 0 if sized.fits else 1
+
+
+def _place(
+    recipe: Recipe,
+    facts: Facts,
+    as_json: bool,
+    devices: int | None,
+    memory: int | None,
+    flops: float | None,
+) -> int:
+    from satrap.launch.placement import plan
+    from satrap.plan.topology import BANDWIDTH
+    from satrap.tools.plan.dense import Speed
+    from satrap.tools.plan.dense.report import report
+    from satrap.tools.plan.device_rows import rows_on_device
+    from satrap.tools.plan.recipe_dense import plan_network
+
+    placed = plan(recipe, facts, notice=notice)
+    reached = None if flops is None else Speed(flops, facts.bandwidth or BANDWIDTH)
+    dense = plan_network(recipe, devices, memory, reached)
+    rows = rows_on_device(recipe, placed, memory, notice)
+    if as_json:
+        also = {"dense": dense, "rows_on_device": rows}
+        parts = {name: part.to_dict() for name, part in also.items() if part is not None}
+        click.echo(json.dumps(placed.to_dict() | parts, indent=2))
+    else:
+        texts = [placed.report(), dense and report(dense), rows and rows.report()]
+        click.echo("\n\n".join(text for text in texts if text))
+    return 0 if dense is None or dense.fits else 1
 
 
 def _simulate(

@@ -1,5 +1,6 @@
 """All keys of a recipe, with type, default and meaning. The text below a key documents it."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
@@ -46,7 +47,7 @@ Model = create_model(
 
 
 OPTIMIZER = named(optim.Optimizer, optim.KINDS, "Name of the optimizer.")
-LOSS = named(losses.PairLoss, losses.KINDS, "Name of the loss.")
+LOSS = replace(named(losses.PairLoss, losses.KINDS, "Name of the loss."), text=True)
 SCHEDULE = named(optim.Schedule, optim.SCHEDULES, "Name of the schedule.")
 ADMISSION, EVICTION, TIER = settings(Admission), settings(Eviction), settings(Tier)
 TABLE = settings(TableSettings, "TableKeys")
@@ -186,7 +187,7 @@ class TrainingKeys(Keys):
     seed: Count = 1
     """Seed of all random choices."""
     clip_norm: Rate | None = of(TrainingOptions, "clip_norm")
-    loss: Annotated[losses.PairLoss, LOSS] | str | None = None
+    loss: Annotated[losses.PairLoss | str, LOSS] | None = None
     """Loss of a model that compares vectors, for example `{name: sampled_softmax, negatives: 256}`; or your
     own function, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of the samples.
     Default: the loss of each label's kind, for example binary cross-entropy."""
@@ -263,6 +264,7 @@ class AboutKeys(Keys):
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
 TRANSFORM = """Transform: log1p, log10, sqrt, standardize, minmax, {quantiles: n}, {clip: [low, high]}; or a
 list of them."""
+MEAN_LABEL = settings(schema.MeanLabel)
 NumericKeys = keys_of(
     schema.Numeric,
     "NumericKeys",

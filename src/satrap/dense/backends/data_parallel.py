@@ -148,7 +148,7 @@ class DataParallelBackend(DenseBackend):
             torch._foreach_mul_(gradients, (self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
         copy = HostCopy(torch.stack([right.double(), total.double()]))
         self._take(lr_scale, refused=~right)
-        accepted, mean = copy.wait()
+        accepted, mean = copy.wait().tolist()
         return StepResult(accepted == 1, mean, stop)
 
     def _summable(self, gradients: Sequence[Tensor]) -> bool:

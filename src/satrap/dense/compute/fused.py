@@ -81,7 +81,7 @@ class HostCopy:
     """A device-to-host copy of numbers that later computation on the device does not delay.
 
     Args:
-        numbers: one-dimensional.
+        numbers: of any shape.
     """
 
     def __init__(self, numbers: Tensor) -> None:
@@ -93,9 +93,8 @@ class HostCopy:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record(torch.cuda.current_stream(numbers.device))
 
-    def wait(self) -> list[float]:
-        """Wait for the numbers, and return them."""
+    def wait(self) -> Tensor:
+        """Wait for the numbers, and return them on the host."""
         if self._copied is not None:
             self._copied.synchronize()
-        numbers: list[float] = self._numbers.tolist()
-        return numbers
+        return self._numbers

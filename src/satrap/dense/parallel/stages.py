@@ -148,7 +148,7 @@ def _links(model: nn.Module) -> list[ChainStep]:
         raise ConfigError(
             f"{type(model).__name__} cannot be split into stages: it has no method chain",
             why="a pipeline needs the order in which the layers compute",
-            fix="use dnn, dcnv2, dlrm, wukong or rankmixer, give the model a method chain, or use mesh.data",
+            fix="use dnn, dcnv2, dlrm or another model with a method chain, add the method, or use mesh.data",
         )
     names = {module: name for name, module in model.named_modules()}
     links, name = list[ChainStep](), ""

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.common import CrossLayer, OutputLayer, Ranker, check_whole, input_width, mlp
+from satrap.models.layers.common import (
+    CrossLayer,
+    OutputLayer,
+    Ranker,
+    beside,
+    check_whole,
+    input_width,
+    mlp,
+)
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -43,6 +51,8 @@ class DCNv2(Ranker):
         ConfigError: no labels, a feature with pooling "none", or an invalid argument.
     """
 
+    _gated = False
+
     @checked()
     def __init__(
         self,
@@ -63,9 +73,10 @@ class DCNv2(Ranker):
             raise ConfigError(f"structure must be parallel or stacked, got {structure!r}")
         numbers = schema.numeric_width
         self.bottom, bottom_width = mlp(numbers, bottom if numbers else (), batch_norm=batch_norm)
-        width = input_width(schema, "DCNv2") - numbers + bottom_width
+        width = input_width(schema, type(self).__name__) - numbers + bottom_width
         zero = all(label.first_output is not None for label in schema.labels)
-        self.cross = nn.ModuleList(CrossLayer(width, rank, zero=zero) for _ in range(cross_layers))
+        layers = (CrossLayer(width, rank, zero=zero, gated=self._gated) for _ in range(cross_layers))
+        self.cross = nn.ModuleList(layers)
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"
         self.head = OutputLayer(deep_width + width * self.parallel, schema.labels)
@@ -74,7 +85,7 @@ class DCNv2(Ranker):
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         cross = [(partial(_crossed, layer), layer) for layer in self.cross]
         if self.parallel:
-            deep = [(partial(_beside, layer), layer) for layer in self.deep]
+            deep = [(partial(beside, layer), layer) for layer in self.deep]
             head = (lambda x, deep: self.head(torch.cat([x, deep], dim=1)), self.head)
             return [(self._twice, self.bottom), *cross, lambda x0, x: (x, x0), *deep, head]
         return [(self._twice, self.bottom), *cross, lambda x0, x: x, *self.deep, self.head]
@@ -97,7 +108,3 @@ class DCNv2(Ranker):
 
 def _crossed(layer: nn.Module, x0: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return x0, layer(x0, x)
-
-
-def _beside(layer: nn.Module, x: Tensor, deep: Tensor) -> tuple[Tensor, Tensor]:
-    return x, layer(deep)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.interaction.fm import FM
-from satrap.models.layers.common import OutputLayer, input_width, mlp
+from satrap.models.layers.common import OutputLayer, mlp
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -24,14 +24,15 @@ class DeepFM(FM):
     IJCAI 2017.
 
     Args:
-        schema: labels and features, all categorical ones of one dim.
+        schema: labels and features; dims may differ.
         hidden: widths of the hidden layers, default 256 and 128.
         dropout: probability of zeroing a hidden activation in training, default 0.
         batch_norm: normalise before each ReLU, default off.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
-        ConfigError: no labels, unequal dims, no categorical feature, one with pooling "none", or an
-            invalid argument.
+        ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid argument.
     """
 
     @checked()
@@ -42,15 +43,16 @@ class DeepFM(FM):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         batch_norm: bool = False,
+        vector_width: int | None = None,
     ) -> None:
-        super().__init__(schema)
-        width = input_width(schema, "DeepFM")
-        self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = OutputLayer(width, schema.labels, bias=False)
+        super().__init__(schema, vector_width=vector_width)
+        columns = len(schema.categorical) * self.dim + schema.numeric_width
+        self.deep, last = mlp(columns, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.head = OutputLayer(last, schema.labels, bias=False)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
-        rows, numeric = batch.stack(), batch.numeric
+        rows, numeric = self.vectors(batch), batch.numeric
         vectors = rows[..., : self.dim]
         shallow = self.shallow(vectors, rows[..., self.dim :], numeric)
         logits: Tensor = shallow + self.head(self.deep(torch.cat([vectors.flatten(1), numeric], dim=1)))

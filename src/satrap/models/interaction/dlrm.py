@@ -9,7 +9,8 @@ from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.common import OutputLayer, Ranker, equal_dim, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, mlp
+from satrap.models.layers.fields import EqualWidth
 from satrap.models.layers.interaction import DotInteraction
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -24,16 +25,21 @@ class DLRM(Ranker):
     Systems", arXiv 1906.00091, 2019.
 
     Args:
-        schema: labels and features, all categorical ones of one dim.
+        schema: labels and features; dims may differ.
         hidden: widths of the top MLP's hidden layers, default 256 and 128.
-        bottom: widths of the bottom MLP's hidden layers, default 128 and 64; one of width dim follows.
+        bottom: widths of the bottom MLP's hidden layers, default 128 and 64; one of `vector_width` follows.
         dropout: probability of zeroing a hidden activation of the top MLP in training, default 0.
         batch_norm: normalise before each ReLU of both MLPs, default off.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
-        ConfigError: no labels, fewer than two vectors, unequal dims, a feature with pooling "none", or an
-            invalid argument.
+        ConfigError: no labels, no categorical feature, fewer than two vectors, a feature with pooling "none",
+            or an invalid argument.
     """
+
+    needs = ("ids",)
+    one_width = True
 
     @checked()
     def __init__(
@@ -44,22 +50,24 @@ class DLRM(Ranker):
         bottom: Sequence[int] = (128, 64),
         dropout: float = 0.0,
         batch_norm: bool = False,
+        vector_width: int | None = None,
     ) -> None:
         super().__init__()
-        dim, numbers = equal_dim(schema, "DLRM"), schema.numeric_width
+        self.vectors = EqualWidth(schema, "DLRM", vector_width)
+        dim, numbers = self.vectors.width, schema.numeric_width
         fields = len(schema.categorical) + (numbers > 0)
         if fields < 2:
             raise ConfigError("DLRM needs at least two vectors to multiply", fix="add a feature, or use dnn")
         self.bottom = mlp(numbers, [*bottom, dim], batch_norm=batch_norm)[0] if numbers else None
         self.interaction = DotInteraction(fields)
-        width = fields * (fields - 1) // 2 + (dim if numbers else 0)
-        self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = OutputLayer(width, schema.labels)
+        columns = fields * (fields - 1) // 2 + (dim if numbers else 0)
+        self.top, last = mlp(columns, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.head = OutputLayer(last, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
         used = [] if self.bottom is None else [self.bottom]
-        return [(self._products, self.interaction, *used), *self.top, self.head]
+        return [(self._products, self.interaction, *used, self.vectors), *self.top, self.head]
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
@@ -68,5 +76,5 @@ class DLRM(Ranker):
 
     def _products(self, batch: EmbeddedBatch) -> Tensor:
         first = None if self.bottom is None else self.bottom(batch.numeric)
-        products: Tensor = self.interaction(batch.stack(), first)
+        products: Tensor = self.interaction(self.vectors(batch), first)
         return products

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers.common import FirstOrder, Ranker, SecondOrder, equal_dim, with_linear
+from satrap.models.layers.common import FirstOrder, Ranker, SecondOrder, num_outputs, with_linear
+from satrap.models.layers.fields import EqualWidth
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -15,27 +16,33 @@ class FM(Ranker):
 
     Rows are `[vector | first-order weight per output]`, so they are wider than the schema's dim by the
     number of outputs (`embedding_dims`). Numbers contribute a learned vector times their value; scale them
-    (log1p, standardize). The model has no hidden layers and takes no arguments but the schema.
+    (log1p, standardize). The model has no hidden layers.
 
     Reference: Rendle, "Factorization Machines", ICDM 2010.
 
     Args:
-        schema: labels and features, all categorical ones of one dim.
+        schema: labels and features; dims may differ.
+        vector_width: width of the vectors; a feature of another dim gets a learned matrix. Default: the
+            largest dim.
 
     Raises:
-        ConfigError: no labels, unequal dims, no categorical feature, or one with pooling "none".
+        ConfigError: no labels, no categorical feature, one with pooling "none", or an invalid width.
     """
 
+    needs = ("ids",)
+    one_width = True
+
     @checked()
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, vector_width: int | None = None) -> None:
         super().__init__()
-        self.dim = equal_dim(schema, type(self).__name__)
+        self.vectors = EqualWidth(schema, type(self).__name__, vector_width, tail=num_outputs(schema))
         self.embedding_dims = with_linear(schema)
+        self.dim = self.vectors.width
         self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
-        rows = batch.stack()
+        rows = self.vectors(batch)
         return self.shallow(rows[..., : self.dim], rows[..., self.dim :], batch.numeric)
 
     def shallow(self, vectors: Tensor, weights: Tensor, numeric: Tensor) -> Tensor:

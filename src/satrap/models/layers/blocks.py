@@ -1,4 +1,4 @@
-"""Building blocks of large networks: a Wukong layer, a RankMixer block."""
+"""Building blocks of networks: a Wukong layer, a RankMixer block, a mask block, factorized layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from satrap.errors import ConfigError
 from satrap.models.layers.common import mlp
-from satrap.models.layers.linear import XavierLinear, xavier_bound
+from satrap.models.layers.linear import Linear, XavierLinear, xavier_bound
 
 
 class WukongLayer(nn.Module):
@@ -80,3 +81,54 @@ class MixerBlock(nn.Module):
         x = self.norms[0](mixed + x)
         normed: Tensor = self.norms[1](self.networks(x) + x)
         return normed
+
+
+class MaskBlock(nn.Module):
+    """`relu(LN(W (x * mask)))` with `mask = W2 relu(W1 x0 + b1) + b2`, then dropout.
+
+    Wang et al., "MaskNet", DLP-KDD 2021, eq. 4 to 9.
+
+    Args:
+        start: columns of x0, the network's input.
+        width: columns of x.
+        out: columns of the output.
+        reduction: rows of W1, in units of `width`.
+        dropout: probability of zeroing an output in training.
+    """
+
+    def __init__(self, start: int, width: int, out: int, *, reduction: float, dropout: float) -> None:
+        super().__init__()
+        hidden, inner = mlp(start, [max(1, int(reduction * width))])
+        self.mask = nn.Sequential(*hidden, Linear(inner, width))
+        layers = [Linear(width, out, bias=False), nn.LayerNorm(out), nn.ReLU()]
+        self.deep = nn.Sequential(*layers, *([nn.Dropout(dropout)] if dropout else []))
+
+    def forward(self, x0: Tensor, x: Tensor) -> Tensor:
+        """Return float32[size, out] from x0 float32[size, start] and x float32[size, width]."""
+        deep: Tensor = self.deep(self.mask(x0) * x)
+        return deep
+
+
+class HalfProducts(nn.Module):
+    """Turns the halves a and b of the columns into a and `a * b`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return float32[size, width] from the same shape; width is even."""
+        linear, factors = x.chunk(2, dim=1)
+        return torch.cat([linear, linear * factors], dim=1)
+
+
+def factorized_mlp(
+    width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
+) -> tuple[nn.Sequential, int]:
+    """Return `satrap.models.layers.common.mlp` with `HalfProducts` after each linear layer, and its width.
+
+    Zhu et al., "FINAL: Factorized Interaction Layer for CTR Prediction", SIGIR 2023. Raises as `mlp`, and for
+    odd widths.
+    """
+    deep, last = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+    odd = [size for size in hidden if size % 2]
+    if odd:
+        raise ConfigError(f"widths of factorized layers must be even, got {odd[0]}", fix=f"use {odd[0] + 1}")
+    layers = ([layer, HalfProducts()] if isinstance(layer, Linear) else [layer] for layer in deep)
+    return nn.Sequential(*(layer for pair in layers for layer in pair)), last

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +14,29 @@ from satrap.models.layers.linear import Linear, XavierLinear
 from satrap.schema import Label, Schema
 from satrap.sequences import SequenceGroup
 
+NEEDS = {
+    "ids": "at least one categorical feature",
+    "sequence": "exactly one sequence of features, the history",
+    "item": "the features of the item, in the argument `item`",
+    "target": "for each feature of the history, a feature of the item with the same table",
+    "one label": "one label of one output",
+    "click, conversion": "two binary labels, the click and then the conversion",
+}
+"""The parts of a schema that a model may need -> their description."""
+
 
 class Ranker(nn.Module):
     """Base of satrap's models: keeps the constructor's arguments for checkpoints.
 
     `satrap.models.create` with `schema` and `arguments` builds the same model.
+
+    Attributes:
+        needs: the parts of a schema that the model needs, keys of `NEEDS`.
+        one_width: whether the model reads vectors through `satrap.models.layers.fields.EqualWidth`.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ()
+    one_width: ClassVar[bool] = False
     schema: Schema
     arguments: dict[str, Any]
 
@@ -55,7 +70,7 @@ def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
     if unpooled:
         raise ConfigError(
             f"{model} takes one vector per feature, but pooling is none in {', '.join(unpooled)}",
-            fix="set pooling to sum, mean, max or sqrtn, use hstu for a history, or write your own model",
+            fix="set pooling to sum, mean, max or sqrtn, use din or hstu for a history, or your own model",
         )
 
 
@@ -86,7 +101,10 @@ def check_whole(what: str, value: int) -> None:
 def check_categorical(schema: Schema, model: str) -> None:
     """Raise `ConfigError` if the schema has no categorical feature."""
     if not schema.categorical:
-        raise ConfigError(f"{model} needs at least one categorical feature", fix="use lr or dnn")
+        raise ConfigError(
+            f"{model} needs at least one categorical feature",
+            fix="add a feature such as user: {dim: 16}, or use lr or dnn",
+        )
 
 
 def input_width(schema: Schema, model: str) -> int:
@@ -95,52 +113,49 @@ def input_width(schema: Schema, model: str) -> int:
     return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
 
 
-def equal_dim(schema: Schema, model: str) -> int:
-    """Return the common dim of all categorical features.
-
-    Raises `ConfigError` if dims differ, the schema has no categorical feature, or one has pooling "none".
-    """
-    check_pooled(schema, model)
-    check_categorical(schema, model)
-    dims = {name: feature.dim for name, feature in schema.categorical.items()}
-    dim = Counter(dims.values()).most_common(1)[0][0]
-    odd = [f"{name} has {other}" for name, other in dims.items() if other != dim]
-    if odd:
-        raise ConfigError(
-            f"{model} needs the same dim in all features: most have {dim}, but {', '.join(odd)}",
-            why="the model multiplies the vectors of any two features",
-            fix=f"set dim: {dim} in all features, or use dnn, wide_deep, dcnv2 or finalmlp",
-        )
-    return dim
-
-
 def with_linear(schema: Schema) -> dict[str, int]:
     """Return feature -> row width `dim + outputs`: the last columns are its first-order weights."""
     return {name: feature.dim + num_outputs(schema) for name, feature in schema.categorical.items()}
 
 
-def mlp(
-    width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
-) -> tuple[nn.Sequential, int]:
-    """Return layers of Linear, [BatchNorm], ReLU, [Dropout] on `width` columns, and their output width.
-
-    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
-    result is the identity. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
-    """
+def check_hidden(hidden: Sequence[int]) -> None:
+    """Raise `ConfigError` unless `hidden` is a list of whole numbers >= 1."""
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
         raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
     for size in hidden:
         check_whole("the width of a hidden layer", size)
+
+
+def mlp(
+    width: int,
+    hidden: Sequence[int],
+    *,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+    activation: Callable[[int], nn.Module] = lambda _: nn.ReLU(),
+) -> tuple[nn.Sequential, int]:
+    """Return layers of Linear, [BatchNorm], activation, [Dropout] on `width` columns, and their output width.
+
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
+    result is the identity. `activation` makes a module from the width of its layer, default ReLU. Raises
+    `ConfigError` for a width below 1 or a dropout outside [0, 1).
+    """
+    check_hidden(hidden)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
     layers: list[nn.Module] = []
     for size in hidden:
         layers.append(Linear(width, size))
         layers += [nn.BatchNorm1d(size)] if batch_norm else []
-        layers.append(nn.ReLU())
+        layers.append(activation(size))
         layers += [nn.Dropout(dropout)] if dropout else []
         width = size
     return nn.Sequential(*layers), width
+
+
+def beside(layer: nn.Module, kept: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a tensor as it is, and a layer's output: a step of a `chain` that carries a tensor along."""
+    return kept, layer(x)
 
 
 class OutputLayer(XavierLinear):
@@ -244,16 +259,23 @@ class CrossLayer(nn.Module):
     """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
 
     Wang et al., "DCN V2", WWW 2021, eq. 1 and 2. With `zero`, W starts at 0, so the layer starts as identity.
+    With `gated`, the product is also multiplied by `sigmoid(G x)`, where G has the rank of W: Wang et al.,
+    "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM 2023, eq. 2.
     """
 
-    def __init__(self, width: int, rank: int | None, *, zero: bool = False) -> None:
+    def __init__(self, width: int, rank: int | None, *, zero: bool = False, gated: bool = False) -> None:
         super().__init__()
         down = [] if rank is None else [Linear(width, rank, bias=False)]
         self.project = nn.Sequential(*down, Linear(rank or width, width, gain=0.0 if zero else 1.0))
+        self.gate = None
+        if gated:
+            down = [] if rank is None else [Linear(width, rank, bias=False)]
+            self.gate = nn.Sequential(*down, Linear(rank or width, width, bias=False))
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:
         """Return float32[size, width] from the inputs of the first layer and of this layer, of that shape."""
-        return torch.addcmul(x, x0, self.project(x))
+        factor = x0 if self.gate is None else x0 * torch.sigmoid(self.gate(x))
+        return torch.addcmul(x, factor, self.project(x))
 
 
 class FeatureGate(nn.Module):

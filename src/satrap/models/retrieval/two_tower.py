@@ -44,6 +44,8 @@ class TwoTower(Ranker):
             features, or an invalid argument.
     """
 
+    needs = ("item", "one label")
+
     @checked()
     def __init__(
         self,

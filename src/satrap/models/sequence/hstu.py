@@ -45,6 +45,8 @@ class HSTU(Ranker):
             "none", or an invalid argument.
     """
 
+    needs = ("sequence",)
+
     @checked()
     def __init__(
         self,
@@ -93,7 +95,7 @@ class HSTU(Ranker):
         lengths, device = np.diff(bounds) + 1, target.device
         order = torch.from_numpy(with_last(bounds)).to(device)
         x = torch.cat([events, target]).index_select(0, order)
-        every, only = (layout(lengths, device, last=last, **self.seen) for last in (False, True))
+        every, only = (layout(lengths, device, last=last, causal=True, **self.seen) for last in (False, True))
         for number, block in enumerate(self.blocks, 1):  # only the target of the last block is used
             x = block(x, only if number == len(self.blocks) else every)
         logits: Tensor = self.head(self.deep(torch.cat([x, batch.flat()], dim=1)))

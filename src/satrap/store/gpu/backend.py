@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,14 @@ from torch import Tensor
 from satrap.errors import StoreError
 from satrap.retention import Eviction
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, check_out, check_rows
-from satrap.store.backend import FAST, Block, MemoryPart, PartRows, Places, RowBackend
+from satrap.store.backend import FAST, Block, FastBackend, MemoryPart, PartRows, Places
 from satrap.store.gpu import index_image, layout
+from satrap.store.gpu.budget import IndexRoom, index_sizes
 from satrap.store.gpu.device import on_its_device, rows_device
 from satrap.store.gpu.directory import DeviceDirectory, EachOnce, on_device
 from satrap.store.gpu.index import DeviceIndex
 from satrap.store.gpu.order import Distinct
+from satrap.store.gpu.records import DeviceRecords
 from satrap.store.gpu.slab import DeviceSlab
 from satrap.store.memory.directory import Budget
 from satrap.store.row_spec import RowSpec
@@ -27,7 +29,7 @@ from satrap.store.row_spec import RowSpec
 _NOWHERE = np.empty(0, np.int64)
 
 
-class DeviceRows(RowBackend):
+class DeviceRows(FastBackend):
     """The backend whose rows, state and index are on a device; see `RowBackend`.
 
     Requests from arrays, as `RowBackend` has them, wait for the device. Requests of whole batches do not, see
@@ -41,8 +43,12 @@ class DeviceRows(RowBackend):
 
     Attributes:
         index, slab: slots of ids, and rows by slot.
+        room: lets the index grow.
+        records: the rows as records on the host.
         epoch: changes when rows lose their slots other than by eviction.
-        refused: int64[] on the device: ids of the last `insert` without a place.
+        counts: words of the index's state after the last `insert`, on the device: `layout.REFUSED`, the ids
+            without a place, and `layout.USED`.
+        lost: how many rows had lost their slot at the last event of one.
 
     Raises:
         ConfigError: the device is not there, or cannot hold such rows.
@@ -50,21 +56,27 @@ class DeviceRows(RowBackend):
     """
 
     directory: DeviceDirectory  # type: ignore[assignment]
+    announces = False
 
     def __init__(self, kind: RowSpec, room: Budget, eviction: Eviction | None, device: str) -> None:
         super().__init__()
-        self.kind, self.device = kind, rows_device(device)
-        self.index = DeviceIndex(kind.tables, room.rows, eviction, device=self.device)
+        self.kind, self.device, evicts = kind, rows_device(device), eviction is not None
+        # rows that evict use all of it soon, and where they are decides which one leaves
+        sizes = [room.rows] if evicts else index_sizes(room.rows)
+        self.index = DeviceIndex(kind.tables, sizes[0], eviction, device=self.device)
+        self.room = IndexRoom(self.index, sizes)
         self.slab = DeviceSlab(kind, room.rows, self.device)
-        self.directory = DeviceDirectory(self.index, kind.tables, self.device, evicts=eviction is not None)
+        self.directory = DeviceDirectory(self.index, kind.tables, self.device, evicts=evicts, limit=room.rows)
         self._new_parts()
         self._found: Distinct | None = None
-        self.epoch, self.refused = 0, self.index.table.state[layout.REFUSED].clone()
+        self.epoch, self.lost, self.counts = 0, 0, self.index.table.state.clone()
+        self.records = DeviceRecords(self.slab)
 
     @on_its_device
     def clear(self) -> None:
         """Forget every row; the memory stays with the store."""
         self.index.clear()
+        self.room.learn(0, self.room.asked)
         self.epoch += 1
         self._new_parts()
 
@@ -109,6 +121,8 @@ class DeviceRows(RowBackend):
 
     def search(self, distinct: Distinct, *, use: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Do what `index.find` does, and report the rows that expire with this use."""
+        if use:
+            self.room.ask(distinct.capacity)
         since = self.index.reassigned if use and self.observers else 0
         result = self.index.find(distinct, use=use)
         if use:
@@ -118,18 +132,34 @@ class DeviceRows(RowBackend):
     @on_its_device
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
         """Create rows."""
-        self._make(ids, places, new)
+        for _ in self.make(ids, splits, places.slots, new):
+            pass
+        places.missing = np.flatnonzero(places.slots < 0)
 
-    def _make(self, ids: Ids, places: Places, new: Offsets, *, blank: bool = False) -> None:
-        """Give new ids a slot and their first row, after `find`; `blank`: rows are not written."""
+    def make(
+        self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets, *, blank: bool = False
+    ) -> Iterator[Offsets]:
+        """See `FastBackend.make`."""
+        pieces = self._make(ids, slots, new, blank=blank)
+        while (fresh := self._next(pieces)) is not None:
+            yield fresh
+
+    @on_its_device
+    def _next(self, pieces: Iterator[Offsets]) -> Offsets | None:
+        return next(pieces, None)
+
+    def _make(self, ids: Ids, slots: Inverse, new: Offsets, *, blank: bool) -> Iterator[Offsets]:
         distinct = self._found
         assert distinct is not None
         self._found = None
         runs = distinct.inverse[on_device(new, self.device)].unique()  # type: ignore[no-untyped-call]
         queue, count = torch.zeros_like(distinct.inverse), torch.zeros_like(distinct.runs)
         queue[: len(runs)] = runs
-        slots = self.insert(distinct, queue, count.fill_(len(runs)), blank=blank)
-        places.slots, places.missing = self.directory.positions(distinct, slots, len(ids))
+        for places, piece in self._pieces(distinct, queue, count.fill_(len(runs)), blank=blank):
+            slots[:], _ = self.directory.positions(distinct, places, len(ids))
+            made = piece[places[piece] >= 0]
+            first = distinct.order[distinct.starts[made].long()].cpu().numpy()
+            yield np.sort(first).astype(np.int64)
 
     @on_its_device
     def insert(self, distinct: Distinct, missing: Tensor, misses: Tensor, *, blank: bool = False) -> Tensor:
@@ -144,11 +174,22 @@ class DeviceRows(RowBackend):
             slots = self.index.insert(distinct, missing, misses)
             if not blank:  # before anything that takes memory may fail
                 self.slab.initialize(distinct, slots, missing, misses)
-            self.refused = self.index.table.state[layout.REFUSED].clone()
+            self.counts = self.index.table.state.clone()
             return slots
+        *_, (slots, _) = self._pieces(distinct, missing, misses, blank=blank)
+        return slots
+
+    def _pieces(
+        self, distinct: Distinct, missing: Tensor, misses: Tensor, *, blank: bool
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Create rows, so few at a time that the log names each evicted row.
+
+        Yields:
+            The slots of all runs, and the runs int64[k] of this piece.
+        """
         many, missing = int(misses), missing.clone()
         piece = self.directory.piece if self.directory.evicts else max(many, 1)
-        self.refused = torch.zeros_like(self.index.table.state[layout.REFUSED])
+        refused = torch.zeros_like(self.index.table.state[layout.REFUSED])
         for start in range(0, max(many, 1), piece):
             queue = missing.roll(-start)
             count = torch.full_like(distinct.runs, min(piece, many - start))
@@ -156,34 +197,22 @@ class DeviceRows(RowBackend):
                 self.index.find(distinct, use=False)
             since = self.index.reassigned
             slots = self.index.insert(distinct, queue, count)
-            self.refused += self.index.table.state[layout.REFUSED]
+            refused += self.index.table.state[layout.REFUSED]
             self._lose(since)  # its observers read the old rows, before new ones take their slots
-            made = slots[queue[: int(count)].long()].cpu().numpy()
+            runs = queue[: int(count)].long()
+            made = slots[runs].cpu().numpy()
             self.made(FAST, made[made >= 0])
             if not blank:
                 self.slab.initialize(distinct, slots, queue, count)
-        return slots
-
-    def named(self, distinct: Distinct, runs: Inverse) -> tuple[Ids, Offsets, Offsets]:
-        """Return (ids uint64[n] by table, their order among `runs`, splits int64[tables + 1]), on the host.
-
-        Args:
-            distinct: the distinct ids of a request.
-            runs: int32[n], some of them.
-        """
-        at = on_device(runs, self.device).long()
-        ids = distinct.ids[at].cpu().numpy().view(np.uint64)
-        tables = np.zeros(len(runs), np.int16)
-        if len(self.kind.tables) > 1:
-            tables = distinct.tables[at].cpu().numpy()
-        order = np.argsort(tables, kind="stable")
-        splits = np.searchsorted(tables[order], np.arange(len(self.kind.tables) + 1)).astype(np.int64)
-        return ids[order], order, splits
+            self.counts = self.index.table.state.clone()
+            self.counts[layout.REFUSED] = refused
+            yield slots, runs
 
     def _lose(self, since: int) -> None:
         """Report rows that have lost their slot since `reassigned` was `since`."""
         if self.observers and self.index.reassigned != since:
             rows = self.index.taken(since)
+            self.lost = since + len(rows.ids)
             order = np.argsort(rows.tables, kind="stable")
             splits = np.searchsorted(rows.tables[order], np.arange(len(self.kind.tables) + 1))
             self.gone(PartRows(FAST, rows.ids[order], splits, rows.slots[order]))
@@ -217,13 +246,27 @@ class DeviceRows(RowBackend):
             # without eviction, steps count only lookups, also after a resume
             step = self.directory.step
             places = self.find(ids, splits, use=True)
-            self._make(ids, places, places.missing, blank=True)
+            for _ in self.make(ids, splits, places.slots, places.missing, blank=True):
+                pass
+            places.missing = np.flatnonzero(places.slots < 0)
             if not self.directory.evicts:
                 self.directory.step = step
         self.announce(ids, splits, places)
-        columns = (on_device(x, self.device) for x in (ids, places.slots, weights, state))
-        self.slab.write(*columns)
-        return len(places.missing)
+        return len(ids) - self.overwrite(ids, places.slots, weights, state)
+
+    @on_its_device
+    def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
+        """See `FastBackend.overwrite`."""
+        self.slab.write(*(on_device(x, self.device) for x in (ids, slots, weights, state)))
+        return int((slots >= 0).sum())
+
+    @on_its_device
+    def overlay(self, out: Block, positions: Offsets, weights: Floats) -> None:
+        """See `FastBackend.overlay`."""
+        if isinstance(out, np.ndarray):
+            out[positions] = weights
+        else:
+            out[on_device(positions, self.device)] = on_device(weights, self.device)
 
     @on_its_device
     def discard(self, t: int, ids: Ids, slots: Inverse) -> None:

@@ -1,6 +1,7 @@
 """Requests of whole batches: duplicates removed, rows found, created, pooled and stepped on the device.
 
-The host enqueues work and waits for none of it, unless ids need admission or observers follow the rows.
+The host enqueues work and waits for none of it, unless ids need admission, observers follow the rows, or some
+of them are in slower memory.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from torch import Tensor
 from satrap.errors import StoreError
 from satrap.store.admission import AdmissionGate
 from satrap.store.arrays import FeatureIds, Ids, Offsets, per_table
-from satrap.store.backend import FAST, PartRows
+from satrap.store.backend import FAST, PartRows, RowBackend
+from satrap.store.gpu import layout
 from satrap.store.gpu.backend import DeviceRows
 from satrap.store.gpu.device import on_its_device
 from satrap.store.gpu.directory import LEAST_CAPACITY, on_device
 from satrap.store.gpu.order import Distinct, Order
+from satrap.store.gpu.returning import ReturningRows
 from satrap.store.gpu.slab import DeviceBag, Sources
+from satrap.store.tier.tiered import Tiered
 
 
 class PreparedIds:
@@ -49,7 +53,7 @@ class DeviceBatch:
         rows: float32[n, dim], the vectors and rows that the features need, see `gather`.
         splits: int64[tables + 1] of its positions.
         size, features: of the request.
-        epoch: of the backend, when the slots were found.
+        epoch, lost: of the backend, when the slots were found.
         partial: whether ids may have been left without a row by the lookup.
     """
 
@@ -60,30 +64,31 @@ class DeviceBatch:
         self.distinct, self.splits = prepared.distinct, prepared.splits
         self.size, self.features = size, features
         self.slots, self.epoch, self.partial = self.distinct.inverse, rows.epoch, False
+        self.lost = rows.lost
         self._pooled = [f for f in features if f.mode != "none"]
         self._unpooled = features[len(self._pooled) :]
         self.rows: Tensor = rows.slab.scalars[:0]  # until they are gathered
         self._chosen: Tensor | None = None
-        self._refused: Tensor | None = None
+        self._counts: Tensor | None = None
 
-    def note_refusals(self, refused: Tensor) -> None:
-        """Copy the number of ids without a place, int64[], to the host, without waiting for it."""
-        if refused.device.type == "cpu":
-            self._refused, self._copied = refused, None
-            return
-        self._refused = torch.empty((), dtype=torch.int64, pin_memory=True)
-        self._refused.copy_(refused, non_blocking=True)
-        self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._copied.record()
+    def note_counts(self) -> None:
+        """Copy the counts of the last insert to the host, without waiting for it."""
+        self._counts, self._asked, self._copied = self._backend.counts, self._backend.room.asked, None
+        if self.device.type == "cuda":
+            self._counts = torch.empty(layout.WORDS, dtype=torch.int64, pin_memory=True)
+            self._counts.copy_(self._backend.counts, non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
 
     @property
     def refused(self) -> int:
         """Number of ids that found no place; by the time of the update this does not wait."""
-        if self._refused is None:
+        if self._counts is None:
             return 0
         if self._copied is not None:
             self._copied.synchronize()
-        return int(self._refused)
+        self._backend.room.learn(int(self._counts[layout.USED]), self._asked)
+        return int(self._counts[layout.REFUSED])
 
     def gather(self) -> Tensor:
         """Return `rows`: one vector per sample and pooled feature, sample by sample, then rows.
@@ -181,6 +186,7 @@ class DeviceBatches:
         count: adds int64[tables] to a counter of `TableStatistics`, given its name.
         noise: returns what decides the rounding of the next update.
         frozen: whether rows never change.
+        slower: the backend that adds slower memory to `rows`; None: there is none.
     """
 
     def __init__(
@@ -191,7 +197,10 @@ class DeviceBatches:
         noise: Callable[[], np.uint64],
         *,
         frozen: bool,
+        slower: Tiered | None = None,
     ) -> None:
+        self._whole: RowBackend = slower or rows
+        self._slower = None if slower is None else ReturningRows(rows, slower)
         self._gate, self._tell, self._noise, self._frozen = gate, count, noise, frozen
         self._rows, self.device, self._free = rows, rows.device, dict[int, list[Order]]()
         self._lock, self._stream = threading.Lock(), None
@@ -258,18 +267,46 @@ class DeviceBatches:
         if prepared.done is not None:
             torch.cuda.current_stream(rows.device).wait_event(prepared.done)
         batch = DeviceBatch(rows, prepared, size, features)
-        slots, missing, misses = rows.search(distinct, use=create)
-        if create:
-            self._count(distinct, slots)
-            if self._gate is not None:
-                self._gate.requests += 1
-                batch.partial = True
-                missing, misses = self._admitted(self._gate, distinct, missing, misses)
-            slots = rows.insert(distinct, missing, misses)
-            batch.note_refusals(rows.refused)
-        batch.slots = slots.clone()  # the index uses this memory again
+        if create and self._gate is not None:
+            self._gate.requests += 1
+            batch.partial = True
+        if self._slower is not None:
+            self._return(self._slower, batch, create=create)
+        else:
+            slots, missing, misses = rows.search(distinct, use=create)
+            if create:
+                self._count(distinct, slots)
+                if self._gate is not None:
+                    missing, misses = self._admitted(self._gate, distinct, missing, misses)
+                slots = rows.insert(distinct, missing, misses)
+                batch.note_counts()
+            batch.slots = slots.clone()  # the index uses this memory again
         batch.rows = batch.gather()
         return batch
+
+    def _return(self, slower: ReturningRows, batch: DeviceBatch, *, create: bool) -> None:
+        """Find the rows of a batch, move those in slower memory here, and create new ones.
+
+        Raises:
+            StoreError: rows of slower memory have no place among the others; none has changed.
+        """
+        absent = slower.find(batch.distinct)
+        new = absent.nowhere if create else absent.nowhere[:0]
+        if create:
+            self._count(batch.distinct, absent.slots)
+            back = per_table(absent.away.positions, absent.splits)
+            self._tell("hits", back)
+            self._tell("misses", -back)
+            if self._gate is not None:
+                admitted = self._gate.admit(absent.ids, absent.splits, new)
+                self._tell("unadmitted", per_table(new[~admitted], absent.splits))
+                new = new[admitted]
+        batch.slots, lost = slower.bring(batch.distinct, absent, new)
+        batch.lost, batch.epoch = self._rows.lost, self._rows.epoch
+        if lost:
+            raise self._no_room(lost)
+        if create:
+            batch.note_counts()
 
     def _count(self, distinct: Distinct, slots: Tensor, *, dropped: bool = False) -> None:
         """Count the distinct ids of each table with and without a row."""
@@ -291,7 +328,7 @@ class DeviceBatches:
     ) -> tuple[Tensor, Tensor]:
         """Return the missing runs that admission lets in; waits for the device."""
         runs = missing[: int(misses)].cpu().numpy()
-        ids, order, splits = self._rows.named(distinct, runs)
+        ids, order, splits = self._rows.directory.named(distinct, runs)
         new = np.arange(len(ids))
         admitted = gate.admit(ids, splits, new)
         self._tell("unadmitted", per_table(new[~admitted], splits))
@@ -300,19 +337,34 @@ class DeviceBatches:
         chosen[: len(queue)] = on_device(queue, self.device)
         return chosen, torch.full_like(misses, len(queue))
 
+    @on_its_device
     def check(self, batch: DeviceBatch) -> None:
         """Raise the error that `update` would raise, before any group of a step changes rows.
+
+        Rows that other batches have displaced since the lookup return from slower memory.
 
         Raises:
             StoreError: ids of the lookup found no place.
         """
-        if batch.refused and not self._frozen:
-            raise StoreError(
-                f"no room for {batch.refused} more rows on {self.device}",
-                where=f"tables {', '.join(self._rows.kind.tables)}",
-                why="the memory of the rows is used up; the step was refused and changed no row",
-                fix="increase embedding.memory, or evict rows",
-            )
+        if self._frozen:
+            return
+        if batch.refused:
+            raise self._no_room(batch.refused)
+        if self._slower is not None and (batch.lost, batch.epoch) != (self._rows.lost, self._rows.epoch):
+            self._return(self._slower, batch, create=False)  # others have displaced some of its rows
+
+    def _no_room(self, rows: int) -> StoreError:
+        tiered = self._slower is not None
+        return StoreError(
+            f"no room for {rows} more rows on {self.device}",
+            where=f"tables {', '.join(self._rows.kind.tables)}",
+            why="the rows of a batch must be on the device together; the step was refused and changed no row"
+            if tiered
+            else "the memory of the rows is used up; the step was refused and changed no row",
+            fix="increase embedding.memory, or reduce data.batch_size"
+            if tiered
+            else "increase embedding.memory, or evict rows",
+        )
 
     @on_its_device
     def update(self, batch: DeviceBatch, gradients: Tensor, lr_scale: float) -> None:
@@ -334,11 +386,11 @@ class DeviceBatches:
             # rows may have left their slots since the lookup, and later lookups may have created some
             batch.slots = rows.index.find(batch.distinct, use=False)[0].clone()
             self._count(batch.distinct, batch.slots, dropped=True)
-        if rows.observers:
+        if self._whole.observers:
             runs = np.arange(int(batch.distinct.runs), dtype=np.int32)
-            ids, order, splits = rows.named(batch.distinct, runs)
+            ids, order, splits = rows.directory.named(batch.distinct, runs)
             slots: Any = batch.slots[: len(runs)].cpu().numpy()[order]
-            rows.changing(PartRows(FAST, ids, splits, slots))
+            self._whole.changing(PartRows(FAST, ids, splits, slots))
         rows.slab.numbers.set(lr_scale, self._noise())
         batch.step(gradients)
 

@@ -68,17 +68,18 @@ class DeviceDirectory:
         tables: names of the tables.
         device: where it is.
         evicts: whether rows are evicted when the budget is used up.
+        limit: most slots, also after the index has grown.
 
     Attributes:
-        device: of the arguments.
-        limit: most slots.
+        device, evicts, limit: of the arguments.
         discarded: rows that `DeviceRows.discard` has dropped.
     """
 
     def __init__(
-        self, index: DeviceIndex, tables: tuple[str, ...], device: torch.device, *, evicts: bool
+        self, index: DeviceIndex, tables: tuple[str, ...], device: torch.device, *, evicts: bool, limit: int
     ) -> None:
-        self._index, self._tables, self.device, self.evicts = index, tables, device, evicts
+        self._index, self._tables, self.device = index, tables, device
+        self.evicts, self.limit = evicts, limit
         self._orders: dict[int, Order] = {}
         self.discarded = 0
 
@@ -106,10 +107,21 @@ class DeviceDirectory:
         here: Inverse = slots[distinct.inverse[:n].long()].cpu().numpy()
         return here, np.flatnonzero(here < 0)
 
-    @property
-    def limit(self) -> int:
-        """Most slots."""
-        return self._index.rows
+    def named(self, distinct: Distinct, runs: Inverse) -> tuple[Ids, Offsets, Offsets]:
+        """Return (ids uint64[n] by table, their order among `runs`, splits int64[tables + 1]), on the host.
+
+        Args:
+            distinct: the distinct ids of a request.
+            runs: int32[n], some of them.
+        """
+        at = on_device(runs, self.device).long()
+        ids = distinct.ids[at].cpu().numpy().view(np.uint64)
+        tables = np.zeros(len(runs), np.int16)
+        if len(self._tables) > 1:
+            tables = distinct.tables[at].cpu().numpy()
+        order = np.argsort(tables, kind="stable")
+        splits = np.searchsorted(tables[order], np.arange(len(self._tables) + 1)).astype(np.int64)
+        return ids[order], order, splits
 
     @property
     def slots(self) -> int:

@@ -141,9 +141,9 @@ class DeviceIndex:
 
     def _use(self, index: Buckets) -> None:
         """Replace the index."""
-        self.table, self.generation = index, self.generation + 1
         if self._ttl:
             self._hand = _Hand(len(index.words), self._ttl, len(self.lists.log), self._device)
+        self.table, self.generation = index, self.generation + 1
 
     def _of(self, capacity: int) -> _Request:
         """Return the memory of requests of this capacity."""
@@ -289,6 +289,7 @@ class DeviceIndex:
 
         Raises:
             StoreError: the number is out of range, or rows have no place in the new index; nothing changed.
+            torch.OutOfMemoryError: the device lacks the memory; nothing changed.
         """
         from satrap.store.gpu.kernels import growth
 
@@ -305,8 +306,9 @@ class DeviceIndex:
                 f"an index for {rows} rows has no place for {homeless} of the present ones",
                 fix="grow to more rows",
             )
-        new.state[layout.LIMIT], self.rows = rows, rows
+        new.state[layout.LIMIT] = rows
         self._use(new)
+        self.rows = rows
 
     def entries(self, first: int = 0, last: int = BUCKETS - 1) -> Rows:
         """Return the rows of fixed buckets first..last, ordered by (table, bucket, id)."""
@@ -328,6 +330,31 @@ class DeviceIndex:
         at = inside[order]
         notes = (words[at] >> 32).astype(np.uint32)
         return Rows(tables[at], ids[order], words[at].astype(np.int32) - 1, notes)
+
+    def least_used(self, count: int, without: Tensor) -> Rows:
+        """Return at most `count` rows, the ones used longest ago, or with the fewest uses, by table.
+
+        Args:
+            count: how many.
+            without: int32[n], slots of other rows; -1: none.
+        """
+        words = self.table.words[:, layout.ENTRIES :].reshape(-1)
+        taken = torch.zeros(self.rows + 1, dtype=torch.bool, device=self._device)
+        taken[without[without >= 0].long()] = True
+        slots = (words & 0xFFFFFFFF) - 1
+        inside = (slots >= 0) & ~taken[slots]
+        # an entry's number makes the order, and so the result, the same in each run
+        order = (words >> 32 & 0xFFFFFFFF) * len(words) + torch.arange(len(words), device=self._device)
+        order = torch.where(inside, order, torch.iinfo(torch.int64).max)
+        at = order.topk(min(count, int(inside.sum())), largest=False).indices
+        tables = torch.zeros_like(at)
+        if self._many:
+            tables = self.table.owners.reshape(-1)[at].long()
+        at = at[(tables * len(words) + at).argsort()]
+        keys = self.table.words[:, : layout.ENTRIES].reshape(-1)[at].cpu().numpy()
+        of = tables.sort().values.cpu().numpy().astype(np.int32)
+        here = slots[at].cpu().numpy().astype(np.int32)
+        return Rows(of, self._ids(keys, of), here, np.zeros(len(of), np.uint32))
 
     def _ids(self, keys: npt.NDArray[np.int64], tables: Inverse) -> Ids:
         """Return the ids of keys: `mix` is one-to-one."""

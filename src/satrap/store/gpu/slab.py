@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from satrap.errors import ConfigError, StoreError
+from satrap.store.gpu.budget import part_bytes
 from satrap.store.gpu.numbers import StepNumbers
 from satrap.store.kernels.formats import BFloat16, Float16, Float32
 from satrap.store.row_spec import RowSpec
@@ -21,8 +22,6 @@ WINDOW = 64
 MODES = ("sum", "mean", "sqrtn", "max")
 """Poolings, by their number in `kernels.rows`."""
 _FORMATS = (Float32, BFloat16, Float16)
-_ALIGNED = 16
-"""Bytes to which rows and their parts are aligned: the widest load of a thread."""
 _FLOATS = 2048
 """Numbers of a tile on a GPU; half of it if several tiles are held, or a tile has many rows."""
 _INTERPRETED_FLOATS = 1 << 13
@@ -135,7 +134,7 @@ class DeviceSlab:
                 fix=f"reduce dim to {LARGEST_DIM}, or keep the rows in RAM",
             )
         item = 4 if plan.format is Float32 else 2
-        weights, vector = _padded(item * kind.dim), _padded(4 * kind.dim)
+        weights, vector = part_bytes(plan, kind.dim)
         stride = weights + vector * (plan.layout.state // kind.dim)
         self.shape = arguments.Shape(
             dim=kind.dim,
@@ -383,8 +382,3 @@ def tile(columns: int, n: int, heavy: bool = False) -> tuple[int, int]:
     while rows * columns > 128 and rows > 1 and n < _FEW * rows:
         rows //= 2
     return rows, min(4, max(1, rows * columns // 128))
-
-
-def _padded(size: int) -> int:
-    """Return the next multiple of the alignment."""
-    return -(-size // _ALIGNED) * _ALIGNED

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from satrap.retention import Eviction
 from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots
-from satrap.store.backend import FAST, MemoryPart, PartRows, Places, RowBackend
+from satrap.store.backend import FAST, FastBackend, MemoryPart, PartRows, Places
 from satrap.store.memory.directory import Budget, Directory
 from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
@@ -21,7 +21,7 @@ from satrap.store.snapshot.index_snapshot import place, save
 _NOWHERE = np.empty(0, np.int64)
 
 
-class Ram(RowBackend):
+class Ram(FastBackend):
     """The backend that keeps its rows in one slab, sized by `room`; see `RowBackend`.
 
     Raises:
@@ -37,7 +37,8 @@ class Ram(RowBackend):
         slab = Slab(self.kind, self._room.rows, self._workers, huge=self._room.huge_rows)
         self.directory = Directory(self.kind.tables, self._room, self._eviction, self._workers)
         image = partial(save, self.directory.parts) if self.directory.evicts else None
-        self.slab, self.parts = slab, (MemoryPart(self.directory, slab.read, image=image),)
+        self.slab = self.records = slab
+        self.parts = (MemoryPart(self.directory, slab.read, image=image),)
 
     def clear(self) -> None:
         """Forget every row."""
@@ -67,22 +68,19 @@ class Ram(RowBackend):
 
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
         """Create rows."""
-        for piece in self.pieces(new):
-            self.make(ids, splits, piece, places.slots)
+        for _ in self.make(ids, splits, places.slots, new):
+            pass
         places.missing = places.missing[places.slots[places.missing] < 0]
 
-    def pieces(self, new: Offsets) -> Iterator[Offsets]:
-        """Yield `new` in pieces for `make`, small enough to notify observers of every evicted row."""
-        size = max(1, self.directory.piece if self.observers else len(new))
-        return (new[i : i + size] for i in range(0, len(new), size))
-
     def make(
-        self, ids: Ids, splits: Offsets, new: Offsets, slots: Inverse, *, blank: bool = False
-    ) -> Offsets:
-        """Give new ids a slot and their initial row; return the positions of ids that got one.
+        self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets, *, blank: bool = False
+    ) -> Iterator[Offsets]:
+        """See `FastBackend.make`."""
+        size = max(1, self.directory.piece if self.observers else len(new))
+        for first in range(0, len(new), size):
+            yield self._make(ids, splits, slots, new[first : first + size], blank=blank)
 
-        An id that occurs twice is returned once. With `blank`, rows are not written: the caller writes them.
-        """
+    def _make(self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets, *, blank: bool) -> Offsets:
         taken = self.directory.reassigned
         fresh = self.directory.create(ids, splits, new, slots)
         self._lose(taken)
@@ -116,13 +114,17 @@ class Ram(RowBackend):
             if self.directory.evicts:  # without eviction, steps count only lookups, also after a resume
                 self.advance()
             places = Places(*self.directory.find(ids, splits, use=True))
-            for piece in self.pieces(places.missing):
-                self.make(ids, splits, piece, places.slots, blank=True)
+            for _ in self.make(ids, splits, places.slots, places.missing, blank=True):
+                pass
         self.announce(ids, splits, places)
         return len(ids) - self.overwrite(ids, places.slots, weights, state)
 
+    def overlay(self, out: Floats, positions: Offsets, weights: Floats) -> None:
+        """See `FastBackend.overlay`."""
+        out[positions] = weights
+
     def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
-        """Write rows to slots (-1: none); return the number written."""
+        """See `FastBackend.overwrite`."""
         inside = np.flatnonzero(slots >= 0)
         if len(inside) == len(ids):
             self.slab.write(ids, slots, weights, state)

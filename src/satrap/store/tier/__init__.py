@@ -1,7 +1,7 @@
-"""Rows that do not fit in memory, in a file: `Tier` holds the settings, `Tiered` is the backend."""
+"""Rows that do not fit in fast memory: `Tier` holds the settings, `Tiered` is the backend."""
 
 from satrap.settings.tier import Tier
-from satrap.store.tier.cold import most_records
+from satrap.store.tier.cold import fitting_records, most_records
 from satrap.store.tier.tiered import Tiered
 
-__all__ = ["Tier", "Tiered", "most_records"]
+__all__ = ["Tier", "Tiered", "fitting_records", "most_records"]

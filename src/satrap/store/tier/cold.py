@@ -1,7 +1,7 @@
 """The rows of a group that left memory: their index, and a file of records.
 
 A row that returns to memory keeps its slot in the file, so slots are never reused, and reads need no ordering
-with writes. `live` marks the slots whose row is only in the file.
+with writes. `live` marks the slots whose row is only in the file. Behind a GPU, the file may be host memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,25 @@ from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.row_spec import RowSpec
 from satrap.store.statistics import TierStatistics
 from satrap.store.tier.file import RecordFile
+from satrap.store.tier.host_memory import RecordMemory
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that also count rows moved between memory and file, and need correction."""
 MOST_INDEX = 0.95
 """Largest share of a group's memory for the index of its tier."""
+
+
+def fitting_records(kind: RowSpec, tier: Tier) -> int:
+    """Return the capacity of a group's tier in rows; raise `ConfigError` if no row fits."""
+    record = kind.plan.row_bytes
+    records = min(MAX_SLOTS, tier.size // record)
+    if records < 1:
+        raise ConfigError(
+            f"a tier of {tier.size} bytes is too small for one row of {record} bytes",
+            where=f"group of {', '.join(kind.tables)}",
+            fix="increase the size of the tier",
+        )
+    return records
 
 
 def most_records(kind: RowSpec, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
@@ -39,20 +53,13 @@ def most_records(kind: RowSpec, tier: Tier | None, memory: int | None) -> tuple[
     """
     if tier is None or memory is None:
         return 0, memory
-    where, record = f"group of {', '.join(kind.tables)}", kind.plan.row_bytes
-    records = min(MAX_SLOTS, tier.size // record)
-    if records < 1:
-        raise ConfigError(
-            f"a tier of {tier.size} bytes is too small for one row of {record} bytes",
-            where=where,
-            fix="increase the size of the tier",
-        )
+    record, records = kind.plan.row_bytes, fitting_records(kind, tier)
     _, index = plain_budget(records, len(kind.tables))
     if index > MOST_INDEX * memory:
         most = max(0, math.floor((MOST_INDEX * memory - index) / PLAIN_OVERHEAD) + records) * record
         raise ConfigError(
             f"the index of a tier of {tier.size} bytes takes {index} bytes of a memory budget of {memory}",
-            where=f"{where}: {records} rows of {record} bytes",
+            where=f"group of {', '.join(kind.tables)}: {records} rows of {record} bytes",
             why=f"the index alone would need more than {MOST_INDEX:.0%} of the memory",
             fix=f"give these tables {math.ceil(index / MOST_INDEX)} bytes of memory, or {most} of the tier",
         )
@@ -64,7 +71,7 @@ class Cold:
 
     Attributes:
         directory: the slot in the file of each id whose row has ever left memory.
-        file: the records.
+        file: the records; in host memory if that is the path of the tier.
         live: one bit per slot of the file: the row is only in the file.
         clean: one bit per slot of memory: the file holds the current state of that row.
         shifts: int64[len(SHIFTS), tables], corrections to add to the counters of the group's directory.
@@ -77,7 +84,11 @@ class Cold:
 
     def __init__(self, kind: RowSpec, tier: Tier, workers: ThreadPool, *, slots: int, memory: int) -> None:
         self._kind, self._workers, self._limit, self._memory = kind, workers, slots, memory
-        self.file = RecordFile(tier.path, kind.plan.row_bytes, slots)
+        self.file: RecordFile | RecordMemory
+        if tier.in_memory:
+            self.file = RecordMemory(kind, slots, workers)
+        else:
+            self.file = RecordFile(tier.path, kind.plan.row_bytes, slots)
         self.shifts = np.zeros((len(SHIFTS), len(kind.tables)), np.int64)
         self.reads = self.writes = self.prefetched = self.prefetch_hits = 0
         self.open(self.index())
@@ -158,9 +169,16 @@ class Cold:
         mark(self.live, slots)
         self.shift("rows", amounts)
 
-    def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
-        """Record that rows are back in memory, in slots `targets`; `amounts`: int64[tables], their number."""
-        mark(self.clean, targets)
+    def give(self, slots: Inverse, targets: Inverse, amounts: Offsets, *, clean: bool) -> None:
+        """Record that rows are back in memory.
+
+        Args:
+            slots, targets: int32[n], their slots here and in memory.
+            amounts: int64[tables], their number.
+            clean: whether their next changes are announced here; else they are written when they leave again.
+        """
+        if clean:
+            mark(self.clean, targets)
         unmark(self.live, slots)
         self.shift("rows", -amounts)
         self.shift("created", -amounts)

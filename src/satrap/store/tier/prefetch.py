@@ -6,13 +6,11 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 
 import numpy as np
 
 from satrap.errors import StoreError
 from satrap.store.arrays import Ids, Offsets, check_splits, plain
-from satrap.store.backend import RowBackend
 from satrap.store.group import GroupStore
 
 MOST = 16
@@ -24,7 +22,7 @@ PIECE = 1 << 14
 
 
 class TierPrefetcher:
-    """Prefetches rows that will be looked up soon: `Shard.ahead`. Neither changes nor moves rows.
+    """Prefetches rows that will be looked up soon: `Shard.ahead`. Changes none; only rows on a device move.
 
     ```python
     shard.ahead.prefetch(0, ids, splits)     # returns at once
@@ -33,7 +31,7 @@ class TierPrefetcher:
     ```
     """
 
-    def __init__(self, groups: Sequence[GroupStore], lock: AbstractContextManager[object]) -> None:
+    def __init__(self, groups: Sequence[GroupStore], lock: threading.Condition) -> None:
         self._groups, self._lock = groups, lock
         self.useful = any(len(group.backend.parts) > 1 for group in groups)
         """Whether there is a tier: without one, `prefetch` does nothing."""
@@ -60,7 +58,7 @@ class TierPrefetcher:
         splits = check_splits(splits, len(g.tables), len(ids))
         if self._enter(len(ids)):
             with contextlib.suppress(RuntimeError):  # another thread has just closed the store
-                job = thread.submit(self._work, g.backend, ids, splits)
+                job = thread.submit(self._work, g, ids, splits)
                 job.add_done_callback(lambda _: self._leave(len(ids)))
 
     def _enter(self, ids: int) -> bool:
@@ -74,11 +72,13 @@ class TierPrefetcher:
         with self._count:
             self._waiting, self._ids = self._waiting - 1, self._ids - ids
 
-    def _work(self, backend: RowBackend, ids: Ids, splits: Offsets) -> None:
+    def _work(self, group: GroupStore, ids: Ids, splits: Offsets) -> None:
         for first in range(0, len(ids), PIECE):
             part = ids[first : first + PIECE]
             with self._lock:
-                read = backend.expect(part, np.clip(splits - first, 0, len(part)))
+                if group.batches is not None:  # rows move, which cuts that are being read must copy
+                    group.wait_for_readers(0, len(part), self._lock)
+                read = group.backend.expect(part, np.clip(splits - first, 0, len(part)))
             if read is not None:
                 read()  # may block on the system, so the lock is not held
 

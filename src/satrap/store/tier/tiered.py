@@ -1,4 +1,4 @@
-"""Rows in the memory of this process, and in a file if they do not fit."""
+"""Rows in fast memory, and in a file or in host memory if they do not fit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.settings.tier import Tier
-from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, per_table
-from satrap.store.backend import FAST, Away, MemoryPart, PartRows, Places, RowBackend
+from satrap.store.arrays import Floats, Ids, Inverse, Offsets, Slots, on_host, per_table
+from satrap.store.backend import FAST, Away, Block, FastBackend, MemoryPart, PartRows, Places, RowBackend
+from satrap.store.batch_pooling import distinct
 from satrap.store.kernels.marks import marked, unmark
-from satrap.store.memory.ram import Ram
 from satrap.store.memory.slab import Slab
 from satrap.store.memory.thread_pool import ThreadPool
 from satrap.store.statistics import TierStatistics
@@ -24,7 +24,7 @@ FILE = 1
 
 
 class Tiered(RowBackend):
-    """The backend that adds a file to memory; see `RowBackend`.
+    """The backend that adds a file, or host memory, to a faster backend; see `RowBackend`.
 
     It observes the rows in `memory`, which are evicted by "lru" or "lfu". Evicted rows move to the file, and
     the observers of this backend are notified of the move. The file holds `records` rows, see `most_records`.
@@ -33,9 +33,10 @@ class Tiered(RowBackend):
         StoreError: the file cannot be created.
     """
 
-    def __init__(self, memory: Ram, tier: Tier, records: int, workers: ThreadPool) -> None:
+    def __init__(self, memory: FastBackend, tier: Tier, records: int, workers: ThreadPool) -> None:
         super().__init__()
         self.memory, self._workers = memory, workers
+        self.block, self.gradients = memory.block, memory.gradients  # type: ignore[method-assign]
         self.cold = Cold(memory.kind, tier, workers, slots=records, memory=memory.directory.limit)
         memory.observers.add(self)
         self._open()
@@ -76,22 +77,29 @@ class Tiered(RowBackend):
         """Create rows, in the file if the request fills memory; move rows from the file to memory."""
         slots, away = places.slots, places.away
         assert away is not None
-        for piece in self.memory.pieces(np.union1d(new, away.positions)):
-            self._bring(ids, splits, self.memory.make(ids, splits, piece, slots), slots, away)
+        for fresh in self.memory.make(ids, splits, slots, np.union1d(new, away.positions)):
+            self.bring(ids, splits, fresh, slots, away)
         self._create_cold(ids, splits, slots, new)
         stay = away.positions[slots[away.positions] < 0]
         self.cold.shift("refused", -per_table(stay, splits))
         places.missing = places.missing[slots[places.missing] < 0]
 
-    def _bring(self, ids: Ids, splits: Offsets, fresh: Offsets, slots: Inverse, away: Away) -> None:
-        """Write rows from the file to their new slots in memory."""
+    def bring(self, ids: Ids, splits: Offsets, fresh: Offsets, slots: Inverse, away: Away) -> None:
+        """Write rows from the file to their new slots in memory.
+
+        Args:
+            ids, splits, slots: of the request, with the new slots.
+            fresh: int64[k], positions with a new slot.
+            away: rows of the request in the file.
+        """
         at = np.flatnonzero(np.isin(away.positions, fresh, assume_unique=True))
         if not len(at):
             return
         positions = away.positions[at]
         targets = slots[positions]
-        self.memory.slab.put(targets, away.records[at])
-        self.cold.give(away.slots[at], targets, per_table(positions, splits))
+        self.memory.records.put(targets, away.records[at])
+        amounts = per_table(positions, splits)
+        self.cold.give(away.slots[at], targets, amounts, clean=self.memory.announces)
         if self.observers:
             rows = PartRows(FILE, ids[positions], np.searchsorted(positions, splits), away.slots[at])
             self.moved(rows, FAST, targets)
@@ -113,14 +121,14 @@ class Tiered(RowBackend):
         served = np.setdiff1d(refused, new[self.cold.find(ids, splits, new) < 0], assume_unique=True)
         self.cold.shift("refused", -per_table(served, splits))
 
-    def gather(self, ids: Ids, splits: Offsets, places: Places, out: Floats) -> None:
+    def gather(self, ids: Ids, splits: Offsets, places: Places, out: Block) -> None:
         """Write the weights of rows, or their initial weights."""
         self.memory.gather(ids, splits, places, out)
         if (away := places.away) is None:
             return
         stay = places.slots[away.positions] < 0
         loose = self.cold.spread(away.records[stay])
-        out[away.positions[stay]] = loose.read(loose.slots)[0]
+        self.memory.overlay(out, away.positions[stay], loose.read(loose.slots)[0])
 
     def changing(self, rows: PartRows) -> None:
         """Record that the file no longer holds the current state of these rows of memory."""
@@ -135,7 +143,7 @@ class Tiered(RowBackend):
         unmark(self.cold.clean, rows.slots)  # the slots will be reused
         if self.observers:
             super().changing(PartRows(FILE, rows.ids, rows.splits, targets).where(write))
-        self.cold.write(targets[write], self.memory.slab.records(rows.slots[write]))
+        self.cold.write(targets[write], self.memory.records.records(rows.slots[write]))
         moved = rows.where(stays)
         amounts = np.diff(moved.splits)
         self.cold.keep_only(targets[stays], amounts)
@@ -151,12 +159,13 @@ class Tiered(RowBackend):
             at = np.searchsorted(away.positions, splits)
             super().changing(PartRows(FILE, ids[away.positions], at, away.slots))
 
-    def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
+    def step(self, ids: Ids, places: Places, gradients: Block, lr_scale: float, noise: np.uint64) -> None:
         """Take one optimizer step per id that has a row; rows in the file are updated there."""
         self.memory.step(ids, places, gradients, lr_scale, noise)
         if (away := places.away) is not None and len(away.positions):
             loose = self.cold.spread(away.records)
-            loose.step(ids[away.positions], loose.slots, gradients[away.positions], lr_scale, noise)
+            rows = on_host(gradients[away.positions])
+            loose.step(ids[away.positions], loose.slots, rows, lr_scale, noise)
             self.cold.write(away.slots, loose.records(loose.slots))
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
@@ -183,17 +192,28 @@ class Tiered(RowBackend):
         self.made(FILE, targets)
         missing = np.setdiff1d(missing, placed, assume_unique=True)
         if len(missing):
-            self.memory.advance()
-            slots, _ = self.directory.find(ids, splits, use=True)
+            slots = self.memory.find(ids, splits, use=True).slots
             self._reserve(len(missing))
-            for piece in self.memory.pieces(missing):
-                self.memory.make(ids, splits, piece, slots, blank=True)
+            for _ in self.memory.make(ids, splits, slots, missing, blank=True):
+                pass
             self._create_cold(ids, splits, slots, missing)
         return slots
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object]:
-        """Note that ids will be looked up soon; return a function that prefetches their rows."""
+        """Note that ids will be looked up soon; return a function that prefetches their rows.
+
+        In front of host memory, their rows move to fast memory at once, since a lookup would wait for it.
+        """
+        if self.cold.file.path is None:
+            self._bring_ahead(*distinct(ids, splits)[:2])
+            return lambda: None
         return partial(self.cold.file.prefetch, self.cold.expect(ids, splits))
+
+    def _bring_ahead(self, ids: Ids, splits: Offsets) -> None:
+        """Move the rows of unique ids that are only in the file to fast memory."""
+        if len(self.cold.expect(ids, splits)):
+            places = self.find(ids, splits, use=True)  # of all ids, so that their rows stay here
+            self.create(ids, splits, places, np.empty(0, np.int64))
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""

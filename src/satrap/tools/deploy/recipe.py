@@ -71,7 +71,7 @@ def for_pods(recipe: Recipe, request: DeployRequest) -> PodRecipe:
     Raises:
         ConfigError: pods cannot run the recipe.
     """
-    _refuse([*_wrong(recipe, request), *_unreachable(recipe, request)])
+    _refuse([*_wrong(recipe, request), *_wrong_devices(recipe), *_unreachable(recipe, request)])
     sections, plain = recipe.sections, recipe.resolved()
     for part in PARTS:
         if (paths := getattr(sections.data, part)) is not None:
@@ -178,12 +178,28 @@ def _wrong(recipe: Recipe, request: DeployRequest) -> Iterator[ConfigError]:
             "use a URL such as s3://bucket/run, or share the run's volume with --shared and a storage "
             "class that allows ReadWriteMany",
         ),
+    ):
+        if wrong:
+            yield ConfigError(what, where=recipe.source.where(path), why=why, fix=fix)
+
+
+def _wrong_devices(recipe: Recipe) -> Iterator[ConfigError]:
+    """Yield an error for each key that does not suit the GPUs of pods."""
+    sections, cluster = recipe.sections, recipe.sections.cluster
+    for path, wrong, what, why, fix in (
         (
             ("training", "device"),
             ":" in sections.training.device,
             f"training.device is {sections.training.device}",
             "a pod sees only its own GPUs, numbered from 0",
             "set training.device to cuda",
+        ),
+        (
+            ("embedding", "tier"),
+            sections.embedding.tier is not None and sections.embedding.tier.in_memory,
+            "embedding.tier is in host memory",
+            "the memory that pods reserve is embedding.memory, which is the GPU's here",
+            "use a folder as the path of the tier",
         ),
         (
             ("cluster", "workers"),

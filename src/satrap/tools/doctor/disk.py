@@ -36,7 +36,7 @@ def folders(recipe: Recipe | None) -> Iterator[tuple[str, Path, int]]:
         url, tier = recipe.sections.checkpoint.url, recipe.sections.embedding.tier
         if url and "://" not in url:
             yield "snapshots", Path(url), 0
-        if tier is not None:
+        if tier is not None and not tier.in_memory:
             yield "tier", Path(tier.path), tier.size
 
 

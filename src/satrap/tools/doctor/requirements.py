@@ -7,8 +7,6 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from satrap.config import Recipe
 from satrap.config.checks.tables import memory_of
 from satrap.embedding import tables_of
@@ -16,13 +14,17 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.launch.build import store_of
 from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.network import make_model
+from satrap.runtime.cuda import CudaDevice, cuda_device
 from satrap.runtime.formatting import size
 from satrap.runtime.machine_limits import machine_bytes, usable_cores
+from satrap.schema import Categorical, Numeric
+from satrap.store.gpu import budget
 from satrap.store.gpu.device import row_memory
 from satrap.store.memory.directory import OVERHEAD
 from satrap.store.row_spec import plan
 from satrap.tools.doctor.finding import Finding
 from satrap.tools.doctor.machine import abilities
+from satrap.tools.plan.device_rows import SHARE
 
 MUCH = 0.8
 """Share of the memory above which tables leave little for readers and messages."""
@@ -31,9 +33,10 @@ MUCH = 0.8
 def requirements(recipe: Recipe) -> Iterator[Finding]:
     """Yield the findings about a recipe."""
     yield processes(recipe, usable_cores())
-    yield tables(recipe, machine_bytes())
-    yield device(recipe)
-    yield from rows_on_device(recipe)
+    yield from tables(recipe, machine_bytes())
+    cuda = cuda_device(_number(recipe.sections.training.device))
+    yield device(recipe, cuda)
+    yield from rows_on_device(recipe, cuda)
     yield from ports(recipe)
     yield from data(recipe)
 
@@ -53,8 +56,21 @@ def processes(recipe: Recipe, cores: float) -> Finding:
     return Finding("processes", "ok", summary)
 
 
-def tables(recipe: Recipe, limit: int) -> Finding:
+def tables(recipe: Recipe, limit: int) -> Iterator[Finding]:
     """Compare the tables' memory with the machine's memory of `limit` bytes."""
+    tier = recipe.sections.embedding.tier
+    if recipe.sections.embedding.device == "cpu":
+        yield _tables_in_ram(recipe, limit)
+    elif tier is not None and tier.in_memory:
+        summary = f"{size(tier.size)} of {size(limit)} for rows behind the GPU"
+        if tier.size > MUCH * limit:
+            fix = f"set embedding.tier.size to at most {int(limit * MUCH) >> 20}MiB, or its path to a folder"
+            yield Finding("tables", "error" if tier.size > limit else "warning", summary, fix)
+        else:
+            yield Finding("tables", "ok", summary)
+
+
+def _tables_in_ram(recipe: Recipe, limit: int) -> Finding:
     cluster = recipe.sections.cluster
     per_row = row_bytes(recipe)
     whole = memory_of(recipe.sections)
@@ -76,30 +92,42 @@ def tables(recipe: Recipe, limit: int) -> Finding:
     return Finding("tables", "ok", summary)
 
 
-def row_bytes(recipe: Recipe) -> list[int]:
-    """Return the bytes of a row of each table: weights, optimizer state and index entry."""
+def row_bytes(recipe: Recipe, *, on_device: bool = False) -> list[int]:
+    """Return the bytes of a row of each table: weights, optimizer state and index entry.
+
+    On a device, parts of a row are padded.
+    """
     schema = recipe.schema()
     dims = getattr(make_model(recipe, schema), "embedding_dims", None)
     tables = tables_of(schema, recipe.sections.embedding.optimizer, dims, store_of(recipe))
-    return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in tables if t.optimizer]
+    plans = [(plan(t.optimizer, t.dim, t.dtype), t.dim) for t in tables if t.optimizer]
+    if on_device:
+        return [budget.row_bytes(*each) + budget.INDEX_BYTES for each in plans]
+    return [each.row_bytes + OVERHEAD for each, _ in plans]
 
 
-def device(recipe: Recipe) -> Finding:
-    """Check that the device exists and supports the recipe's precision."""
+def _number(device: str) -> int:
+    return int(device.partition(":")[2] or 0) if device.startswith("cuda") else 0
+
+
+def device(recipe: Recipe, cuda: CudaDevice | None) -> Finding:
+    """Check that the device exists and supports the recipe's precision; `cuda`: the GPU of its number."""
     name, precision = recipe.sections.training.device, recipe.sections.dense.precision
     if name.startswith("cuda"):
-        number = int(name.partition(":")[2] or 0)
-        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+        if cuda is None:
             summary = f"training.device is {name}, but PyTorch does not see this device"
             return Finding("device", "error", summary, "use device: cpu, or a CUDA build of PyTorch")
+        if precision == "float32" and cuda.bfloat16:
+            fix = "try dense.precision: bfloat16, which is faster on this device"
+            return Finding("device", "ok", f"{name}, {precision}", fix)
     elif precision != "float32" and not {"avx512_bf16", "amx_bf16"} & set(abilities()):
         summary = f"this processor has no instructions for {precision}"
         return Finding("device", "warning", summary, "use precision: float32, which is faster here")
     return Finding("device", "ok", f"{name}, {precision}")
 
 
-def rows_on_device(recipe: Recipe) -> Iterator[Finding]:
-    """Check the device of the rows, or propose the network's device for rows that would fit there."""
+def rows_on_device(recipe: Recipe, cuda: CudaDevice | None) -> Iterator[Finding]:
+    """Check the device of the rows, or propose the network's, `cuda`, for rows that would fit there."""
     sections = recipe.sections
     name, memory = sections.embedding.device, memory_of(sections)
     if name != "cpu":
@@ -108,19 +136,15 @@ def rows_on_device(recipe: Recipe) -> Iterator[Finding]:
         except ConfigError as error:
             yield Finding("rows", "error", error.what, error.fix)
         else:
-            rows = granted / max(row_bytes(recipe), default=1)
+            rows = granted / max(row_bytes(recipe, on_device=True), default=1)
             yield Finding("rows", "ok", f"{size(granted)} of {name}, about {rows:,.0f} of the widest rows")
-    elif (
-        sections.training.device != "cpu"
-        and sections.cluster.exchange == "local"
-        and torch.cuda.is_available()
-    ):
-        free = torch.cuda.mem_get_info(torch.device(sections.training.device))[0]
-        if sections.embedding.tier is None and memory is not None and memory < free / 2:
-            place = sections.training.device
-            summary = f"{size(memory)} for all tables would fit {place}, which has {size(free)} free"
-            fix = f"set embedding.device to {place}: rows there need no copies"
-            yield Finding("rows", "ok", summary, fix)
+        return
+    place, here = sections.training.device, sections.cluster.exchange == "local"
+    if place == "cpu" or not here or cuda is None or memory is None or sections.embedding.tier is not None:
+        return
+    if memory <= cuda.free * SHARE:
+        summary = f"{size(memory)} for all tables would fit {place}, which has {size(cuda.free)} free"
+        yield Finding("rows", "ok", summary, f"set embedding.device to {place}: rows there need no copies")
 
 
 def ports(recipe: Recipe) -> Iterator[Finding]:
@@ -142,6 +166,13 @@ def ports(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("ports", "ok", f"{count} free, from {cluster.metrics_port} on")
 
 
+def _unmeasured(feature: Numeric) -> Numeric | Categorical:
+    """Return a feature of the same column that needs no statistics."""
+    if feature.of_ids:
+        return Categorical(dim=1, column=feature.column)
+    return replace(feature, transform=None)
+
+
 def _free(host: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.suppress(OSError, OverflowError), socket.create_server((host, port), family=family):
@@ -152,10 +183,8 @@ def _free(host: str, port: int) -> bool:
 def data(recipe: Recipe) -> Iterator[Finding]:
     """Check, for each part of the data, that its first rows can be read."""
     schema = recipe.schema()
-    # The transform "standardize" would read all rows.
-    schema = schema.replace(
-        {name: replace(feature, transform=None) for name, feature in schema.numeric.items()}
-    )
+    # The transform "standardize" would read all rows, as would counts of ids.
+    schema = schema.replace({name: _unmeasured(feature) for name, feature in schema.numeric.items()})
     for part in PARTS:
         check = f"{part} rows"
         try:

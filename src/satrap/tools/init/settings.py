@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+from satrap.runtime.cuda import CudaDevice
+from satrap.runtime.formatting import size
 from satrap.tools.init.choose import Lines
+from satrap.tools.plan.device_rows import SHARE
 
 _WIDE = 1024
 """Inputs of the network above which its cross layers get a low rank."""
@@ -87,6 +90,16 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
             "global_batch": (True, "for all workers together: adding workers keeps the steps"),
         },
     }
+
+
+def on_gpu(cuda: CudaDevice, tables: int) -> str:
+    """Return which settings use a GPU, for tables of this many bytes."""
+    keys = ["training.device: cuda"]
+    if 0 < tables <= cuda.free * SHARE:
+        keys.append(f"embedding.device: cuda (the tables have about {size(tables)})")
+    if cuda.bfloat16:
+        keys.append("dense.precision: bfloat16")
+    return f"To train on the GPU ({cuda.name}, {size(cuda.free)} free), set {', '.join(keys)}."
 
 
 def _rate(small: bool, rows: int) -> float:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from satrap.dense import StepResult, Workers
+from satrap.dense.compute.fused import HostCopy
 from satrap.embedding import BatchLookup
 from satrap.errors import ExchangeError, TrainingError
 from satrap.exchange import Exchange, ExchangeStatistics, Traffic
@@ -110,12 +111,22 @@ class FitStats:
         self.progress.lookup_wait_seconds = self.stages.seconds["lookup"]
         return rows
 
-    def after_step(self, step: StepInput, logits: Tensor | None, stepped: StepResult, missed: int) -> None:
+    def predicted(self, logits: Tensor | None) -> HostCopy | None:
+        """Start to copy a step's predictions to the host; they do not wait for the steps of network and rows.
+
+        Args:
+            logits: float32[size, outputs]; None without a batch.
+        """
+        return None if logits is None else HostCopy(predictions(logits, self._labels))
+
+    def after_step(
+        self, step: StepInput, predicted: HostCopy | None, stepped: StepResult, missed: int
+    ) -> None:
         """Count one step; `TrainingError` after too many rejected steps.
 
         Args:
             step: this worker's part.
-            logits: float32[size, outputs]; None without a batch.
+            predicted: from `predicted`.
             stepped: the result of the step.
             missed: number of own updates that its lookup did not see.
         """
@@ -130,7 +141,7 @@ class FitStats:
                 self._ratios += ratio
             self._own_samples += step.ticket.batch.size
         if stepped.accepted:
-            self._accept(step.ticket, logits, stepped.loss)
+            self._accept(step.ticket, predicted, stepped.loss)
         elif not stepped.rescaled:
             self._refuse()
         progress.samples_per_second = progress.samples / self._clock.seconds
@@ -145,14 +156,14 @@ class FitStats:
         for observer in self.observers:
             observer.step(progress)
 
-    def _accept(self, ticket: BatchLookup, logits: Tensor | None, loss: float) -> None:
+    def _accept(self, ticket: BatchLookup, copied: HostCopy | None, loss: float) -> None:
         progress = self.progress
         self.updates += 1
         self._refused_in_row = 0
         first = progress.loss != progress.loss
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
-        if logits is not None:
-            predicted = predictions(logits, self._labels).cpu().numpy()
+        if copied is not None:
+            predicted = copied.wait().numpy()
             for name, value in self._window.add(ticket.batch, predicted).items():
                 setattr(progress, name, value)
             if ticket.batch.times is not None:
