@@ -217,14 +217,14 @@ def evaluate(
 
 
 def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object], evaluated: object) -> None:
-    """Prepare the ranking metrics of some evaluated rows, if a recipe has ranking metrics.
+    """Prepare the ranking metrics of some evaluated rows, if there are ranking metrics.
 
     All items are listed in `data.items`, else they are the items of training rows, which `rows` returns.
     """
-    ranking, sources = predictor.lists.ranking, recipe.sections.data.items
-    if ranking is not None and ranking.of_items and sources is None:
+    sources = recipe.sections.data.items
+    if predictor.lists.of_items and sources is None:
         predictor.lists.trained_on(rows())
-    elif ranking is not None and ranking.of_items and sources is not None:
+    elif predictor.lists.of_items and sources is not None:
         schema = TowerVectors(predictor, "item").schema
         items = open_sources(recipe, schema, [recipe.locate(source) for source in sources])
         predictor.lists.rank_among(items)

@@ -55,7 +55,7 @@ class RankedLists:
             ConfigError: the ranking metrics rank no items.
             DataError: no row has an item.
         """
-        if self.ranking is None or not self.ranking.of_items:
+        if not self.of_items:
             raise ConfigError(
                 "ranking metrics among items are not enabled",
                 fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
@@ -64,7 +64,7 @@ class RankedLists:
 
     def trained_on(self, rows: Any) -> None:
         """Rank the items of training rows, unless `rank_among` has given all items."""
-        if self.ranking is None or not self.ranking.of_items or self._listed or rows is self._rows:
+        if not self.of_items or self._listed or rows is self._rows:
             return
         if isinstance(rows, EventStream):
             raise ConfigError(
@@ -100,9 +100,14 @@ class RankedLists:
             )
 
     @property
+    def of_items(self) -> bool:
+        """Whether all items are ranked."""
+        return self.ranking is not None and self.ranking.of_items
+
+    @property
     def unknown(self) -> bool:
         """Whether all items are to be ranked, but `prepare` was not called."""
-        return self.ranking is not None and self.ranking.of_items and self.items is None
+        return self.of_items and self.items is None
 
     def begin(self) -> ItemRanking | None:
         """Compute the vectors of all items for an evaluation; None if no items are ranked."""

@@ -53,7 +53,7 @@ from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
-from satrap.train.step.pair_loss import ComparingLoss, comparing
+from satrap.train.step.pair_loss import ComparingLoss, compared, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
@@ -149,14 +149,13 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
+        place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
-        place = place or WorkerContext()
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
-        self.mode, self.staleness = mode, schedule.staleness
-        self.embedding_optimizer, self.loss = embedding_optimizer, loss or LabelLoss(schema.labels)
+        self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
@@ -233,7 +232,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, (data, validation), epochs, steps)
+        _check_fit(self, data, validation, epochs, steps)
         self.predictor.lists.trained_on(data)
         self.predictor.lists.prepare(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
@@ -373,8 +372,8 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int | None) -> None:
-    check_training(data[0], trainer.schema)
+def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
+    check_training(data, trainer.schema)
     labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
@@ -397,8 +396,15 @@ def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
-    for dataset in data:
+    for dataset in (data, validation):
         check_data(dataset, trainer.schema, labels=True)
+
+
+def _loss_for(model: nn.Module, schema: Schema, loss: Loss | PairLoss | None) -> Loss | PairLoss:
+    """Return the loss, by default of the labels; `ConfigError` if it needs vectors that the model lacks."""
+    if isinstance(loss, PairLoss):
+        compared(model, loss)
+    return loss or LabelLoss(schema.labels)
 
 
 def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
