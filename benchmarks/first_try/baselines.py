@@ -1,7 +1,8 @@
-"""Typical first attempts with scikit-learn, on the columns that a recipe uses."""
+"""Typical first attempts with scikit-learn and boosted trees, on the columns that a recipe uses."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from satrap.config import Recipe
-from satrap.config.keys.sections import CategoricalKeys
 from satrap.data.encode.encoder import MISSING
+from satrap.schema import Categorical, Numeric
 
 MOST_CATEGORIES = 255
 """Limit for columns that scikit-learn's trees use as categories; ids of other columns become numbers."""
@@ -31,17 +32,18 @@ class Columns:
         self.several: dict[str, str] = {}
         self._missing = recipe.sections.data.missing or list(MISSING)
         for name, keys in recipe.sections.features.items():
-            column = getattr(keys, "column", None) or name
-            if not isinstance(keys, CategoricalKeys):
+            column = keys.column or name
+            if isinstance(keys, Numeric) and keys.of_ids:
+                continue  # its column is an id, and a category
+            if not isinstance(keys, Categorical):
                 if column not in self.numbers:
                     self.numbers.append(column)
-            elif getattr(keys, "multi", False):
+            elif keys.multi:
                 self.several[column] = keys.separator
-            elif getattr(keys, "boundaries", None) is None:
+            elif keys.boundaries is None:
                 self.categories.append(column)
         self.categories = [name for name in self.categories if name not in self.numbers]
-        [label] = recipe.sections.labels
-        self._label = label.model_dump()
+        [self._label] = recipe.sections.labels
 
     def inputs(self, rows: pd.DataFrame) -> pd.DataFrame:
         texts = rows[[*self.categories, *self.several]].astype(str)
@@ -50,10 +52,10 @@ class Columns:
         return pd.concat([numbers, texts], axis=1)
 
     def target(self, rows: pd.DataFrame) -> Any:
-        values = rows[self._label["column"] or self._label["name"]]
-        if self._label["positive"]:
-            return values.astype(str).isin(self._label["positive"]).to_numpy(int)
-        return (values.astype(float) >= (self._label["threshold"] or 0.5)).to_numpy(int)
+        values = rows[self._label.column or self._label.name]
+        if self._label.positive:
+            return values.astype(str).isin(self._label.positive).to_numpy(int)
+        return (values.astype(float) >= (self._label.threshold or 0.5)).to_numpy(int)
 
 
 def logistic_regression(columns: Columns, train: Any, valid: Any, test: Any) -> float:
@@ -106,3 +108,56 @@ def boosted_trees(columns: Columns, train: Any, test: Any, seed: int) -> float:
     model = HistGradientBoostingClassifier(random_state=seed, categorical_features=few)
     model.fit(frames[0], columns.target(train))
     return float(roc_auc_score(columns.target(test), model.predict_proba(frames[1])[:, 1]))
+
+
+ROUNDS, PATIENCE = 1000, 50
+"""Most trees, and the trees without improvement on validation rows that end a training."""
+
+
+def installed(kind: str) -> bool:
+    """Whether the library of a kind of trees is installed; satrap does not need it."""
+    return find_spec(kind) is not None
+
+
+def _categories(columns: Columns, frames: list[pd.DataFrame]) -> tuple[list[str], list[pd.DataFrame]]:
+    """Return the columns of ids and texts, and the frames with these columns as categories."""
+    texts = [*columns.categories, *columns.several]
+    inputs = [columns.inputs(frame) for frame in frames]
+    for name in texts:
+        known = pd.CategoricalDtype(sorted(inputs[0][name].unique()))
+        inputs = [frame.assign(**{name: frame[name].astype(known)}) for frame in inputs]
+    return texts, inputs
+
+
+def lightgbm(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> float:
+    """AUC of LightGBM with its defaults and an early stop; ids and texts are categories."""
+    import lightgbm as library
+
+    _, (fit, held, unseen) = _categories(columns, [train, valid, test])
+    model = library.LGBMClassifier(n_estimators=ROUNDS, random_state=seed, n_jobs=1, verbosity=-1)
+    stop = library.early_stopping(PATIENCE, verbose=False)
+    model.fit(fit, columns.target(train), eval_set=[(held, columns.target(valid))], callbacks=[stop])
+    return float(roc_auc_score(columns.target(test), model.predict_proba(unseen)[:, 1]))
+
+
+def catboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> float:
+    """AUC of CatBoost with its defaults and an early stop; ids and texts are categories."""
+    import catboost as library
+
+    texts = [*columns.categories, *columns.several]
+    fit, held, unseen = (columns.inputs(frame) for frame in (train, valid, test))
+    model = library.CatBoostClassifier(
+        iterations=ROUNDS,
+        random_seed=seed,
+        thread_count=1,
+        verbose=False,
+        allow_writing_files=False,
+        cat_features=texts,
+    )
+    model.fit(
+        fit,
+        columns.target(train),
+        eval_set=(held, columns.target(valid)),
+        early_stopping_rounds=PATIENCE,
+    )
+    return float(roc_auc_score(columns.target(test), model.predict_proba(unseen)[:, 1]))

@@ -19,7 +19,8 @@ import pyarrow as pa
 import torch
 
 import satrap
-from benchmarks.histories.__main__ import ITEM, parts_of, with_histories
+from benchmarks.histories.__main__ import ITEM
+from benchmarks.histories.data_sets import movielens, parts_of
 from benchmarks.record import write
 from satrap.batch import Batch, EmbeddedBatch, JaggedRows
 
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1024, help="of each worker, that are timed")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    table = with_histories(a.folder, LENGTH).select(["movieId", "rating", "seen"])
+    table = movielens(a.folder, LENGTH).select(["movieId", "rating", "seen"])
     train, results, kept = parts_of(table, "rows")[0], dict[str, Any](), None
     del table
     parameters = {"folder": a.folder.name, "batch": a.batch, "samples": a.samples}

@@ -24,6 +24,7 @@ HARMLESS: dict[str, Any] = {
     "training.mode": "sync",
     "training.epochs": 1,
     "training.device": "cpu",
+    "training.ranking.among": "group",
     "embedding.device": "cpu",
     "dense.precision": "float32",
     "dense.microbatches": 1,
@@ -215,6 +216,14 @@ dense.offload.weights NOT WITH training.mode: async | dense.mesh.tensor | dense.
 dense.offload.weights NOT WITH several workers | dense.precision: * | dense.checkpoint_activations IF
     training.device
     BECAUSE on a GPU, this combination is not supported yet
+training.ranking.among: items NOT WITH cluster.embedding_workers | dense.mesh.tensor |
+    dense.mesh.pipeline | dense.sharded
+    BECAUSE the vectors of all items need the whole network and single rows
+training.ranking.among: items NEEDS data.items IF data.stream
+    BECAUSE a log may never end, so its items are not known before
+    -> set {data.items} to a file with one row per item
+data.items IDLE WITHOUT training.ranking.among: items
+    BECAUSE only ranking among items needs all items
 training.follow NEEDS data.stream
     BECAUSE files are read to their end; only a log can grow
 data.balance NEEDS data.shuffle

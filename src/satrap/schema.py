@@ -7,7 +7,6 @@ models, stores and predictions use the same schema, so an id means the same row 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -15,6 +14,13 @@ from typing import Any, Literal, get_args
 
 from satrap import compatibility
 from satrap.errors import ConfigError, did_you_mean
+from satrap.id_counts import MOST_FOLDS, IdCounts
+from satrap.labels import MAX_DIM as MAX_DIM
+from satrap.labels import Kind as Kind
+from satrap.labels import Label as Label
+from satrap.labels import Loss as Loss
+from satrap.labels import binary_label as binary_label
+from satrap.labels import check_label
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
 from satrap.runtime.arguments import checked
@@ -33,9 +39,6 @@ DTYPES = get_args(Dtype)
 
 TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
 """Names of the transforms of numbers."""
-
-MAX_DIM = 4096
-"""Widest row accepted; a larger number is nearly always a typo."""
 
 
 @checked()
@@ -97,12 +100,40 @@ class Categorical:
 
 
 Transform = str | Mapping[str, Any]
+MEASURED = MappingProxyType({"measured": True})
+"""Marks a field that is measured on the training rows, and that no recipe sets."""
+
+
+@checked()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanLabel:
+    """The mean label of an id's training rows, as a number: see `Numeric`.
+
+    Args:
+        label: name of a binary label; default: the first one.
+        folds: parts of the training rows, 2 to 20, default 5. The number of a training row comes from the
+            other parts, so it does not contain the row's own label.
+        smoothing: rows with the mean of all training rows that are added to each id, > 0; default 10.
+    """
+
+    label: str | None = None
+    folds: int = 5
+    smoothing: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.folds <= MOST_FOLDS:
+            raise ConfigError(f"mean_label: folds must be from 2 to {MOST_FOLDS}, got {self.folds}")
+        if not 0 < self.smoothing <= LARGEST:
+            raise ConfigError(f"mean_label: smoothing must be > 0, got {self.smoothing}")
 
 
 @checked()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
     """A feature that is one number per sample, or per event of a sequence.
+
+    With `count` or `mean_label`, the column holds ids, and the number is the frequency of an id in the
+    training rows, or its mean label there.
 
     Args:
         transform: one step or a list of steps, applied in order: "log1p" (log(1 + x) of x = max(number, 0)),
@@ -118,6 +149,11 @@ class Numeric:
         sequence: name of a sequence of categorical features; the column has one number per event, in lists
             or in text that `separator` splits.
         separator: splits a text value into numbers, for `sequence`; a blank stands for any white space.
+        count: "log1p": the number before the transform is log(1 + n), for an id with n training rows.
+        mean_label: the number before the transform is the log odds of the mean label of the id's training
+            rows; for a row of training, of the rows in other folds. The fold is a hash of the row's
+            single values.
+        counts: the counts of the training rows, measured by recipes and `satrap.data.measure`.
     """
 
     transform: Transform | Sequence[Transform] | None = None
@@ -126,6 +162,9 @@ class Numeric:
     time: TimePart | None = None
     sequence: str | None = None
     separator: str | None = None
+    count: Literal["log1p"] | None = None
+    mean_label: MeanLabel | None = None
+    counts: IdCounts | None = field(default=None, metadata=MEASURED)
 
     def __repr__(self) -> str:
         return described(self)
@@ -139,6 +178,11 @@ class Numeric:
                         f"transform {name!r} is unknown",
                         fix=f"{did_you_mean(name, TRANSFORMS)}use {', '.join(TRANSFORMS)}",
                     )
+
+    @property
+    def of_ids(self) -> bool:
+        """Whether the column holds ids, and the number comes from their counts."""
+        return self.count is not None or self.mean_label is not None
 
 
 @checked()
@@ -165,85 +209,6 @@ class Vector:
 
 
 Feature = Categorical | Numeric | Vector
-
-
-Kind = Literal["binary", "regression", "multiclass"]
-Loss = Literal["squared", "absolute", "huber", "poisson"]
-
-
-@checked()
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """A target: 0 or 1, a number, or one of several classes.
-
-    A model has one output per binary or regression label, and one per class of a multiclass label. The output
-    of a binary label is its logit; the outputs of a multiclass label are the logits of a softmax. The output
-    of a regression label is `(prediction - mean) / std`, so large numbers are learnt as fast as small ones.
-    With loss "poisson" it is `log(prediction / mean)`.
-
-    Args:
-        name: name of the task.
-        column: column of the data, default the name.
-        kind: "binary" (default), "regression" (a number) or "multiclass" (one of `classes`).
-        positive: binary: values (compared as text) that count as 1; every other value is 0. Default: the
-            column must hold 0 and 1.
-        threshold: binary: numbers at or above it count as 1.
-        classes: multiclass: the values (compared as text), or their count n if they are 0 to n - 1.
-        loss: regression: "squared" (default), "absolute", "huber" or "poisson" (for counts and other numbers
-            >= 0).
-        delta: regression with loss "huber": largest error, in units of `std`, whose loss is quadratic; beyond
-            it the loss is linear. Default 1.
-        mean: regression: mean of the label; default: recipes and `satrap.data.measure` take it from the
-            training rows. 0 and `std` 1 leave the label unchanged. Binary: share of rows with a 1, if known;
-            the models of `satrap.models` then initially predict it.
-        std: regression, not poisson: its standard deviation; default as for `mean`.
-        start_at_mean: regression: the models of `satrap.models` initially predict the mean; default False.
-            Helps with a thousand rows or fewer.
-        mask: column that is 1 in rows where this label is known, and 0 where it is ignored.
-        implicit: binary: the label is 1 in every row, without a column; see `satrap.losses`.
-    """
-
-    name: str
-    column: str | None = None
-    kind: Kind = "binary"
-    positive: tuple[str, ...] | None = None
-    threshold: float | None = None
-    classes: int | tuple[str, ...] | None = None
-    loss: Loss | None = None
-    delta: float | None = None
-    mean: float | None = None
-    std: float | None = None
-    start_at_mean: bool | None = None
-    mask: str | None = None
-    implicit: bool | None = None
-
-    def __repr__(self) -> str:
-        return described(self)
-
-    @property
-    def outputs(self) -> int:
-        """Columns of a model's output that belong to this label: the number of classes, else 1."""
-        return self.classes if isinstance(self.classes, int) else len(self.classes or "1")
-
-    @property
-    def unmeasured(self) -> bool:
-        """Whether this is a regression label whose mean or standard deviation is not known yet."""
-        unknown = self.mean is None or (self.std is None and self.loss != "poisson")
-        return self.kind == "regression" and unknown
-
-    @property
-    def first_output(self) -> float | None:
-        """The initial output, which predicts the mean; None if models do not start at the mean."""
-        if self.kind == "binary" and self.mean:
-            return math.log(self.mean / (1 - self.mean))
-        return 0.0 if self.start_at_mean else None
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """(mean, std) of a regression label as its output uses them; 0 and 1 if unknown."""
-        if self.loss == "poisson":
-            return self.mean or 1.0, 1.0
-        return self.mean or 0.0, self.std or 1.0
 
 
 STILL = SGD(lr=1.0)
@@ -429,7 +394,7 @@ class Schema:
         return {
             "labels": [asdict(label) for label in self.labels],
             "features": {
-                name: {"kind": type(feature).__name__.lower(), **asdict(feature)}
+                name: {"kind": type(feature).__name__.lower(), **_plain(feature)}
                 for name, feature in self.features.items()
             },
             "weight": self.weight,
@@ -450,6 +415,10 @@ class Schema:
             arguments: dict[str, Any] = {
                 k: tuple(v) if k in ("cross", "boundaries", "vocabulary") and v else v for k, v in raw.items()
             }
+            if arguments.get("mean_label") is not None:
+                arguments["mean_label"] = MeanLabel(**arguments["mean_label"])
+            if arguments.get("counts") is not None:
+                arguments["counts"] = IdCounts.from_text(arguments["counts"])
             features[name] = kinds[arguments.pop("kind")](**arguments)
         labels = [
             replace(Label(**label), positive=tuple(label["positive"]) if label["positive"] else None)
@@ -469,6 +438,13 @@ class Schema:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
 
 
+def _plain(feature: Feature) -> dict[str, Any]:
+    """Return a feature as plain data; counts are one text."""
+    if isinstance(feature, Numeric) and feature.counts is not None:
+        return asdict(replace(feature, counts=None)) | {"counts": feature.counts.text}
+    return asdict(feature)
+
+
 def _check(schema: Schema) -> None:
     if not schema.features:
         raise ConfigError("the schema has no features", fix="name at least one column to learn from")
@@ -476,10 +452,12 @@ def _check(schema: Schema) -> None:
     if len(set(names)) != len(names):
         raise ConfigError(f"label names are not unique: {list(names)}")
     for label in schema.labels:
-        _check_label(label)
+        check_label(label)
     for name, feature in schema.features.items():
         if isinstance(feature, Vector):
             check_dim(feature.dim, f"feature {name!r}")
+    for name, numeric in schema.numeric.items():
+        _check_counted(name, numeric, schema.labels)
     dims: dict[str, tuple[str, int]] = {}
     for name, categorical in schema.categorical.items():
         _check_categorical(name, categorical)
@@ -511,6 +489,22 @@ def _check_weights(name: str, feature: Categorical) -> None:
             )
 
 
+def _check_counted(name: str, feature: Numeric, labels: tuple[Label, ...]) -> None:
+    """Raise `ConfigError` for a feature of counts that cannot be combined with its other keys, or labels."""
+    if not feature.of_ids:
+        return
+    key = "count" if feature.count else "mean_label"
+    for other in ("mean_label", "time", "sequence", "separator"):
+        if key != other and getattr(feature, other) is not None:
+            raise ConfigError(
+                f"feature {name!r}: {key} cannot be combined with {other}",
+                why="it makes a number of the one id that a row has in the column",
+                fix=f"remove {other}, or make two features of the column",
+            )
+    if labels and feature.mean_label is not None:
+        binary_label(name, feature.mean_label.label, labels)
+
+
 def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
     """Return feature -> its columns of `Batch.numeric`."""
     columns, start = {}, 0
@@ -519,49 +513,6 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
             columns[name] = slice(start, start + (feature.dim if isinstance(feature, Vector) else 1))
             start = columns[name].stop
     return columns
-
-
-_OF_KIND: dict[str, tuple[str, ...]] = {
-    "binary": ("positive", "threshold", "mean", "implicit"),
-    "regression": ("loss", "delta", "mean", "std", "start_at_mean"),
-    "multiclass": ("classes",),
-}
-"""Kind of label -> the arguments that only some kinds have."""
-
-
-def _check_label(label: Label) -> None:
-    where, loss = f"label {label.name!r}", label.loss
-    for kind, arguments in _OF_KIND.items():
-        wrong = [n for n in arguments if n not in _OF_KIND[label.kind] and getattr(label, n) is not None]
-        if wrong:
-            raise ConfigError(
-                f"{where}: {wrong[0]} does not apply to kind {label.kind}",
-                fix=f"set kind: {kind}, or remove {wrong[0]}",
-            )
-    if label.delta is not None and (loss != "huber" or not 0 < label.delta <= LARGEST):
-        raise ConfigError(f"{where}: delta must be > 0, and needs loss: huber, got {label.delta}")
-    if label.std is not None and (loss == "poisson" or not 0 < label.std <= LARGEST):
-        raise ConfigError(f"{where}: std must be > 0, and unset with loss: poisson, got {label.std}")
-    if label.kind == "binary" and label.mean is not None and not 0 < label.mean < 1:
-        raise ConfigError(f"{where}: mean must be > 0 and < 1, got {label.mean}")
-    if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
-        raise ConfigError(f"{where}: mean must be a number (> 0 with loss: poisson), got {label.mean}")
-    if label.implicit and (label.column or label.positive or label.mask or label.threshold is not None):
-        raise ConfigError(f"{where}: an implicit label has no column, positive, threshold or mask")
-    if label.kind == "multiclass":
-        _check_classes(where, label.classes)
-
-
-def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
-    count = classes if isinstance(classes, int) else len(set(classes or ()))
-    if isinstance(classes, tuple) and count < len(classes):
-        raise ConfigError(f"{where}: classes must be unique, got {list(classes)}")
-    if isinstance(classes, bool) or not 2 <= count <= MAX_DIM:
-        raise ConfigError(
-            f"{where}: classes must have 2 to {MAX_DIM} values, got {count}",
-            why="a model has one output per class",
-            fix="list the values, classes: [red, green, blue], or give their count if they are 0, 1, 2, ...",
-        )
 
 
 def _check_vocabulary(name: str, feature: Categorical) -> None:

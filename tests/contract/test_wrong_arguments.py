@@ -20,6 +20,7 @@ from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
 from satrap.store import RowChunk, StoreConfig
 from satrap.store.shard import open_store
+from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 
 
@@ -174,10 +175,12 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.train.Predictor": {"model": Tower(), "schema": SCHEMA, "exchange": things.exchange},
         "satrap.train.TrainingOptions": {},
     }
-    history = satrap.Categorical(dim=8, multi=True, pooling="none", sequence="history", max_values=4)
+    history = satrap.Categorical(
+        dim=8, table="item", multi=True, pooling="none", sequence="history", max_values=4
+    )
     for name, _ in inspect.getmembers(satrap.models, inspect.isclass):
         if name in satrap.models.__all__:
-            schema = make_schema(tags=history) if name == "HSTU" else SCHEMA
+            schema = make_schema(tags=history) if name.lower() in HISTORIES else SCHEMA
             needed = {"item": ["item"]} if name == "TwoTower" else {}
             found[f"satrap.models.{name}"] = {"schema": schema, **needed}
     for kind in (satrap.optim.Optimizer, *satrap_.optim.KINDS):

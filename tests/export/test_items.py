@@ -12,23 +12,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 import satrap
 from satrap import launch
-from satrap.batch import EmbeddedBatch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.export import export_items
 from satrap.export import items as module
-from satrap.export.items import TowerVectors, _Seen
+from satrap.export.items import _Seen
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Schema
 from satrap.train import Predictor
-from tests.export.runs import frame, schema_of, trained
+from satrap.train.tower_vectors import TowerVectors
+from tests.export.runs import frame, trained
 from tests.support.examples import examples
 
 RECIPE = """\
@@ -177,40 +175,6 @@ def test_a_model_without_towers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"DNN has no towers\n.*together.*\n.*two_tower"):
         export_items(run, tmp_path / "items.parquet", ["rows.parquet"])
     assert not (tmp_path / "items.parquet").exists()
-
-
-class Own(nn.Module):
-    """Towers of one's own: rows as they are, two features each side."""
-
-    tower_features = {"user": ("user",), "item": ("item",)}  # noqa: RUF012
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(schema.categorical["user"].dim))
-
-    def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
-        return batch[tower] * self.scale if tower == "user" else batch[tower]
-
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        return (self.tower_vectors("user", batch) * self.tower_vectors("item", batch)).sum(1, keepdim=True)
-
-
-def test_towers_of_your_own(tmp_path: Path) -> None:
-    schema = schema_of()
-    trained(tmp_path / "run", schema=schema, model=Own(schema))
-    with closing(Predictor.load(str(tmp_path / "run"), Own)) as predictor:
-        rows = frame(9, seed=4)
-        sides = {}
-        for tower in ("user", "item"):
-            vectors = TowerVectors(predictor, tower)
-            assert list(vectors.schema.features) == [tower]
-            [batch] = satrap.data.read(rows, vectors.schema).batches()
-            sides[tower] = vectors(batch)
-        expected = predictor.predict_all(satrap.data.read(rows, schema.without_labels()))[:, 0]
-        scores = (sides["user"] * sides["item"]).sum(1)
-        np.testing.assert_allclose(1 / (1 + np.exp(-scores)), expected, rtol=0, atol=1e-5)
-        with pytest.raises(ConfigError, match=r"tower 'items' is unknown\n.*did you mean 'item'"):
-            TowerVectors(predictor, "items")
 
 
 def test_a_model_without_its_data_needs_a_file(tmp_path: Path) -> None:

@@ -25,10 +25,12 @@ from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Label, Schema
 from satrap.train import Predictor
 from tests.export.runs import LABELS, frame, inputs_of, schema_of, trained
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
 SIZES = (1, 2, 64)
-NAMES = [name for name in models.names() if name not in ("hstu", "sasrec")]
+NAMES = [name for name in models.names() if name not in (*HISTORIES, *NEXT_ITEM)]
 
 ALONE = """
 import sys
@@ -182,9 +184,11 @@ def test_a_network_computes_in_the_precision_of_its_training(precision: str) -> 
     assert not torch.equal(found, wide)
 
 
-def test_a_network_of_histories_is_refused_by_name() -> None:
-    model = models.create("hstu", HISTORY)
-    with pytest.raises(ConfigError, match=r"HSTU cannot be exported: it reads seen, genre, rating event by"):
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_network_of_histories_is_refused_by_name(name: str) -> None:
+    model = models.create(name, HISTORY)
+    what = rf"{name.upper()} cannot be exported: it reads seen, genre, rating event by"
+    with pytest.raises(ConfigError, match=what):
         exported(model, HISTORY)
 
 

@@ -24,7 +24,18 @@ READMES = sorted(SOURCE.rglob("README.md"))
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-NOUNS = {"batch", "compatibility", "losses", "optim", "pairs", "retention", "schema", "sequences"}
+NOUNS = {
+    "batch",
+    "compatibility",
+    "id_counts",
+    "labels",
+    "losses",
+    "optim",
+    "pairs",
+    "retention",
+    "schema",
+    "sequences",
+}
 
 
 def top_level(kind: str) -> set[str]:

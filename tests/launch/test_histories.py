@@ -75,6 +75,41 @@ def test_it_is_learnt_the_same_however_a_step_is_computed(
     )
 
 
+OTHERS = {
+    name: f"model={{name: {name}, context: [seen], hidden: [32, 16]}}" for name in ("din", "dien", "bst")
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_learn_it_also_in_micro_batches(tmp_path: Path, name: str) -> None:
+    path, model = make_recipe(tmp_path, frame(800, seed=1, sorts=2)), OTHERS[name]
+    changes = [model, *SAME[:-1], "dense.optimizer.lr=0.01"]
+    one = launch.train(load(path, changes), str(tmp_path / "one"))
+    assert one.test["auc"] > 0.6
+    other = launch.train(load(path, [*changes, "dense.microbatches=3"]), str(tmp_path / "other"))
+    assert other.test["logloss"] == pytest.approx(one.test["logloss"], rel=1e-3)
+    assert launch.evaluate(launch.RunFolder.open(tmp_path / "one")) == pytest.approx(one.test)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "way",
+    [
+        ["dense.mesh.tensor=2"],
+        pytest.param(["dense.sharded=true"], marks=pytest.mark.slow),
+        pytest.param([], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", OTHERS)
+def test_two_workers_train_other_models_as_one(tmp_path: Path, name: str, way: list[str]) -> None:
+    path, changes = make_recipe(tmp_path, frame(600)), [*SAME, OTHERS[name]]
+    one = launch.train(load(path, changes), str(tmp_path / "one"))
+    workers = ["cluster.exchange=collective", "cluster.workers=2", *EXACT, *way]
+    two = launch.train(load(path, [*changes, *workers]), str(tmp_path / "two"))
+    assert two.test["logloss"] == pytest.approx(one.test["logloss"], rel=1e-3)
+
+
 BALANCED = ["data.balance=past", "data.buffer_rows=256", "training.epochs=2", "checkpoint.every_steps=3"]
 
 

@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.metrics import BinaryMetrics, ClassMetrics, Metrics, RegressionMetrics, criterion
+from satrap.errors import DataError
+from satrap.metrics import (
+    BinaryMetrics,
+    ClassMetrics,
+    GroupRankingMetrics,
+    Metrics,
+    RegressionMetrics,
+    criterion,
+)
 from satrap.schema import Label
+from satrap.settings.ranking import Ranking
 
 BINARY, OTHER = Label(name="liked"), Label(name="bought")
 NUMBER = Label(name="price", kind="regression", mean=5.0, std=2.0)
@@ -112,3 +121,33 @@ def test_every_schema_has_one_metric_that_says_which_model_is_better(labels: lis
 def test_binary_labels_have_the_limits_of_binary_metrics() -> None:
     [part] = Metrics([BINARY])._parts.values()
     BinaryMetrics(["liked"]).merge(part)  # which refuses others
+
+
+def test_ranking_metrics_are_of_the_known_rows_of_each_binary_label_over_workers() -> None:
+    given, ranking = drawn(), Ranking(at=(3, 5))
+    labels = (BINARY, CLASSES, OTHER)
+    given["predictions"] = given["predictions"][:, [0, 1, 2, 3, 1]]
+    given["labels"][:, 2] = given["labels"][::-1, 0]
+    metrics = Metrics(labels, grouped=True, ranking=ranking)
+    for rows in (slice(0, 200), slice(200, 500)):
+        worker, sent = metrics.empty(), metrics.empty()
+        worker.update(**{name: part[rows] for name, part in given.items()})
+        sent.restore(worker.state())
+        metrics.merge(sent)
+    found = metrics.compute()
+    for name, column, output in (("liked", 0, 0), ("bought", 2, 4)):
+        alone, known = GroupRankingMetrics((3, 5)), given["mask"][:, column]
+        scores = given["predictions"][known, output]
+        alone.update(given["groups"][known], scores, given["labels"][known, column] == 1)
+        expected = alone.compute()
+        assert {key: found[f"{name}/{key}"] for key in expected} == expected
+    assert found["ndcg@5"] == pytest.approx((found["liked/ndcg@5"] + found["bought/ndcg@5"]) / 2)
+    assert "color/ndcg@5" not in found
+    metrics.reset()
+    assert metrics.compute()["liked/queries"] == 0
+
+
+def test_ranking_metrics_need_groups() -> None:
+    metrics = Metrics([BINARY], ranking=Ranking(at=(3,)))
+    with pytest.raises(DataError, match="needs groups"):
+        metrics.update(np.zeros((2, 1)), np.zeros((2, 1), np.float32))

@@ -12,8 +12,10 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Label, Numeric, Schema, Vector
 from tests.models.helpers import fit, make_batch, make_schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
-NAMES = [name for name in models.names() if name not in ("hstu", "sasrec", "two_tower", "esmm")]
+NAMES = [name for name in models.names() if name not in (*HISTORIES, *NEXT_ITEM, "two_tower", "esmm")]
 """Models of pooled features, any labels and no arguments; the others have their tests in their own files."""
 VARIANTS = [
     *((name, {}) for name in NAMES),

@@ -10,13 +10,14 @@ from satrap.launch.network import make_model
 from satrap.models.presets import PRESETS
 from tests.launch.runs import make_recipe
 from tests.models.helpers import make_schema
+from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_stand_for_arguments(name):
     labels = ("click", "bought") if name == "esmm" else ("y",)
-    schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16), labels=labels)
+    schema = HISTORY if name in HISTORIES else make_schema(dims=(16, 16, 16), labels=labels)
     assert {"tiny", "published"} <= PRESETS[name].keys()
     with torch.device("meta"):
         assert models.create(name, schema, preset="tiny").arguments == {}
@@ -37,7 +38,7 @@ def test_presets_stand_for_arguments(name):
 )
 def test_published_presets_have_as_many_weights_as_their_formula_says(name, preset, weights):
     with torch.device("meta"):
-        schema = HISTORY if name == "hstu" else make_schema(dims=(16, 16, 16))
+        schema = HISTORY if name in HISTORIES else make_schema(dims=(16, 16, 16))
         model = models.create(name, schema, preset=preset)
     assert sum(p.numel() for p in model.blocks.parameters()) == pytest.approx(weights, rel=0.01)
 

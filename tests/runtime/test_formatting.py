@@ -39,6 +39,8 @@ def test_metrics() -> None:
     assert decimals(0.77315) == "0.7732"
     assert decimals(math.nan) == "-"
     assert metric_name("income/auc") == "income AUC"
+    assert metric_name("income/ndcg@10") == "income NDCG@10"
+    assert metrics_line({"hit_rate@5": 0.5, "queries": 3, "queries_share": 1.0}) == "hit rate@5 0.5000"
     assert metrics_line({"auc": 0.5, "logloss": 0.69314}) == "AUC 0.5000, logloss 0.6931"
     assert metrics_line({"ndcg_at_10": 0.5, "samples": 3, "own_share": 1.0}) == "ndcg_at_10 0.5000"
 

@@ -12,6 +12,8 @@ from safetensors.numpy import load
 
 from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
+from satrap.checkpoint.files.counts import is_counts_file
+from satrap.checkpoint.files.counts import without_id as without_counted
 from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table, write_tables
@@ -149,9 +151,10 @@ def forget(url: str, table: str, id_: int) -> int:
     """Remove every trace of a row; return the number of removed rows.
 
     Removes the row with its optimizer state, its position in the order of eviction, its copies in lookups in
-    flight, and its id in a delta's deleted ids. The order of eviction and lookups in flight also lose the
-    rows of the same id in other tables. In a chain, start with the full snapshot; otherwise a delta that no
-    longer lists the id as deleted would restore the row of an older snapshot.
+    flight, its id in a delta's deleted ids, and its counts. The order of eviction and lookups in flight also
+    lose the rows of the same id in other tables, as do the counts of other columns. In a chain, start with
+    the full snapshot; otherwise a delta that no longer lists the id as deleted would restore the row of an
+    older snapshot.
     """
     tables = open_chain(url).tables
     if table not in tables:
@@ -172,6 +175,8 @@ def forget(url: str, table: str, id_: int) -> int:
             return pack_deleted({t: ids[(ids != target) | (t != table)] for t, ids in load(data).items()})
         if is_store_file(name):
             return without_id(data, target)
+        if is_counts_file(name):
+            return without_counted(data, id_)
         return _blank(data, target) if name.startswith("worker-") else data
 
     rewrite(url, table, without, edit=edit)

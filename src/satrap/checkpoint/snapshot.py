@@ -14,6 +14,7 @@ from torch import Tensor
 
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import flat_optimizer, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.files.counts import apart, together
 from satrap.checkpoint.files.disk import BESIDE
 from satrap.checkpoint.files.storage import FileEntry, Storage, damaged, is_plain
 from satrap.checkpoint.files.tensor_stream import streamed
@@ -63,9 +64,11 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: ChainLink | None
     storage = Storage(url)
     try:
         new = not storage.exists(MANIFEST)
+        settings, counts = apart(checkpoint.settings)
         with data_folder(storage) as folder:
             files = _write_data(storage, folder, checkpoint)
-        manifest = Manifest(folder, checkpoint.settings, files, link)
+            files |= {name: write_file(storage, f"{folder}/{name}", [data]) for name, data in counts.items()}
+        manifest = Manifest(folder, settings, files, link)
         commit(storage, manifest, new=new)
     except OSError as error:
         raise CheckpointError(
@@ -170,7 +173,7 @@ def open_checkpoint(url: str) -> Checkpoint:
     following = map(worker_file, itertools.count(1))
     try:
         return Checkpoint(
-            settings=dict(manifest.settings),
+            settings=saved_settings(storage, manifest),
             model=dict(saved.weights),
             optimizer=saved.optimizer,
             chunks=ahead(chain.chunks()),
@@ -179,6 +182,14 @@ def open_checkpoint(url: str) -> Checkpoint:
         )
     except (SafetensorError, ValueError, KeyError) as error:  # valid checksums, invalid content
         raise damaged(f"{storage.path(manifest.data)}/*.safetensors", str(error)) from error
+
+
+def saved_settings(storage: Storage, manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of a checkpoint, with counts of ids; raise CheckpointError for damage."""
+    try:
+        return together(manifest.settings, lambda name: read_part(storage, manifest, name))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(f"{storage.path(manifest.data)}/counts-*.safetensors", str(error)) from error
 
 
 def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:

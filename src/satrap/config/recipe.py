@@ -125,7 +125,7 @@ class Recipe:
         """
         whole = _dump(self.sections)
         data = whole["data"]
-        for part in ("train", "validation", "test"):
+        for part in ("train", "validation", "test", "items"):
             if part in data:
                 data[part] = [self._absolute(path) for path in data[part]]
         tables = whole.get("tables", {}).values()
@@ -211,6 +211,8 @@ def checked(source: RecipeSource) -> Recipe:
     _check_data(recipe)
     check_stream(sections, source)
     _check_tables(recipe, recipe.schema())
+    if (ranking := sections.training.ranking) is not None:
+        recipe.located(("training", "ranking"), ranking.check, recipe.schema())
     check_kept(sections, source)
     return recipe
 
@@ -250,7 +252,9 @@ def _check_own_code(recipe: Recipe) -> None:
     metrics = [
         user_code.parts(references[path])[1] for path in references if path[:2] == ("training", "metrics")
     ]
-    monitor, allowed = recipe.sections.training.monitor, ["auc", "logloss", *metrics]
+    training = recipe.sections.training
+    ranked = training.ranking.names if training.ranking else ()
+    monitor, allowed = training.monitor, ["auc", "logloss", *metrics, *ranked]
     if monitor not in allowed:
         raise unknown_value(("training", "monitor"), monitor, allowed, recipe.source)
 

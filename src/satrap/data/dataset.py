@@ -62,6 +62,7 @@ class Settings:
     worker: int = 0
     workers: int = 1
     missing: tuple[str, ...] = MISSING
+    training: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "workers", "buffer_rows"):
@@ -147,6 +148,8 @@ class Dataset:
                 worker: index of the shard to read, 0..workers-1; default 0.
                 workers: number of disjoint shards that cover all rows; default 1.
                 missing: texts that mean "missing", see `CsvOptions`.
+                training: whether these are the training rows, whose `MeanLabel` comes from the other folds;
+                    default False.
 
         Raises:
             ConfigError: an unknown or invalid setting.
@@ -284,7 +287,7 @@ class Dataset:
         )
 
     def _encoder(self) -> Encoder:
-        return Encoder(self.schema, missing=self.settings.missing)
+        return Encoder(self.schema, missing=self.settings.missing, training=self.settings.training)
 
     def _pieces(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScanPiece]:
         for piece in self._source.scan(scan, cursor):

@@ -11,23 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
-from satrap.batch import Batch
 from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.data.batch_rows import take_rows
 from satrap.data.formats.columns import taken
-from satrap.embedding import embeddings_of
-from satrap.errors import ConfigError, DataError, did_you_mean
+from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.predictions import Columns, ParquetWriter, output_columns
 from satrap.launch.scoring import checked_output, load_predictor, model_place, scoring_recipe
-from satrap.pairs import TwoTowers
 from satrap.runtime.user_code import blaming
 from satrap.schema import MISSING_ID, Categorical, Schema
-from satrap.train import Predictor
+from satrap.train.tower_vectors import TowerVectors
 
 VECTOR = "vector"
 """Column of the vectors."""
@@ -77,7 +73,7 @@ def export_items(
         if sources:
             rows = open_sources(recipe, vectors.schema, sources)
         else:
-            rows = _training_rows(folder, recipe, vectors.with_key(name))
+            rows = _training_rows(folder, recipe, _with_key(vectors.schema, name))
         rows = rows.with_options(batch_size=ROWS, shuffle=False)
         written = _written(rows, name, vectors, None if sources else _Seen())
         try:
@@ -88,72 +84,9 @@ def export_items(
     return count
 
 
-class TowerVectors:
-    """Computes the vectors of one tower of a trained model.
-
-    ```python
-    with closing(satrap.train.Predictor.load("runs/x")) as predictor:
-        users = TowerVectors(predictor, "user")
-        for batch in satrap.data.read("users.parquet", users.schema):
-            users(batch)                                       # float32[batch.size, width]
-    ```
-
-    Args:
-        predictor: with the model and its rows.
-        tower: "user" or "item".
-
-    Attributes:
-        schema: the features of the tower.
-
-    Raises:
-        ConfigError: the model has no towers, or none of that name.
-    """
-
-    def __init__(self, predictor: Predictor, tower: str) -> None:
-        model, schema = predictor.model, predictor.schema
-        if not isinstance(model, TwoTowers):
-            raise ConfigError(
-                f"{type(model).__name__} has no towers",
-                why="the model scores user and item together, so an item does not have a separate vector",
-                fix="train model: {name: two_tower, item: [...]}, or define tower_features and tower_vectors "
-                "in your own model",
-            )
-        if tower not in model.tower_features:
-            towers = list(model.tower_features)
-            raise ConfigError(
-                f"tower {tower!r} is unknown", fix=f"{did_you_mean(tower, towers)}towers: {', '.join(towers)}"
-            )
-        self._model, self._tower, self._exchange = model, tower, predictor.exchange
-        features = {name: schema.features[name] for name in model.tower_features[tower]}
-        self.schema = Schema((), features, salt=schema.salt)
-        used = {self.schema.table_of(name) for name in self.schema.categorical}
-        groups = [group for group in predictor.exchange.groups if used.intersection(group.tables)]
-        device = predictor.embeddings.device
-        self._plan, self._embeddings = embeddings_of(predictor.exchange, self.schema, groups, device)
-        predictor.model.eval()
-
-    def __call__(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Return float32[batch.size, width] of samples with the features of the tower."""
-        ticket = self._plan.ticket(batch)
-        rows = self._exchange.lookup(ticket.requests, create=False).result()
-        with torch.no_grad():
-            embedded = self._embeddings.embed(ticket, self._embeddings.rows(rows))
-            vectors = self._model.tower_vectors(self._tower, embedded).float().cpu().numpy()
-        return np.ascontiguousarray(vectors)
-
-    def first_column(self) -> str:
-        """Return the column of the first categorical feature; raise `ConfigError` if none exists."""
-        for name, feature in self.schema.categorical.items():
-            if not feature.multi and not feature.cross:
-                return feature.column or name
-        raise ConfigError(
-            f"tower {self._tower} has no categorical feature, so the column of the ids is unknown",
-            fix="name the column: --id COLUMN",
-        )
-
-    def with_key(self, column: str) -> Schema:
-        """Return the schema with `KEY`, a feature of the column that identifies items."""
-        return Schema((), {**self.schema.features, KEY: Categorical(dim=1, column=column)})
+def _with_key(schema: Schema, column: str) -> Schema:
+    """Return a schema with `KEY`, a feature of the column that identifies items."""
+    return Schema((), {**schema.features, KEY: Categorical(dim=1, column=column)})
 
 
 def _training_rows(folder: RunFolder, recipe: Recipe, schema: Schema) -> Dataset:

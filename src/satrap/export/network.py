@@ -17,6 +17,7 @@ from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_format
+from satrap.checkpoint.files.counts import apart
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.dense.compute.precision import computed
@@ -40,6 +41,8 @@ CPU = torch.device("cpu")
 
 def export_network(folder: RunFolder, output: str | Path, *, step: int | None = None) -> dict[str, Any]:
     """Write the network of a trained run as a `torch.export` program, with a JSON description next to it.
+
+    Counts of ids, from which features are made, are in safetensors files next to them.
 
     The program starts after lookup and pooling, and returns the predictions of `satrap predict` within 1e-5,
     for any batch of 1 to 65,536 samples. Its inputs, by name, are `vectors`, the concatenated pooled rows of
@@ -72,10 +75,13 @@ def export_network(folder: RunFolder, output: str | Path, *, step: int | None = 
         trained = int(checkpoint.settings["steps"])
     program = exported(model, schema, precision)
     about = described(model, schema) | {"step": trained, "precision": precision, "run": str(folder)}
+    about, counts = apart(about, f"{target.stem}.")
     partial_file = target.with_name(f".{target.name}.partial")
     try:
         with partial_file.open("wb") as file:
             torch.export.save(program, file)
+        for name, data in counts.items():
+            target.with_name(name).write_bytes(data)
         beside.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         os.replace(partial_file, target)
     finally:

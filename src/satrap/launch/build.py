@@ -65,13 +65,14 @@ def make_trainer(
 def training_options(recipe: Recipe) -> TrainingOptions:
     """Return the training options of a recipe."""
     training, dense = recipe.sections.training, recipe.sections.dense
-    return fill(
+    options: TrainingOptions = fill(
         TrainingOptions,
         training,
         dense,
         microbatches=1 if dense.mesh.pipeline > 1 else dense.microbatches or 1,
         metrics=tuple(own_functions(recipe, "metrics").values()),
     )
+    return options.suited(recipe.sections.labels)
 
 
 def store_of(recipe: Recipe) -> StoreConfig:

@@ -10,7 +10,7 @@ from satrap import data
 from satrap.config import Recipe, load
 from satrap.config.keys.data import LogKeys, SplitKeys, TimeSplitKeys
 from satrap.data.encode.statistics import measured_as
-from satrap.data.encode.transforms import unmeasured
+from satrap.data.encode.transforms import is_measured
 from satrap.data.formats.files import guess_format
 from satrap.data.remote.server import LoaderService
 from satrap.data.streams import EventStream, FolderLog, KafkaLog, LabelledLog, Log, RedisLog, read_stream
@@ -44,7 +44,7 @@ def open_part(
     located = [recipe.locate(source) for source in sources]
     shuffle = part == "train" and keys.shuffle
     rows_of_part = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
-    return rows_of_part.with_options(worker=worker, workers=workers)
+    return rows_of_part.with_options(worker=worker, workers=workers, training=part == "train")
 
 
 def open_stream(recipe: Recipe, schema: Schema, *, worker: int = 0, workers: int = 1) -> EventStream | None:
@@ -189,8 +189,9 @@ def measured(recipe: Recipe, schema: Schema, known: Schema | None = None) -> Sch
     Statistics in `known` are not computed again.
     """
     schema = schema if known is None else measured_as(schema, known)
-    complete = all(unmeasured(feature) is None for feature in schema.numeric.values())
-    if complete and not any(label.unmeasured for label in schema.labels):
+    if all(is_measured(feature) for feature in schema.numeric.values()) and not any(
+        label.unmeasured for label in schema.labels
+    ):
         return schema
     train = open_part(recipe, schema, "train")
     assert train is not None

@@ -15,6 +15,7 @@ from satrap.launch.folder.outcome import InterruptedRunError, RunOutcome
 from satrap.launch.folder.resume import checkpointing, rewind
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.save_model import save_model
+from satrap.launch.scoring import rank_items
 from satrap.report import Curves, History, curves_available
 from satrap.runtime.formatting import quality
 from satrap.runtime.satrap_warnings import told
@@ -47,11 +48,11 @@ def fit(
     parts = {part: open_share(part) for part in needed if part != "train" or stream is None}
     rows = stream or parts["train"]
     assert rows is not None
+    held = parts.get("test")
     trainer = make_trainer(recipe, schema, context, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
-    if context.trial:
-        checkpoint = replace(checkpoint, publish=None)
+    checkpoint = replace(checkpoint, publish=None) if context.trial else checkpoint
     if resume and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
@@ -61,6 +62,7 @@ def fit(
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
+            rank_items(recipe, trainer.predictor, lambda: rows, held)
             with blaming("your own code failed"):
                 result = trainer.fit(
                     rows,
@@ -75,7 +77,6 @@ def fit(
                 return _record(RunOutcome(folder, result), history, workers)
             if not context.trial:
                 save_model(trainer, folder)
-            held = parts.get("test")
             test = {} if held is None else trainer.evaluate(held)
             for part, metrics in (("validation", dict(*result.history[-1:])), ("test", test)):
                 for warning in one_class(part, metrics) if workers.rank == 0 else ():

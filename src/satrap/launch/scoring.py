@@ -31,10 +31,11 @@ from satrap.store import Eviction, Shard, StoreConfig
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare
 from satrap.train.step.loss import prediction_names
+from satrap.train.tower_vectors import TowerVectors
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),
-    *("tables.*.memory", "tables.*.eviction"),
+    *("tables.*.memory", "tables.*.eviction", "training.ranking"),
 )
 """Recipe keys that can be overridden for a trained model, because they do not change the model."""
 
@@ -153,6 +154,7 @@ def _loaded(
             store=store,
             stateless=stateless,
             metrics=tuple(own_functions(recipe, "metrics").values()),
+            ranking=recipe.sections.training.ranking,
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error
@@ -207,10 +209,26 @@ def evaluate(
                 where=str(folder),
                 fix="give the rows: --input FILE",
             )
+        rank_items(recipe, predictor, partial(open_part, recipe, predictor.schema, "train"), None)
         with blaming("your own code failed"):
             metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
+
+
+def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object], evaluated: object) -> None:
+    """Prepare the ranking metrics of some evaluated rows, if a recipe has ranking metrics.
+
+    All items are listed in `data.items`, else they are the items of training rows, which `rows` returns.
+    """
+    ranking, sources = predictor.lists.ranking, recipe.sections.data.items
+    if ranking is not None and ranking.of_items and sources is None:
+        predictor.lists.trained_on(rows())
+    elif ranking is not None and ranking.of_items and sources is not None:
+        schema = TowerVectors(predictor, "item").schema
+        items = open_sources(recipe, schema, [recipe.locate(source) for source in sources])
+        predictor.lists.rank_among(items)
+    predictor.lists.prepare(evaluated)
 
 
 def _rows(

@@ -5,28 +5,19 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, TrainingError
-from satrap.metrics.label import mix
+from satrap.metrics.reservoir import KeyReservoir
 from satrap.runtime.arguments import checked
 from satrap.runtime.user_code import place_of
 from satrap.settings.training import Metric, is_metric_object, metric_name
 
 Array = npt.NDArray[Any]
 ARGUMENTS = ("labels", "predictions", "weights", "groups")
-
-
-class SampleReservoir(NamedTuple):
-    """Samples, arrays [n] and [n, width]; `keys` choose the samples to drop if there are too many."""
-
-    labels: Array
-    predictions: Array
-    weights: Array
-    keys: Array
 
 
 @checked()
@@ -94,9 +85,10 @@ class OwnMetrics:
 
     def reset(self) -> None:
         """Remove all samples."""
-        labels, outputs = (np.empty((0, width), self._type) for width in self.widths)
-        self._chunks = [SampleReservoir(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
-        self._seen = self._kept = self.level = 0
+        labels, predictions = (np.empty((0, width), self._type) for width in self.widths)
+        weights, keys = np.empty(0, np.float32), np.empty(0, np.uint64)
+        empty = {"labels": labels, "predictions": predictions, "weights": weights, "keys": keys}
+        self._samples, self._seen = KeyReservoir(empty, "keys", self.limit), 0
 
     def update(
         self, labels: Array, predictions: Array, mask: Array | None, weights: Array, groups: Array | None
@@ -105,23 +97,14 @@ class OwnMetrics:
         keys = groups if self.grouped else np.arange(self._seen, self._seen + len(labels))
         self._seen += len(labels)
         valid = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-        columns = (np.where(valid, labels, self._type("nan")), predictions, weights, keys)
+        known = np.where(valid, labels, self._type("nan"))
+        columns = {"labels": known, "predictions": predictions, "weights": weights, "keys": keys}
         rows = valid.any(axis=1)
-        self._add(SampleReservoir(*(np.asarray(column)[rows] for column in columns)))
+        self._samples.add({name: np.asarray(column)[rows] for name, column in columns.items()})
 
     def merge(self, other: OwnMetrics) -> None:
         """Add all samples of `other`, which has the same metrics and does not change."""
-        self._narrow(max(self.level, other.level))
-        self._add(other.samples())
-
-    def samples(self) -> SampleReservoir:
-        """Return the kept samples."""
-        if len(self._chunks) > 1:
-            columns = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
-            self._chunks = [
-                SampleReservoir(*(c.astype(e.dtype) for c, e in zip(columns, self._chunks[0], strict=True)))
-            ]
-        return self._chunks[0]
+        self._samples.merge(other._samples)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name, and `own_share`.
@@ -129,39 +112,27 @@ class OwnMetrics:
         Raises:
             TrainingError: a function returns something other than a number.
         """
-        samples = self.samples()
+        samples = self._samples.rows()
+        labels, predictions = samples["labels"], samples["predictions"]
         values = {
-            "labels": samples.labels[:, 0] if self.widths[0] == 1 else samples.labels,
-            "predictions": samples.predictions[:, 0] if self.widths[1] == 1 else samples.predictions,
-            "weights": samples.weights,
-            "groups": samples.keys,
+            "labels": labels[:, 0] if self.widths[0] == 1 else labels,
+            "predictions": predictions[:, 0] if self.widths[1] == 1 else predictions,
+            "weights": samples["weights"],
+            "groups": samples["keys"],
         }
         metrics = {
             name: _number(function, _called(function, {key: values[key] for key in self.arguments[name]}))
             for name, function in self.functions.items()
         }
-        return metrics | {"own_share": 0.5**self.level}
+        return metrics | {"own_share": self._samples.share}
 
     def state(self) -> dict[str, Array]:
         """Return the state as arrays."""
-        return {"level": np.array(self.level), **self.samples()._asdict()}
+        return self._samples.state()
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Restore the result of `state`."""
-        self.level = int(state["level"])
-        self._chunks = [SampleReservoir(*(np.array(state[name]) for name in SampleReservoir._fields))]
-        self._kept = len(self._chunks[0].keys)
-
-    def _add(self, samples: SampleReservoir) -> None:
-        chosen = _of_level(samples, self.level)
-        self._chunks.append(chosen)
-        self._kept += len(chosen.keys)
-        while self._kept > self.limit and self.level < 64:
-            self._narrow(self.level + 1)
-
-    def _narrow(self, level: int) -> None:
-        self.level, self._chunks = level, [_of_level(self.samples(), level)]
-        self._kept = len(self._chunks[0].keys)
+        self._samples.restore(state)
 
 
 def _made(metric: Metric) -> Metric:
@@ -227,11 +198,3 @@ def _number(function: Metric, value: Any) -> float:
             where=place_of(function),
             fix="return one number, for example losses.mean()",
         ) from error
-
-
-def _of_level(samples: SampleReservoir, level: int) -> SampleReservoir:
-    """Return the samples whose key's hash is below 2^(64 - level)."""
-    if level == 0:
-        return samples
-    keep = mix(samples.keys.astype(np.uint64)) >> np.uint64(64 - level) == 0
-    return SampleReservoir(*(column[keep] for column in samples))

@@ -9,20 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, DataError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
+from satrap.metrics.implicit import ImplicitMetrics
 from satrap.metrics.own import OwnMetrics
+from satrap.metrics.ranking import GroupRankingMetrics, RankingMetrics
 from satrap.metrics.regression import RegressionMetrics
 from satrap.runtime.arguments import checked
 from satrap.schema import Label
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 
 Array = npt.NDArray[Any]
-OWN = "/own/"
-"""Prefix of the keys of the user metrics' samples; a label cannot have this name."""
+OWN, RANKING = "/own/", "/ranking/"
+"""Prefixes of the keys of the samples of user metrics and ranking metrics; no label has such a name."""
 
-Part = BinaryMetrics | RegressionMetrics | ClassMetrics
+Part = BinaryMetrics | RegressionMetrics | ClassMetrics | ImplicitMetrics
 
 
 @checked()
@@ -37,15 +40,17 @@ class Metrics:
     ```
 
     For the metrics of a label see `BinaryMetrics`, `RegressionMetrics` and `ClassMetrics`. With several
-    labels, keys are such as `income/auc`. Then `auc`, `logloss`, `ne`, `gauc` and `accuracy` are also
-    returned as means over the labels that have them. Unless all labels are binary, `loss` is the mean over
-    all labels of their loss, which is the logloss of binary and multiclass labels.
+    labels, keys are such as `income/auc`. Then `auc`, `logloss`, `ne`, `gauc`, `accuracy` and the ranking
+    metrics are also returned as means over the labels that have them. Unless all labels are binary, `loss` is
+    the mean over all labels of their loss, which is the logloss of binary and multiclass labels.
 
     Args:
         labels: of the schema, at least one.
         exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; other labels have no grouped
             metrics. `exact_limit` and `grouped` also apply to `own`.
         own: user metrics, see `OwnMetrics`.
+        ranking: ranking metrics of binary labels within groups, see `GroupRankingMetrics`, or among items,
+            see `rank`; `exact_limit` applies.
 
     Raises:
         ConfigError: as `OwnMetrics`, or a metric of `own` has the name of another metric.
@@ -59,13 +64,22 @@ class Metrics:
         bins: int = 1 << 19,
         grouped: bool = False,
         own: Sequence[Metric] = (),
+        ranking: Ranking | None = None,
     ) -> None:
-        self.labels = tuple(labels)
+        self.labels, self.ranking = tuple(labels), ranking
         self._settings: dict[str, Any] = {"exact_limit": exact_limit, "bins": bins, "grouped": grouped}
         self._parts = {label.name: self._part(label) for label in self.labels}
+        kind = RankingMetrics if ranking is not None and ranking.of_items else GroupRankingMetrics
+        self._ranked: dict[str, Any] = {
+            label.name: kind(ranking.at, limit=exact_limit)
+            for label in self.labels
+            if ranking is not None and label.kind == "binary"
+        }
         self._functions, self._own = tuple(own), None if not own else self._own_metrics(own)
 
     def _part(self, label: Label) -> Part:
+        if label.implicit:
+            return ImplicitMetrics()
         if label.kind == "regression":
             return RegressionMetrics(label)
         return ClassMetrics() if label.kind == "multiclass" else BinaryMetrics([label.name], **self._settings)
@@ -81,9 +95,10 @@ class Metrics:
             )
         return metrics
 
-    def empty(self) -> Metrics:
-        """Return metrics of the same labels without samples."""
-        return Metrics(self.labels, **self._settings, own=self._functions)
+    def empty(self, *, ranking: bool = True) -> Metrics:
+        """Return metrics of the same labels without samples, and without ranking metrics if not `ranking`."""
+        ranked = self.ranking if ranking else None
+        return Metrics(self.labels, **self._settings, own=self._functions, ranking=ranked)
 
     def update(
         self,
@@ -101,7 +116,7 @@ class Metrics:
             predictions: [n, outputs]: probabilities, and numbers in the units of regression labels.
             mask: bool[n, labels], False where a label is unknown.
             weights: [n] >= 0; default 1.
-            groups: uint64[n], for grouped AUC.
+            groups: uint64[n], for grouped AUC and ranking metrics.
 
         Raises:
             DataError: as `BinaryMetrics.update`.
@@ -112,18 +127,27 @@ class Metrics:
             chosen = predictions[:, column : column + label.outputs]
             column += label.outputs
             valid = None if mask is None else mask[:, i]
-            part = self._parts[label.name]
+            part, rows = self._parts[label.name], slice(None) if valid is None else valid
             if isinstance(part, BinaryMetrics):
                 part.update(labels[:, i], chosen, mask=valid, weights=weight, groups=groups)
             else:
-                rows = slice(None) if valid is None else valid
                 part.update(labels[rows, i], chosen[rows], weight[rows])
+            ranked = self._ranked.get(label.name)
+            if isinstance(ranked, GroupRankingMetrics):
+                if groups is None:
+                    raise DataError("ranking needs groups", fix="set group in the schema to a column")
+                ranked.update(groups[rows], chosen[rows, 0], labels[rows, i] == 1)
         if self._own is not None:
             self._own.update(labels, predictions, mask, weight, groups)
 
+    def rank(self, queries: Array, items: Array, ranks: Array, tied: Array) -> None:
+        """Add relevant items of the one label, ranked among all items, see `RankingMetrics.update`."""
+        [ranked] = self._ranked.values()
+        ranked.update(queries, items, ranks, tied=tied)
+
     def reset(self) -> None:
         """Remove all samples."""
-        for part in self._parts.values():
+        for part in (*self._parts.values(), *self._ranked.values()):
             part.reset()
         if self._own is not None:
             self._own.reset()
@@ -132,6 +156,8 @@ class Metrics:
         """Add all samples of `other`, which has the same labels and does not change."""
         for name, part in self._parts.items():
             part.merge(other._parts[name])  # type: ignore[arg-type]
+        for name, ranked in self._ranked.items():
+            ranked.merge(other._ranked[name])
         if self._own is not None and other._own is not None:
             self._own.merge(other._own)
 
@@ -141,11 +167,13 @@ class Metrics:
 
     def _compute(self) -> dict[str, float]:
         values = {name: part.compute() for name, part in self._parts.items()}
+        for name, ranked in self._ranked.items():
+            values[name] |= ranked.compute()
         if len(values) == 1:
             return next(iter(values.values()))
         means = {
             key: mean([items[key] for items in values.values() if key in items])
-            for key in (*MEANS, "accuracy")
+            for key in (*MEANS, "accuracy", *(self.ranking.names if self.ranking else ()))
             if any(key in items for items in values.values())
         }
         if criterion(self.labels) == "loss":
@@ -155,21 +183,30 @@ class Metrics:
 
     def state(self) -> dict[str, Array]:
         """Return the state as plain arrays, for another process or a checkpoint."""
-        user = self._own.state() if self._own else {}
-        return {
+        parts = {
             key if isinstance(part, BinaryMetrics) else f"{name}/{key}": array
             for name, part in self._parts.items()
             for key, array in part.state().items()
-        } | {f"{OWN}{key}": array for key, array in user.items()}
+        }
+        for name, ranked in self._ranked.items():
+            parts |= {f"{RANKING}{name}/{key}": array for key, array in ranked.state().items()}
+        return parts | {
+            f"{OWN}{key}": array for key, array in (self._own.state() if self._own else {}).items()
+        }
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Replace the state by a `state` of metrics of the same labels."""
         for name, part in self._parts.items():
             inner = state if isinstance(part, BinaryMetrics) else {"totals": state[f"{name}/totals"]}
             part.restore(inner)
+        for name, ranked in self._ranked.items():
+            ranked.restore(_below(f"{RANKING}{name}/", state))
         if self._own is not None:
-            user = {k.removeprefix(OWN): array for k, array in state.items() if k.startswith(OWN)}
-            self._own.restore(user)
+            self._own.restore(_below(OWN, state))
+
+
+def _below(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    return {key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)}
 
 
 @checked()

@@ -33,8 +33,13 @@ from satrap.models.multitask.esmm import ESMM
 from satrap.models.multitask.mmoe import MMoE
 from satrap.models.multitask.ple import PLE
 from satrap.models.presets import PRESETS
+from satrap.models.retrieval.bert4rec import BERT4Rec
+from satrap.models.retrieval.gru4rec import GRU4Rec
 from satrap.models.retrieval.sasrec import SASRec
 from satrap.models.retrieval.two_tower import TwoTower
+from satrap.models.sequence.bst import BST
+from satrap.models.sequence.dien import DIEN
+from satrap.models.sequence.din import DIN
 from satrap.models.sequence.hstu import HSTU
 from satrap.models.wide_deep import WideDeep
 from satrap.runtime import user_code
@@ -42,6 +47,9 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 __all__ = [
+    "BST",
+    "DIEN",
+    "DIN",
     "DLRM",
     "DNN",
     "ESMM",
@@ -51,11 +59,13 @@ __all__ = [
     "LR",
     "PLE",
     "AutoInt",
+    "BERT4Rec",
     "DCNv2",
     "DeepFM",
     "FiBiNET",
     "FinalMLP",
     "FinalNet",
+    "GRU4Rec",
     "MMoE",
     "MaskNet",
     "RankMixer",
@@ -93,7 +103,12 @@ _MODELS: dict[str, type[nn.Module]] = {
     "ple": PLE,
     "esmm": ESMM,
     "two_tower": TwoTower,
+    "gru4rec": GRU4Rec,
     "sasrec": SASRec,
+    "bert4rec": BERT4Rec,
+    "din": DIN,
+    "dien": DIEN,
+    "bst": BST,
     "hstu": HSTU,
 }
 

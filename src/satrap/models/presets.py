@@ -52,12 +52,18 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "published": {"levels": 2, "own_experts": 2, "shared_experts": 2, "expert_hidden": [512, 256, 128]},
     },
     "esmm": {"tiny": {}, "published": {"hidden": [360, 200, 80]}},
+    "din": {
+        "tiny": {},
+        "published": {"attention": [512, 256], "activation": "dice", "hidden": [1024, 512, 256]},
+    },
+    "dien": {"tiny": {}, "published": {"attention": [256, 128], "hidden": [1024, 512, 256]}},
+    "bst": {"tiny": {}, "published": {"heads": 8, "hidden": [1024, 512, 256]}},
     "hstu": {"tiny": {}, "published": {"layers": 5, "width": 512, "heads": 4}},
 }
 """Model -> preset -> arguments; other arguments have their defaults, which are the preset "tiny".
 
 xdeepfm, autoint (AutoInt+), fibinet, masknet, finalnet: the best of BARS on Criteo_x1. gdcn: FuxiCTR's
-configuration. wukong and ple: the sizes of FuxiCTR's published results. rankmixer: Zhu et al., arXiv
-2507.15551, 2025, over a hundred million weights, and a billion. mmoe: the documentation of TorchEasyRec.
-esmm: its paper. hstu: DLRMv3, a ranker of MLPerf Inference.
+configuration. wukong, ple, din, dien, bst: the sizes of FuxiCTR's published results. rankmixer: Zhu et al.,
+arXiv 2507.15551, 2025, over a hundred million weights, and a billion. mmoe: the documentation of
+TorchEasyRec. esmm: its paper. hstu: DLRMv3, a ranker of MLPerf Inference.
 """

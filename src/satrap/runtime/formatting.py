@@ -18,10 +18,19 @@ METRIC_NAMES = {
     "ne": "NE",
     "calibration": "calibration",
     "gauc": "GAUC",
+    "hit_rate": "hit rate",
+    "recall": "recall",
+    "precision": "precision",
+    "ndcg": "NDCG",
+    "mrr": "MRR",
+    "map": "MAP",
 }
-"""Metric -> its display name."""
+"""Metric -> its display name; of a ranking metric without the number of places."""
 
-COUNTS = ("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skipped", "gauc_share", "own_share")
+COUNTS = (
+    *("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skipped", "gauc_share", "own_share"),
+    *("queries", "queries_share", "queries_skipped"),
+)
 """Figures of an evaluation that are not metrics."""
 
 
@@ -52,9 +61,10 @@ def decimals(value: float) -> str:
 
 
 def metric_name(key: str) -> str:
-    """Return `AUC` for "auc", `income AUC` for "income/auc"."""
+    """Return `AUC` for "auc", `income AUC` for "income/auc", `NDCG@10` for "ndcg@10"."""
     label, _, metric = key.rpartition("/")
-    return f"{label} {METRIC_NAMES.get(metric, metric)}".strip()
+    name, *places = metric.partition("@")
+    return f"{label} {METRIC_NAMES.get(name, name)}{''.join(places)}".strip()
 
 
 def quality(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from satrap import compatibility
 from satrap.errors import ConfigError, did_you_mean
 from satrap.optim import Constant, Schedule
 from satrap.runtime.arguments import checked
+from satrap.schema import Label
+from satrap.settings.ranking import Ranking
 
 Metric = Callable[..., Any]
 """A function of the samples that returns a number; or a torchmetrics object or class. See
@@ -36,9 +38,9 @@ class TrainingOptions:
             metric (see `monitor`).
         patience: stop after this number of evaluations in a row without a better validation metric (see
             `monitor`), and keep the best weights.
-        monitor: the validation metric that decides `plateau` and `patience`: auc, logloss or one of
-            `metrics`. logloss is less noisy than auc if one class is rare. Unless all labels are binary, the
-            loss replaces both.
+        monitor: the validation metric that decides `plateau` and `patience`: auc, logloss, one of `metrics`,
+            or one of `ranking`, such as ndcg@10. logloss is less noisy than auc if one class is rare. Unless
+            all labels are binary, the loss replaces both.
         precision: number format of the network's arithmetic. bfloat16: matrix products take 16-bit inputs,
             which is faster on CPUs with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and
             embedding rows stay float32. float16: the same with a smaller range and a scaled loss, for GPUs
@@ -58,6 +60,8 @@ class TrainingOptions:
             rounding. Not with `checkpoint_activations`, `sharded`, or a mesh with `tensor` or `pipeline`.
         metrics: custom metrics, see `satrap.metrics.OwnMetrics`. As the monitor, lower values of a metric are
             better if it has an attribute `higher_is_better` that is False.
+        ranking: metrics of ranked lists in evaluations, for example `{at: [5, 10]}`; default none, or with an
+            implicit label `{at: [10], among: items}`, whose ndcg is then the default monitor.
 
     In Python, null is None, and by default `plateau` and `patience` are None: never. For `clip_norm` with
     several workers see `satrap.dense.DataParallelBackend`, for "float16" `satrap.dense.LossScale`. A trained
@@ -79,6 +83,7 @@ class TrainingOptions:
     checkpoint_activations: bool = False
     compile: bool = False
     metrics: tuple[Metric, ...] = ()
+    ranking: Ranking | None = None
 
     def __post_init__(self) -> None:
         if self.microbatches < 1:
@@ -91,11 +96,20 @@ class TrainingOptions:
                 fix=f"{did_you_mean(self.monitor, allowed)}allowed: {', '.join(allowed)}",
             )
 
+    def suited(self, labels: Sequence[Label]) -> TrainingOptions:
+        """Return the options with the default metrics of an implicit label, if there is one."""
+        if not any(label.implicit for label in labels):
+            return self
+        ranking = self.ranking or Ranking((10,), among="items")
+        monitor = self.monitor if self.monitor in self.directions else f"ndcg@{max(ranking.at)}"
+        return replace(self, ranking=ranking, monitor=monitor)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The options that rules of `satrap.compatibility` name."""
         return {
             "training.clip_norm": self.clip_norm,
+            "training.ranking.among": self.ranking and self.ranking.among,
             "dense.precision": self.precision,
             "dense.checkpoint_activations": self.checkpoint_activations,
             "dense.compile": self.compile,
@@ -105,8 +119,9 @@ class TrainingOptions:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """Name of each custom metric -> whether higher values are better."""
-        return {metric_name(metric): higher_is_better(metric) for metric in self.metrics}
+        """Name of each custom and ranking metric -> whether higher values are better."""
+        custom = {metric_name(metric): higher_is_better(metric) for metric in self.metrics}
+        return custom | dict.fromkeys(self.ranking.names if self.ranking else (), True)
 
 
 def higher_is_better(function: Metric) -> bool:

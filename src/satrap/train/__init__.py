@@ -5,6 +5,7 @@ Users create a `Trainer`. It trains a `TrainingState` in a `Loop` by a `Schedule
 follows the loop's progress.
 """
 
+from satrap.settings.ranking import Ranking
 from satrap.settings.saving import Checkpointing, Publishing
 from satrap.settings.training import TrainingOptions
 from satrap.train.predictor import Predictor
@@ -20,6 +21,7 @@ __all__ = [
     "Predictor",
     "Progress",
     "Publishing",
+    "Ranking",
     "Result",
     "Trainer",
     "TrainingOptions",

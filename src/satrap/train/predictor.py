@@ -33,9 +33,11 @@ from satrap.runtime.arguments import checked
 from satrap.runtime.malloc import keep_freed_memory
 from satrap.runtime.threads import default_threads
 from satrap.schema import Schema
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.store.shard import open_store
+from satrap.train.ranked_lists import RankedLists
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
@@ -110,6 +112,7 @@ class Predictor:
         collective: whether each forward pass is a collective of all workers, see `DenseBackend`; initially
             False.
         step: the number of trained steps, if `load` made it, else -1.
+        lists: the lists that ranking metrics look at.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class Predictor:
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
         self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
         self.embed: Callable[[BatchLookup, Sequence[Tensor]], Embedded] = self.embeddings.embed
+        self.lists = RankedLists(self, self._metrics.ranking, self.workers)
 
     @classmethod
     def load(
@@ -144,6 +148,7 @@ class Predictor:
         store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
+        ranking: Ranking | None = None,
     ) -> Predictor:
         """Load a model written by `Trainer.save` or `satrap train`, or a snapshot of `Trainer.fit`.
 
@@ -155,6 +160,7 @@ class Predictor:
                 All other settings are as saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default the run's metrics.
+            ranking: ranking metrics of `evaluate`; default the run's.
 
         Raises:
             CheckpointError: the checkpoint is missing, incomplete or damaged.
@@ -165,7 +171,14 @@ class Predictor:
         # With a tier more rows would fit on the disk, but then the memory for their index would not suffice.
         stateless = store.tier is None
         return predictor_for(
-            LocalExchange, url, model, device=place, store=store, stateless=stateless, metrics=metrics
+            LocalExchange,
+            url,
+            model,
+            device=place,
+            store=store,
+            stateless=stateless,
+            metrics=metrics,
+            ranking=ranking,
         )
 
     def _restore(self, checkpoint: Checkpoint, url: str, store: Shard) -> None:
@@ -180,16 +193,19 @@ class Predictor:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
         check_data(data, self.schema, labels=True)
+        self.lists.prepare(data)
         return merged(self.measure(data.batches()), self.workers)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
 
+        If `lists` has items to rank, their vectors are computed first.
+
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        metrics = self._metrics.empty()
-        for batch, predicted in self.scored(batches):
+        ranked, metrics = self.lists.begin(), self._metrics.empty(ranking=not self.lists.unknown)
+        for batch, predicted, embedded in self._scored(batches):
             check_labels(batch, self.schema)
             assert batch.labels is not None
             metrics.update(
@@ -199,6 +215,9 @@ class Predictor:
                 weights=batch.weights,
                 groups=batch.groups,
             )
+            if ranked is not None:
+                assert isinstance(embedded, EmbeddedBatch)
+                metrics.rank(*ranked.ranks(batch, embedded))
         return metrics
 
     def predict(self, data: BatchSource) -> Iterator[Rows]:
@@ -217,6 +236,9 @@ class Predictor:
 
     def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         """Yield each batch with its predictions, [size, outputs]; some batches are read ahead."""
+        return ((batch, predicted) for batch, predicted, _ in self._scored(batches))
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows, Embedded]]:
         self.model.eval()
         tickets: Iterable[BatchLookup | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
         if self.exchange.collective or self.collective:  # all take part until no worker has a batch left
@@ -240,19 +262,10 @@ class Predictor:
                 elif not lookup.active:
                     return
                 continue
-            with self.workers.watched("forward pass"):
-                predicted = self.outputs(ticket, lookup.result())
-            yield ticket.batch, predicted
-
-    def outputs(self, ticket: BatchLookup, rows: Sequence[Any]) -> Rows:
-        """Return the predictions [size, outputs] of a batch whose rows have been looked up.
-
-        Args:
-            ticket: the batch and its requests.
-            rows: of each request, float32[unique ids, dim].
-        """
-        with torch.no_grad():
-            return self.predicted(self.embed(ticket, self.embeddings.rows(rows)))
+            with self.workers.watched("forward pass"), torch.no_grad():
+                embedded = self.embed(ticket, self.embeddings.rows(lookup.result()))
+                predicted = self.predicted(embedded)
+            yield ticket.batch, predicted, embedded
 
     def predicted(self, batch: Embedded) -> Rows:
         """Return the predictions [size, outputs] of embedded samples, without gradients."""
@@ -324,12 +337,13 @@ def predictor_for(
     store: StoreConfig,
     stateless: bool,
     metrics: Sequence[Metric] | None,
+    ranking: Ranking | None = None,
 ) -> Predictor:
     """Do the work of `Predictor.load`, for rows of some fixed buckets.
 
     Args:
         exchange: makes the exchange for a store, which gets the rows of its `buckets`.
-        url, model, store, metrics: as in `Predictor.load`.
+        url, model, store, metrics, ranking: as in `Predictor.load`.
         device: result of `prepare`.
         stateless: rows have no space for optimizer state.
     """
@@ -343,10 +357,10 @@ def predictor_for(
     if stateless:
         store, optimizer = _without_state(store), NO_STATE
     tables = tables_of(schema, optimizer, dims, store)
-    precision = saved["training"].precision
-    measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
+    options = saved["training"]
+    measured = metrics_of(schema, options.metrics if metrics is None else metrics, ranking or options.ranking)
     rows = exchange(open_store(store, tables))
-    predictor = Predictor(network, schema, rows, device=device, precision=precision, metrics=measured)
+    predictor = Predictor(network, schema, rows, device=device, precision=options.precision, metrics=measured)
     try:
         if len(rows.buckets) < BUCKETS:
             checkpoint.chunks = open_chain(chosen).chunks(buckets=rows.buckets)
@@ -363,9 +377,15 @@ def _without_state(store: StoreConfig) -> StoreConfig:
     return replace(store, tables=tables)
 
 
-def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
-    """Return empty metrics of a schema's labels, and the user's own."""
-    return Metrics(schema.labels, grouped=schema.group is not None, own=own)
+def metrics_of(schema: Schema, own: Sequence[Metric] = (), ranking: Ranking | None = None) -> Metrics:
+    """Return empty metrics of a schema's labels, the user's own, and ranking metrics.
+
+    Raises:
+        ConfigError: the schema lacks what ranking metrics need.
+    """
+    if ranking is not None:
+        ranking.check(schema)
+    return Metrics(schema.labels, grouped=schema.group is not None, own=own, ranking=ranking)
 
 
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:

@@ -16,7 +16,7 @@ from satrap.schema import Categorical, Feature, Numeric, Schema
 
 _READ: dict[type[Feature], tuple[str, ...]] = {
     Categorical: ("multi", "buckets", "boundaries", "vocabulary", "time", "max_values", "keep", "sequence"),
-    Numeric: ("transform", "missing", "time", "sequence"),
+    Numeric: ("transform", "missing", "time", "sequence", "count", "mean_label", "counts"),
 }
 """Settings that decide the ids and numbers of a feature; a vector has its width."""
 
@@ -70,6 +70,18 @@ def check_data(data: object, schema: Schema, *, labels: bool) -> None:
             f"the data is read with another schema: {what}",
             why="ids and numbers would have another meaning",
             fix="read the data with the trainer's schema: data.with_options(schema=trainer.schema)",
+        )
+
+
+def check_training(data: object, schema: Schema) -> None:
+    """Raise `ConfigError` for a `Dataset` from which mean labels would contain the row's own label."""
+    means = [name for name, feature in schema.numeric.items() if feature.mean_label is not None]
+    settings = getattr(data, "settings", None)
+    if means and getattr(settings, "training", True) is False:
+        raise ConfigError(
+            f"feature {means[0]!r}: the training rows are not read as training rows",
+            why="mean_label of a row would contain the row's own label",
+            fix="read them with data.with_options(training=True)",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,7 @@ from satrap.train.progress.plateau_control import PlateauControl
 from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
-from satrap.train.schema_checks import check_data, check_made_for
+from satrap.train.schema_checks import check_data, check_made_for, check_training
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -148,13 +149,16 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = place or WorkerContext(), (options := training or TrainingOptions())
+        place, self.training = (
+            place or WorkerContext(),
+            (options := (training or TrainingOptions()).suited(schema.labels)),
+        )
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
+        measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
-        self.embedding_optimizer = embedding_optimizer
+        self.embedding_optimizer, self.loss = embedding_optimizer, loss or LabelLoss(schema.labels)
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
@@ -228,13 +232,13 @@ class Trainer:
         Raises:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
-            DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
+            DataError: the data or the file of a table's rows is unreadable or empty, or too small to rank.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, epochs, steps)
-        for dataset in (data, validation):
-            check_data(dataset, self.schema, labels=True)
+        _check_fit(self, (data, validation), epochs, steps)
+        self.predictor.lists.trained_on(data)
+        self.predictor.lists.prepare(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -278,7 +282,7 @@ class Trainer:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
             "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
             several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also the
-            metrics in `TrainingOptions.metrics`.
+            metrics in `TrainingOptions.metrics` and `TrainingOptions.ranking`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -372,7 +376,9 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: Sequence[object], epochs: int, steps: int | None) -> None:
+    check_training(data[0], trainer.schema)
+    labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
             "this trainer has no dense_optimizer, so it can only evaluate and predict",
@@ -381,13 +387,21 @@ def _check_fit(trainer: Trainer, epochs: int, steps: int | None) -> None:
         )
     if epochs < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
+    if isinstance(trainer.loss, LabelLoss) and (name := next((x.name for x in labels if x.implicit), None)):
+        raise ConfigError(
+            f"label {name!r} is implicit, and the loss learns nothing from labels that are all 1",
+            why="rows without a 0 say only what belongs together, so a loss must compare it with other items",
+            fix="set a loss of pairs: loss: {name: sampled_softmax} in a recipe, satrap.losses in Python",
+        )
+    unmeasured = [label.name for label in labels if label.unmeasured]
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
+    for dataset in data:
+        check_data(dataset, trainer.schema, labels=True)
 
 
 def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
@@ -410,6 +424,7 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "lr_schedule": options.lr_schedule.to_dict(),
         "precision": options.precision,
         "metrics": user_code.references_of(options.metrics),
+        **({} if options.ranking is None else {"ranking": asdict(options.ranking)}),
     }
 
 

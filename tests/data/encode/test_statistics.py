@@ -1,12 +1,26 @@
+import json
+import pickle
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import MinMaxScaler, QuantileTransformer
 
-from satrap import Label, Numeric, Schema
+from satrap import Categorical, Label, Numeric, Schema
 from satrap.data import RowSplit, measure, read
-from satrap.data.encode.statistics import BLOCK, Moments, NumberSample
+from satrap.data.encode.encoder import MISSING, ColumnChunk, Missing
+from satrap.data.encode.folds import FoldColumns, fold_of
+from satrap.data.encode.statistics import BLOCK, Moments, NumberSample, measured_as
+from satrap.data.source import Origin
 from satrap.errors import ConfigError
+from satrap.schema import MeanLabel
 from tests.data.helpers_data import error_of
+from tests.support.examples import examples
 
 
 def test_mean_and_deviation_at_that_step_of_the_chain():
@@ -153,3 +167,136 @@ def test_a_label_that_never_changes_is_refused():
         "label 'price' has the same value in all training rows"
         in error_of(lambda: measure(schema, dataset)).what
     )
+
+
+COUNTED = {
+    "user": Categorical(dim=4),
+    "x": Numeric(),
+    "n": Numeric(column="user", count="log1p", missing=-1.0),
+    "m": Numeric(column="user", mean_label=MeanLabel(folds=4, smoothing=3)),
+}
+
+
+def counted_rows(rows: int = 4000) -> pd.DataFrame:
+    rng = np.random.default_rng(7)
+    user = rng.integers(0, 60, rows)
+    y = (rng.random(rows) < 0.1 + 0.8 * (user % 5) / 5).astype(int)
+    table = pd.DataFrame({"user": user.astype(str), "x": rng.normal(size=rows).round(3), "y": y})
+    table.loc[rng.random(rows) < 0.05, "user"] = ""
+    return table
+
+
+def in_order(dataset) -> np.ndarray:
+    return np.concatenate([batch.numeric for batch in dataset.with_options(shuffle=False)])
+
+
+def test_counts_and_means_are_those_of_pandas_out_of_fold():
+    rows, schema = counted_rows(), Schema(["y"], COUNTED)
+    train = read(rows, schema, rows=RowSplit(10, tuple(range(9))))
+    with pytest.raises(ConfigError, match="has no counts yet"):
+        list(train)
+    measured = measure(schema, train)
+    assert Schema.from_dict(json.loads(json.dumps(measured.to_dict()))) == measured
+    assert pickle.loads(pickle.dumps(measured)) == measured
+    fit = rows[np.arange(len(rows)) % 10 < 9].copy()
+    columns = pa.table(dict(fit)), Origin("", np.arange(len(fit))), 0, Missing(MISSING, 0), {}
+    chunk = ColumnChunk(*columns)
+    fit["fold"] = fold_of(FoldColumns(schema).hashes(chunk.hashed, chunk.floats), 4)
+    assert np.bincount(fit["fold"], minlength=4).min() > len(fit) / 5
+    mean = fit.loc[fit["user"] != "", "y"].mean()
+
+    def odds(known: pd.DataFrame, users: pd.Series) -> np.ndarray:
+        by_user = known.groupby("user")["y"].agg(["sum", "size"]).reindex(users, fill_value=0)
+        share = (by_user["sum"] + 3 * mean) / (by_user["size"] + 3)
+        return np.where(users == "", 0.0, np.log(share / (1 - share)))
+
+    sizes = fit.groupby("user").size()
+    for part, training in ((fit, True), (rows[np.arange(len(rows)) % 10 == 9], False)):
+        found = in_order(read(part, measured).with_options(training=training))
+        count = np.log1p(sizes.reindex(part["user"], fill_value=0).to_numpy())
+        np.testing.assert_allclose(found[:, 1], np.where(part["user"] == "", -1.0, count), rtol=1e-6)
+        expected = odds(fit, part["user"])
+        for fold in range(4) if training else ():
+            left_out = (part["fold"] == fold).to_numpy()
+            expected[left_out] = odds(fit[fit["fold"] != fold], part["user"][left_out])
+        np.testing.assert_allclose(found[:, 2], expected, atol=1e-6)
+
+
+def test_a_mean_tells_nothing_where_the_label_is_noise():
+    """Means that held a row's own label would predict it: with 2 rows per user, AUC far above 0.5."""
+    rng = np.random.default_rng(1)
+    rows = pd.DataFrame({"user": rng.permutation(20_000) // 2, "x": rng.normal(size=20_000)})
+    rows["y"] = rng.integers(0, 2, len(rows))
+    schema = Schema(["y"], COUNTED)
+    measured = measure(schema, train := read(rows, schema))
+    own = in_order(read(rows, measured))[:, 2]
+    apart = in_order(train.with_options(schema=measured, training=True))[:, 2]
+    assert roc_auc_score(rows["y"], own) > 0.75
+    assert roc_auc_score(rows["y"], apart) < 0.52
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.permutations(range(6)), st.integers(1, 3), st.booleans())
+def test_folds_survive_order_and_shares(order, workers, swapped):
+    rows = counted_rows(600)
+    schema = Schema(["y"], dict(sorted(COUNTED.items(), reverse=swapped)))
+    parts = np.array_split(np.arange(600), 6)
+    mixed = rows.iloc[np.concatenate([parts[i] for i in order])]
+    measured = measure(schema, read(mixed, schema))
+    assert (
+        measured.numeric["m"].counts
+        == measure(Schema(["y"], COUNTED), read(rows, schema)).numeric["m"].counts
+    )
+    found = []
+    for worker in range(workers):
+        share = read(mixed, measured, shuffle=True, batch_size=50).with_options(
+            worker=worker, workers=workers, training=True
+        )
+        found += [
+            batch.numeric[:, [measured.numeric_columns["x"].start, measured.numeric_columns["m"].start]]
+            for batch in share
+        ]
+    whole = in_order(read(rows, measured).with_options(training=True))
+    places = [measured.numeric_columns[name].start for name in ("x", "m")]
+    assert sorted(map(tuple, np.concatenate(found))) == sorted(map(tuple, whole[:, places]))
+
+
+def test_steps_after_a_mean_are_measured_out_of_fold():
+    rows = counted_rows()
+    schema = Schema(["y"], COUNTED | {"m": replace(COUNTED["m"], transform="standardize")})
+    measured = measure(schema, read(rows, schema))
+    found = in_order(read(rows, measured).with_options(training=True))[:, 2][rows["user"] != ""]
+    assert abs(found.mean()) < 1e-3
+    assert found.std() == pytest.approx(1, rel=1e-3)
+
+
+def test_counts_are_taken_over_where_features_agree():
+    rows, schema = counted_rows(), Schema(["y"], COUNTED)
+    measured = measure(schema, read(rows, schema))
+    assert measured_as(schema, measured) == measured
+    for changed in (
+        {"column": "x"},
+        {"count": None, "mean_label": MeanLabel()},
+        {"transform": "standardize"},
+    ):
+        other = schema.replace({"n": replace(COUNTED["n"], **changed)})
+        assert measured_as(other, measured).numeric["n"].counts is None
+
+
+def test_labels_that_are_unknown_do_not_count():
+    rows = counted_rows().assign(known=lambda t: t.index % 2)
+    rows.loc[rows["known"] == 0, "y"] = 1 - rows["y"]
+    schema = Schema([Label(name="y", mask="known")], COUNTED)
+    counts = measure(schema, read(rows, schema)).numeric["m"].counts
+    known = rows[(rows["known"] == 1) & (rows["user"] != "")]
+    assert (counts.rows.sum(), counts.ones.sum()) == (len(known), known["y"].sum())
+    every = measure(schema, read(rows, schema)).numeric["n"].counts
+    assert every.rows.sum() == (rows["user"] != "").sum()
+
+
+def test_a_mean_of_the_second_label():
+    rows = counted_rows().assign(z=lambda t: 1 - t["y"])
+    schema = Schema(["y", "z"], COUNTED | {"m": replace(COUNTED["m"], mean_label=MeanLabel(label="z"))})
+    counts = measure(schema, read(rows, schema)).numeric["m"].counts
+    there = rows[rows["user"] != ""]
+    assert counts.ones.sum() == there["z"].sum()

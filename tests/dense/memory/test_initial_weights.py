@@ -19,6 +19,8 @@ from satrap.dense.memory.initial_weights import build, fill_all, initial_weights
 from satrap.errors import ConfigError
 from satrap.models.layers.common import mlp
 from satrap.schema import Categorical, Label, Numeric, Schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
 WIDE = 300  # so that a square matrix is large
 SEED = 5
@@ -268,7 +270,7 @@ def test_an_error_of_the_constructor_is_its_own() -> None:
         build(make, SEED)
 
 
-HISTORY = Categorical(dim=16, multi=True, pooling="none", sequence="past", max_values=8)
+HISTORY = Categorical(dim=16, table="a", multi=True, pooling="none", sequence="past", max_values=8)
 
 
 @pytest.mark.parametrize("mean", [None, 0.2])
@@ -277,8 +279,8 @@ def test_shipped_models_begin_in_parts(name: str, mean: float | None) -> None:
     features: dict[str, Any] = {one: Categorical(dim=16) for one in "abcdefgh"} | {
         one: Numeric() for one in "xz"
     }
-    features |= {"past": HISTORY} if name in ("hstu", "sasrec") else {}
-    features |= {"next": Categorical(dim=HISTORY.dim, table="past")} if name == "sasrec" else {}
+    features |= {"past": HISTORY} if name in (*HISTORIES, *NEXT_ITEM) else {}
+    features |= {"next": Categorical(dim=HISTORY.dim, table="past")} if name in NEXT_ITEM else {}
     labels = ["clicked", "bought"] if name in ("mmoe", "ple", "esmm") else ["clicked"]
     schema = Schema([Label(name=one, mean=mean) for one in labels], features)
     options: dict[str, Any] = {"item": ["a", "b", "x"]} if name == "two_tower" else {}

@@ -14,6 +14,8 @@ from satrap.dense.parallel.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.models.multitask.experts import Experts
 from tests.dense.networks import schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
 TOWER = {"towers.towers.0.0": "column", "towers.towers.0.2": "row"}
 PAIR = {"deep.0": "column", "deep.2": "row"}
@@ -72,7 +74,9 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in models.names() if name not in ("hstu", "sasrec", "esmm")])
+@pytest.mark.parametrize(
+    "name", [name for name in models.names() if name not in ("esmm", *HISTORIES, *NEXT_ITEM)]
+)
 def test_the_models_here_have_a_plan_or_nothing_to_divide(name: str) -> None:
     arguments, expected = PLANS.get(name, ({}, {}))
     model = models.create(name, schema(), **arguments)

@@ -7,11 +7,18 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.models.layers import attention
-from satrap.models.layers.attention import HSTUBlock, attend, layout, with_last
+from satrap.models.layers.attention import (
+    HSTUBlock,
+    TransformerBlock,
+    attend,
+    layout,
+    softmax_attend,
+    with_last,
+)
 from tests.support.examples import examples
 
 CPU = torch.device("cpu")
@@ -64,6 +71,68 @@ def test_values_and_gradients_equal_a_loop(
     mine, theirs = (torch.autograd.grad(x, tensors, upstream) for x in (found, expected))
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def softmax_loop(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], window: int, causal: bool) -> Tensor:
+    """Softmax attention, one query at a time."""
+    found, start = [], 0
+    for length in lengths:
+        for i in range(length):
+            seen = [j for j in range(length) if not causal or 0 <= i - j < window]
+            keys, values = k[start:][seen], v[start:][seen]
+            weights = torch.softmax((keys * q[start + i]).sum(2) / q.shape[2] ** 0.5, dim=0)
+            found.append((weights.unsqueeze(2) * values).sum(0))
+        start += length
+    return torch.stack(found)
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=7),
+    st.one_of(st.none(), st.integers(1, 14)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 60, 1 << 18]),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_softmax_attention_and_its_gradients_equal_a_loop(
+    lengths: list[int], window: int | None, last: bool, causal: bool, cells: int
+) -> None:
+    tensors = drawn(lengths, 12)[:3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "CELLS", cells)
+        seen = layout(np.array(lengths), CPU, window=window if causal else None, last=last, causal=causal)
+        found = softmax_attend(*tensors, seen)
+    expected = softmax_loop(*tensors, lengths, window or 99, causal)
+    if last:
+        expected = expected[np.cumsum(lengths) - 1]
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    mine, theirs = (torch.autograd.grad(x, tensors, upstream) for x in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_transformer_block_is_that_of_pytorch(norm_first: bool, causal: bool) -> None:
+    torch.manual_seed(0)
+    block, x, lengths = TransformerBlock(6, 2, nn.ReLU(), norm_first=norm_first), torch.randn(9, 6), [3, 6]
+    for parameter in block.parameters():
+        nn.init.normal_(parameter)
+    theirs = nn.TransformerEncoderLayer(6, 2, 24, dropout=0.0, batch_first=True, norm_first=norm_first)
+    mine = [block.project, block.out, block.up, block.down, block.norm, block.last_norm]
+    with torch.no_grad():
+        for one, other in zip(
+            (p for part in mine for p in part.parameters()), theirs.parameters(), strict=True
+        ):
+            other.copy_(one)
+    mask = nn.Transformer.generate_square_subsequent_mask
+    expected = torch.cat(
+        [theirs(part[None], src_mask=mask(len(part)) if causal else None)[0] for part in x.split(lengths)]
+    )
+    every, only = (layout(np.array(lengths), CPU, last=last, causal=causal) for last in (False, True))
+    torch.testing.assert_close(block(x, every), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(block(x, only), expected[[2, 8]], rtol=1e-4, atol=1e-5)
 
 
 def test_distances_beyond_the_bias_have_the_last_one() -> None:

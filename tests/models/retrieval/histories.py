@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
+from satrap.models.layers.encoders import TransformerEncoder
 
+Model = TypeVar("Model", bound=nn.Module)
+
+NAMES = ("sasrec", "gru4rec", "bert4rec")
 WIDTH, LONGEST = 8, 6
+LENGTHS = [3, 6, 0, 1, 5, 2, 6]
 EVENT: dict[str, Any] = {"dim": WIDTH, "multi": True, "pooling": "none", "sequence": "history"}
 FEATURES: dict[str, satrap.schema.Feature] = {
     "history": satrap.Categorical(**EVENT, table="movie", max_values=LONGEST, keep="last"),
@@ -54,3 +61,46 @@ def embedded(lengths: list[int], *, drawn: int | None = None, seed: int = 0) -> 
         batch.candidates = Batch(drawn, items)
         made.candidates = embed(batch.candidates)
     return made
+
+
+def stirred(model: Model) -> Model:
+    """Give every weight of a model a value that is not 0."""
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def by_loop(model: Any, vector: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield vectors of histories, and gradients of events and weights, from a model and from a loop.
+
+    `vector` returns the vector of a history from its events, float32[events, width].
+    """
+    results = []
+    for way in ("model", "loop"):
+        batch, vectors, start = embedded(LENGTHS), [], 0
+        history, genres = (batch.embeddings[name].values for name in ("history", "genres"))  # type: ignore[union-attr]
+        for length in LENGTHS:
+            rows = (history + genres)[start : start + length]
+            vectors.append(vector(rows) if length else model.nothing)
+            start += length
+        found = model.tower_vectors("user", batch) if way == "model" else torch.stack(vectors)
+        leaves = [history, *model.parameters()]
+        gradients = torch.autograd.grad(found.square().sum(), leaves, allow_unused=True)
+        results.append([found.detach(), *(torch.zeros(1) if g is None else g for g in gradients)])
+    yield from zip(*results, strict=True)
+
+
+def transformed(encoder: TransformerEncoder, tokens: Tensor, *, causal: bool) -> Tensor:
+    """The output at each token of one sequence, with PyTorch's own layers and the encoder's weights."""
+    x = (tokens + encoder.positions[: len(tokens)].flip(0))[None]
+    mask = torch.ones(len(tokens), len(tokens)).triu(1).bool() if causal else None
+    for block in encoder.blocks:
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, 2, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        parts: list[Any] = [block.project, block.out, block.up, block.down, block.norm, block.last_norm]  # type: ignore[union-attr]
+        weights = [weight for part in parts for weight in part.parameters()]
+        names = [name for name, _ in layer.named_parameters()]
+        x = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), x, {"src_mask": mask})
+    vectors: Tensor = encoder.norm(x[0])
+    return vectors

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import satrap
+from satrap.batch import JaggedRows
 from satrap.errors import ConfigError
-from satrap.models.retrieval.next_item import NextItem
+from satrap.models.retrieval.next_item import NextItem, next_events
 from satrap.pairs import Pairs, TwoTowers
 from satrap.schema import Feature
 from tests.models.retrieval.histories import EVENT, FEATURES, LONGEST, SCHEMA, WIDTH, embedded
@@ -19,14 +20,22 @@ from tests.models.retrieval.histories import EVENT, FEATURES, LONGEST, SCHEMA, W
 class Sums(NextItem):
     """The vector of a history is the sum of its events so far."""
 
-    def encoded(self, events: torch.Tensor, lengths: np.ndarray, padding: torch.Tensor) -> torch.Tensor:
-        return events.cumsum(1)
+    def __init__(self, schema: satrap.Schema, *, every_event: bool = False) -> None:
+        super().__init__(schema)
+        self.every_event = every_event
+        self.reset_parameters()
+
+    def encoded(self, events: JaggedRows, *, last: bool) -> torch.Tensor:
+        bounds = events.bounds().tolist()
+        sums = torch.cat([events.values[:0], *(events.values[a:b].cumsum(0) for a, b in pairwise(bounds))])
+        return sums[events.offsets[1:] - 1] if last else sums
+
+    def trained(self, events: JaggedRows) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        return next_events(self, events, every_event=self.every_event)
 
 
 def made(every_event: bool = False) -> Sums:
-    model = Sums(SCHEMA, every_event=every_event)
-    model.reset_parameters()
-    return model
+    return Sums(SCHEMA, every_event=every_event)
 
 
 def test_an_item_and_an_event_have_the_same_features() -> None:
@@ -85,7 +94,10 @@ def test_histories_may_all_be_empty() -> None:
     ("changes", "what"),
     [
         ({"genre": satrap.Categorical(dim=3)}, "dims"),
-        ({"genres": satrap.Categorical(**EVENT, table="kind")}, "no feature of the item shares the table"),
+        (
+            {"genres": satrap.Categorical(**EVENT, table="kind")},
+            "compares events with a target, but 'genres' has none",
+        ),
         (
             {
                 "genres": satrap.Categorical(**{**EVENT, "dim": 4}, table="kind"),
@@ -97,9 +109,9 @@ def test_histories_may_all_be_empty() -> None:
 )
 def test_histories_without_their_item_are_errors(changes: dict[str, Feature], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
-        Sums(satrap.Schema(SCHEMA.labels, {**FEATURES, **changes}), every_event=False)
+        Sums(satrap.Schema(SCHEMA.labels, {**FEATURES, **changes}))
 
 
 def test_several_outputs_are_an_error() -> None:
     with pytest.raises(ConfigError, match="Sums has one output"):
-        Sums(satrap.Schema(["a", "b"], FEATURES), every_event=False)
+        Sums(satrap.Schema(["a", "b"], FEATURES))

@@ -1,4 +1,4 @@
-"""SASRec against a loop over histories with PyTorch's own layers, and its training against plain PyTorch."""
+"""SASRec against a loop over histories with PyTorch's own layers."""
 
 from __future__ import annotations
 
@@ -6,68 +6,51 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap import models
+from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
 from satrap.models import SASRec
-from tests.models.layers.plain import plain
-from tests.models.retrieval.histories import SCHEMA, WIDTH, embedded
+from tests.models.retrieval.histories import LENGTHS, SCHEMA, WIDTH, by_loop, embedded, stirred, transformed
 
 
 def made(**options: object) -> SASRec:
     torch.manual_seed(0)
-    return SASRec(SCHEMA, layers=2, heads=2, hidden=12, dropout=0.0, **options)  # type: ignore[arg-type]
+    return stirred(SASRec(SCHEMA, dropout=0.0, **options))  # type: ignore[arg-type]
 
 
-def by_loop(model: SASRec, events: Tensor) -> Tensor:
-    """The vector after the last of some events, float32[events, width]; with PyTorch's own blocks."""
-    places = model.places[torch.arange(len(events) - 1, -1, -1)]
-    x = (events * math.sqrt(WIDTH) + places)[None]
-    hidden = nn.Transformer.generate_square_subsequent_mask(len(events))
-    for block in model.blocks:
-        x = plain(block)(x, src_mask=hidden)  # type: ignore[arg-type]
-    return model.norm(x)[0, -1]  # type: ignore[no-any-return]
+def test_vectors_and_gradients_are_those_of_pytorchs_layers() -> None:
+    model = made()
+
+    def last(events: Tensor) -> Tensor:
+        return transformed(model.encoder, events * math.sqrt(WIDTH), causal=True)[-1]
+
+    for found, expected in by_loop(model, last):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_vectors_and_gradients_are_those_of_a_loop() -> None:
-    model, lengths = made(), [3, 6, 0, 1, 5, 2, 6]
-    results = []
-    for way in ("model", "loop"):
-        batch = embedded(lengths)
-        history, genres = (batch.embeddings[name].values for name in ("history", "genres"))  # type: ignore[union-attr]
-        rows, at, vectors = history + genres, 0, []
-        for length in lengths:
-            vectors.append(by_loop(model, rows[at : at + length]) if length else model.nothing)
-            at += length
-        found = model.tower_vectors("user", batch) if way == "model" else torch.stack(vectors)
-        (gradient,) = torch.autograd.grad(found.square().sum(), history)
-        results.append((found.detach(), gradient))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+def test_pairs_of_events_follow_from_earlier_ones() -> None:
+    model, batch = made(every_event=True), embedded([4, 0, 3], drawn=2)
+    pairs = model(batch)
+    rows = batch.embeddings["history"].values + batch.embeddings["genres"].values  # type: ignore[union-attr]
+    outputs = transformed(model.encoder, rows[:4] * math.sqrt(WIDTH), causal=True)
+    torch.testing.assert_close(pairs.queries[0], outputs[-1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(pairs.queries[3:6], outputs[:-1], atol=1e-5, rtol=1e-4)
+    assert pairs.samples.tolist() == [0, 1, 2, 0, 0, 0, 2, 2]
 
 
-def test_a_vector_does_not_depend_on_the_batch_or_on_later_events() -> None:
-    model, lengths = made().eval(), [4, 2, 6, 1]
-    whole = embedded(lengths)
-    together = model.tower_vectors("user", whole)
-    outputs = model(embedded(lengths, drawn=0)).queries
-    torch.testing.assert_close(outputs, together)
-    every = made(every_event=True)(embedded([4], drawn=0))
-    alone = made()(embedded([4], drawn=0))
-    torch.testing.assert_close(every.queries[0], alone.queries[0])
+def test_a_vector_does_not_depend_on_the_batch() -> None:
+    model = models.create("sasrec", SCHEMA, dropout=0.5).eval()
+    together = model.tower_vectors("user", embedded(LENGTHS))  # type: ignore[operator]
+    torch.testing.assert_close(model(embedded(LENGTHS, drawn=0)).queries, together)
+    whole = embedded(LENGTHS)
+    rows = {k: v.samples(1, 2) for k, v in whole.embeddings.items() if isinstance(v, JaggedRows)}
+    alone = EmbeddedBatch(1, rows, whole.numeric[:1])
+    torch.testing.assert_close(model.tower_vectors("user", alone), together[1:2])  # type: ignore[operator]
 
 
-def test_dropout_is_for_training_only() -> None:
-    model = models.create("sasrec", SCHEMA, dropout=0.5)
-    batch = embedded([4, 2])
-    assert not torch.equal(model(batch), model(batch))
-    model.eval()
-    assert torch.equal(model(batch), model(batch))
-
-
-def test_bad_arguments_are_errors() -> None:
-    with pytest.raises(ConfigError, match="layers must be"):
-        made(**{"every_event": False}).__class__(SCHEMA, layers=0)
-    with pytest.raises(ConfigError, match="width 8 must be a multiple of heads 3"):
-        SASRec(SCHEMA, heads=3)
+@pytest.mark.parametrize(("wrong", "what"), [({"layers": 0}, "layers must be"), ({"heads": 3}, "heads 3")])
+def test_bad_arguments_are_errors(wrong: dict[str, int], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        models.create("sasrec", SCHEMA, **wrong)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from satrap import models
-from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.batch import JaggedRows
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
 from satrap.dense.parallel.stages import chain_steps
 from satrap.dense.parallel.tensor_plan import tensor_plan
@@ -19,59 +17,22 @@ from satrap.errors import ConfigError
 from satrap.models import HSTU
 from satrap.schema import Categorical, Feature, Label, Schema
 from satrap.settings.mesh import Mesh
-from tests.models.sequence.histories import FEATURES, SCHEMA, event
-
-
-def make_batch(lengths: list[int], seed: int = 0, schema: Schema = SCHEMA) -> EmbeddedBatch:
-    generator = torch.Generator().manual_seed(seed)
-    offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int64)
-
-    def values(feature: Feature) -> Tensor:
-        count = sum(lengths) if getattr(feature, "sequence", None) else len(lengths)
-        found = torch.randn(count, getattr(feature, "dim", 1), generator=generator)
-        return found.requires_grad_(isinstance(feature, Categorical))
-
-    made = {name: values(feature) for name, feature in schema.features.items()}
-    jagged = {name: JaggedRows(made[name], offsets) for g in schema.sequences.values() for name in g.ids}
-    return EmbeddedBatch(
-        size=len(lengths),
-        embeddings={name: jagged.get(name, made[name]) for name in schema.categorical},
-        numeric=torch.cat([made[n] for n in schema.numeric_columns], 1)
-        if schema.numeric_columns
-        else torch.empty(len(lengths), 0),
-        events={
-            name: JaggedRows(made[name], offsets) for g in schema.sequences.values() for name in g.numbers
-        },
-    )
-
-
-def leaves(batch: EmbeddedBatch) -> list[Tensor]:
-    return [rows.values if isinstance(rows, JaggedRows) else rows for rows in batch.embeddings.values()]
-
-
-def taken(batch: EmbeddedBatch, order: list[int]) -> EmbeddedBatch:
-    """Samples in another order."""
-
-    def jagged(rows: JaggedRows) -> JaggedRows:
-        parts = [rows.samples(i, i + 1).values for i in order]
-        offsets = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
-        return JaggedRows(torch.cat(parts), offsets)
-
-    embeddings = {
-        name: jagged(rows) if isinstance(rows, JaggedRows) else rows[order]
-        for name, rows in batch.embeddings.items()
-    }
-    events = {name: jagged(rows) for name, rows in batch.events.items()}
-    return EmbeddedBatch(len(order), embeddings, batch.numeric[order], events=events)
+from tests.models.sequence.histories import (
+    FEATURES,
+    SCHEMA,
+    check_autocast,
+    check_learns_what_was_seen,
+    check_samples_are_independent,
+    event,
+    make_batch,
+    randomised,
+)
 
 
 def made(seed: int = 0, schema: Schema = SCHEMA, **options: Any) -> HSTU:
     """A model none of whose weights is 0."""
     torch.manual_seed(seed)
-    model = HSTU(schema, **{"width": 8, "hidden": [5], **options})
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return model
+    return randomised(HSTU(schema, **{"width": 8, "hidden": [5], **options}))
 
 
 @pytest.mark.parametrize(
@@ -86,19 +47,7 @@ def made(seed: int = 0, schema: Schema = SCHEMA, **options: Any) -> HSTU:
     ids=str,
 )
 def test_a_batch_is_its_samples_one_by_one_in_any_order_and_so_are_gradients(options: dict[str, Any]) -> None:
-    model, lengths = made(**options), [3, 0, 8, 1, 0, 5, 2, 8]
-    batch = make_batch(lengths)
-    logits = model(batch)
-    single = torch.cat([model(taken(batch, [i])) for i in range(len(lengths))])
-    torch.testing.assert_close(logits, single)
-    order = [5, 2, 7, 0, 1, 3, 6, 4]
-    torch.testing.assert_close(model(taken(batch, order)), logits[order])
-    weights = torch.randn(logits.shape)
-    tensors = [*model.parameters(), *leaves(batch)]
-    whole, parts = (torch.autograd.grad((x * weights).sum(), tensors) for x in (logits, single))
-    for one, other, tensor in zip(whole, parts, tensors, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        assert one.abs().sum() > 0, tensor.shape
+    check_samples_are_independent(made(**options), [3, 0, 8, 1, 0, 5, 2, 8])
 
 
 def test_the_logit_depends_on_all_events_of_its_own_history() -> None:
@@ -172,16 +121,7 @@ def test_the_published_size_is_as_documented() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_it_computes_under_autocast(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    model, batch = HSTU(SCHEMA), make_batch([3, 0, 8, 5])
-    wide = model(batch)
-    with torch.autocast("cpu", dtype=dtype):
-        short = model(batch)
-    torch.testing.assert_close(short.float(), wide, atol=0.05, rtol=0.05)
-    short.float().mean().backward()
-    for tensor in (*model.parameters(), *leaves(batch)):
-        assert tensor.grad is not None
-        assert tensor.grad.dtype == torch.float32
-        assert torch.isfinite(tensor.grad).all()
+    check_autocast(HSTU(SCHEMA), dtype)
 
 
 def test_its_blocks_may_forget_what_they_compute() -> None:
@@ -200,29 +140,7 @@ def test_a_tensor_group_divides_its_mlp_and_stages_are_refused() -> None:
 
 
 def test_a_label_that_the_history_decides_is_learnt() -> None:
-    """The label is whether the item was seen before."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 9, 300)
-    offsets = np.append(0, np.cumsum(lengths))
-    seen, items = rng.integers(0, 12, offsets[-1]), rng.integers(0, 12, 300)
-    y = np.array([items[i] in seen[offsets[i] : offsets[i + 1]] for i in range(300)])
-    schema = Schema(
-        ["y"],
-        {"item": Categorical(dim=6, table="items"), "seen": event(table="items", max_values=8)},
-    )
-    torch.manual_seed(0)
-    model, rows = HSTU(schema, width=16, hidden=[16]), torch.nn.Parameter(torch.randn(12, 6) * 0.01)
-    optimizer = torch.optim.Adam([*model.parameters(), rows], lr=0.01)
-    bounds = torch.from_numpy(offsets)
-    for _ in range(60):
-        history = JaggedRows(rows[torch.from_numpy(seen)], bounds)
-        embeddings = {"item": rows[torch.from_numpy(items)], "seen": history}
-        logits = model(EmbeddedBatch(300, embeddings, torch.empty(300, 0)))
-        optimizer.zero_grad()
-        target = torch.from_numpy(y).float().unsqueeze(1)
-        torch.nn.functional.binary_cross_entropy_with_logits(logits, target).backward()
-        optimizer.step()
-    assert roc_auc_score(y, logits.detach()[:, 0]) > 0.98
+    check_learns_what_was_seen(HSTU, width=16, hidden=[16])
 
 
 def test_with_a_window_an_event_of_a_long_history_takes_as_much_memory_as_of_a_short_one() -> None:

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from satrap.batch import Batch
 from satrap.data.encode.encoder import MISSING, Encoder
+from satrap.data.encode.hashing import hash_ids
 from satrap.data.source import Origin
 from satrap.errors import DataError
-from satrap.schema import Categorical, Numeric, Schema, Vector
+from satrap.id_counts import IdCounts
+from satrap.schema import Categorical, MeanLabel, Numeric, Schema, Vector
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.scoring.encoder import RequestEncoder, concatenated
 
+COUNTS = IdCounts(
+    np.sort(hash_ids(["-1", "0", "1", "a", "é"], 3)),
+    np.arange(1, 11, dtype=np.uint32).reshape(5, 2),
+    np.arange(10, dtype=np.uint32).reshape(5, 2),
+)
 SCHEMA = Schema(
     (),
     {
@@ -31,6 +38,8 @@ SCHEMA = Schema(
         "price": Numeric(transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}], missing=-1.0),
         "cost": Numeric(transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}], missing=-1.0),
         "raw": Numeric(),
+        "often": Numeric(column="user", count="log1p", counts=COUNTS),
+        "liked": Numeric(column="user", mean_label=MeanLabel(), counts=COUNTS, missing=-2.0),
         "picture": Vector(dim=2),
     },
     salt=3,

@@ -15,8 +15,12 @@ from satrap.models.layers.common import NEEDS
 from satrap.models.layers.fields import EqualWidth
 from satrap.schema import Categorical, Numeric, Schema
 from satrap.tools.catalog import about, catalog
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as OF_TARGETS
 
-IMPLIED = {"esmm": {"one label"}, "hstu": {"ids"}, "sasrec": {"ids"}}
+HISTORIES = (*NEXT_ITEM, *OF_TARGETS)
+
+IMPLIED = {"esmm": {"one label"}, **{name: {"ids"} for name in HISTORIES}}
 """Models whose needs include or exclude another."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
@@ -30,7 +34,7 @@ def create(name: str, without: str = "") -> torch.nn.Module:
     if "sequence" in needs and without != "sequence":
         features["seen"] = Categorical(
             dim=4,
-            table=None if without == "next item" else "item",
+            table=None if without == "target" else "item",
             multi=True,
             pooling="none",
             sequence="past",

@@ -93,7 +93,7 @@ def test_widths_grow_with_the_ids(distinct: int) -> None:
 
 
 def test_all_bins_together_fit_into_a_recipe() -> None:
-    assert bins_for(10**6, 20, 10) == (32, 10)
+    assert bins_for(10**6, 20, 10) == (128, 10)
     assert bins_for(800, 20, 10) == (4, 10)
     for columns in 100, 500, 1000, 2000:
         bins, binned = bins_for(10**6, columns, columns)
@@ -124,7 +124,7 @@ def test_widths_by_the_ids() -> None:
     [
         ((1999, 20, 10), (9, 10)),
         ((2000, 20, 10), (10, 10)),
-        ((10**6, 20, 0), (32, 0)),
+        ((10**6, 20, 0), (128, 0)),
         ((10**6, 500, 500), (15, 500)),
         ((10**6, 1884, 1884), (4, 151)),
         ((10**6, 1879, 1879), (4, 153)),
@@ -162,8 +162,10 @@ def test_far_numbers_are_cut_off() -> None:
         (range(8), 4, [1, 2, 3, 4, 5, 6, 7]),
         (range(9), 4, [2, 4, 6]),
         (range(12), 4, [3, 6, 9]),
-        (range(64), 40, list(range(1, 64))),
-        (range(65), 40, [i * 65 // 40 for i in range(1, 40)]),
+        (range(80), 40, list(range(1, 80))),
+        (range(81), 40, [i * 81 // 40 for i in range(1, 40)]),
+        (range(128), 100, list(range(1, 128))),
+        (range(129), 100, [i * 129 // 100 for i in range(1, 100)]),
         ([7, 7, 7], 4, []),
         ([0, 1 / 3, 2 / 3], 4, [0.333333, 0.666667]),
         ([1e6, 1e6 + 1 / 3, 1e6 + 2 / 3], 4, [1000000.33333, 1000000.66667]),

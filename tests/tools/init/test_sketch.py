@@ -65,6 +65,7 @@ def test_a_sample_is_a_bounded_part_of_the_rows_in_their_order(sizes: list[int],
     assert rows == sorted(set(rows))
     assert len(rows) == start if start <= most else len(rows) <= most
     assert rows == whole.table().column("row").to_pylist()  # the pieces do not matter
+    assert rows == sample.numbers().tolist()
 
 
 def test_each_row_has_the_same_chance_to_be_kept() -> None:

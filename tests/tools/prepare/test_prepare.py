@@ -41,6 +41,8 @@ features:
   n: {numeric: true, transform: [log1p, standardize]}
   level: {dim: 4, column: n, boundaries: [0, 1.5, 10]}
   n_id: {dim: 4, column: n}
+  a_often: {numeric: true, column: a, count: log1p}
+  b_liked: {numeric: true, column: b, mean_label: {label: kind, folds: 2}, transform: standardize}
   hour: {dim: 4, column: at, time: hour}
   age: {numeric: true, column: at, time: age}
   tags: {dim: 4, multi: true, separator: "|", max_values: 2, keep: last}

@@ -14,6 +14,8 @@ from satrap.store import StoreConfig
 from satrap.store.shard import open_store
 from satrap.train.step.dummy_batch import SIZE, blank_batch, buffers_kept
 from satrap.train.step.loss import LabelLoss
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.sequence.histories import NAMES as HISTORIES
 
 
 def make_schema(**options: str) -> satrap.Schema:
@@ -28,14 +30,16 @@ def make_schema(**options: str) -> satrap.Schema:
 
 @pytest.mark.parametrize("options", [{}, {"weight": "w", "group": "user_id"}])
 @pytest.mark.parametrize(
-    "name", [name for name in models.names() if name not in ("sasrec", "two_tower")]
+    "name", [name for name in models.names() if name not in (*NEXT_ITEM, "two_tower")]
 )  # one output
 def test_every_model_has_a_finite_loss_and_no_gradient_of_weight_0(
     name: str, options: dict[str, str]
 ) -> None:
     schema = make_schema(**options)
-    if name == "hstu":
-        past = satrap.Categorical(dim=4, multi=True, pooling="none", sequence="past", max_values=3)
+    if name in HISTORIES:
+        past = satrap.Categorical(
+            dim=4, table="user", multi=True, pooling="none", sequence="past", max_values=3
+        )
         paid = satrap.Numeric(sequence="past")
         features = {**schema.features, "past": past, "paid": paid}
         schema = satrap.Schema(schema.labels, features, weight=schema.weight, group=schema.group)

@@ -114,6 +114,9 @@ class DataKeys(Keys):
     weights."""
     test: Sources | None = None
     """Rows scored once, after training."""
+    items: Sources | None = None
+    """The items that `training.ranking` ranks with `among: items`: files with one row per item, with the
+    columns of the item's features. Default: the items of the training rows and of the evaluated rows."""
     format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
     """File format; default by file extension."""
     batch_size: Positive = 4096

@@ -73,25 +73,35 @@ class Choice:
     """Annotation of a field whose mapping is validated by one of several models.
 
     `select` returns the tag of the model for a mapping, or any other value if no model fits. Error locations
-    write a tag as `<tag>` to distinguish it from keys. `key` is the mapping's key that decides.
+    write a tag as `<tag>` to distinguish it from keys. `key` is the mapping's key that decides. With `text`,
+    a text is a value, too.
     """
 
     select: Callable[[Mapping[str, Any]], object]
     models: Mapping[str, type[Keys]]
     key: str
+    text: bool = False
 
     def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        choices = {f"<{tag}>": handler.generate_schema(model) for tag, model in self.models.items()}
+        if self.text:
+            choices["<text>"] = core_schema.str_schema()
         keys = core_schema.tagged_union_schema(
-            choices={f"<{tag}>": handler.generate_schema(model) for tag, model in self.models.items()},
-            discriminator=lambda v: f"<{self.select(v)}>" if isinstance(v, dict) else None,
+            choices=choices,
+            discriminator=self._tag,
             custom_error_type="choice",
             custom_error_message="Input should be one of the known kinds",
         )
         anything = core_schema.simple_ser_schema("any")
         return core_schema.no_info_after_validator_function(_built, keys, serialization=anything)
 
+    def _tag(self, value: object) -> str | None:
+        if isinstance(value, dict):
+            return f"<{self.select(value)}>"
+        return "<text>" if self.text and isinstance(value, str) else None
 
-def _built(keys: Keys) -> Any:
+
+def _built(keys: Keys | str) -> Any:
     try:
         return keys.build() if isinstance(keys, Derived) else keys
     except ConfigError as error:
@@ -179,11 +189,11 @@ def keys_of(
 
     The dataclass and its bases document their fields under `Args:`. `replaced` maps a key to an (annotation,
     default) that is added or overrides the dataclass's field. `renamed` maps a field to a key with another
-    name.
+    name. Fields with metadata are left out.
     """
     docs = {name: text for base in reversed(source.__mro__) for name, text in argument_docs(base).items()}
     hints = get_type_hints(source, include_extras=True)
-    names = {renamed.get(field.name, field.name): field for field in fields(source)}
+    names = {renamed.get(field.name, field.name): field for field in fields(source) if not field.metadata}
     members: dict[str, Any] = {key: member for key, member in replaced.items() if key not in names}
     for key, field in names.items():
         member = _plain(hints[field.name]), Field(_default(field), description=docs[field.name])

@@ -1,5 +1,6 @@
 """All keys of a recipe, with type, default and meaning. The text below a key documents it."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
@@ -13,6 +14,7 @@ from satrap.config.keys.values import Bytes, Count, Device, Positive, Rate, Seco
 from satrap.retention import Admission, Eviction
 from satrap.schema import Dtype
 from satrap.settings.mesh import Mesh, PipelineSchedule, Sharded
+from satrap.settings.ranking import Ranking
 from satrap.settings.saving import Checkpointing, Publishing
 from satrap.settings.store import StoreConfig, TableSettings
 from satrap.settings.tier import Tier
@@ -45,10 +47,11 @@ Model = create_model(
 
 
 OPTIMIZER = named(optim.Optimizer, optim.KINDS, "Name of the optimizer.")
-LOSS = named(losses.PairLoss, losses.KINDS, "Name of the loss.")
+LOSS = replace(named(losses.PairLoss, losses.KINDS, "Name of the loss."), text=True)
 SCHEDULE = named(optim.Schedule, optim.SCHEDULES, "Name of the schedule.")
 ADMISSION, EVICTION, TIER = settings(Admission), settings(Eviction), settings(Tier)
 TABLE = settings(TableSettings, "TableKeys")
+RANKING = settings(Ranking)
 
 
 TEXTS = {
@@ -184,13 +187,14 @@ class TrainingKeys(Keys):
     seed: Count = 1
     """Seed of all random choices."""
     clip_norm: Rate | None = of(TrainingOptions, "clip_norm")
-    loss: Annotated[losses.PairLoss, LOSS] | str | None = None
+    loss: Annotated[losses.PairLoss | str, LOSS] | None = None
     """Loss of a model that compares vectors, for example `{name: sampled_softmax, negatives: 256}`; or your
     own function, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of the samples.
     Default: the loss of each label's kind, for example binary cross-entropy."""
     metrics: list[str] = Field(default_factory=list)
     """Your own functions, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
     number, over all samples of an evaluation; see satrap.metrics.OwnMetrics."""
+    ranking: Annotated[Ranking, RANKING] | None = of(TrainingOptions, "ranking")
     lr_schedule: Annotated[optim.Schedule, SCHEDULE] = of(TrainingOptions, "lr_schedule")
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = of(TrainingOptions, "plateau", 0.1)
     patience: Positive | None = of(TrainingOptions, "patience", 2)
@@ -253,6 +257,8 @@ class AboutKeys(Keys):
     """Data file -> md5 digest of the version that the figures below are for."""
     floor: dict[str, float] = Field(default_factory=dict)
     """Metric -> value of a logistic regression on the test rows."""
+    baseline: dict[str, float] = Field(default_factory=dict)
+    """Metric -> value of LightGBM on the validation rows, by `satrap init --baseline`."""
     published: dict[str, float] = Field(default_factory=dict)
     """Model -> published test AUC."""
 
@@ -260,6 +266,7 @@ class AboutKeys(Keys):
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
 TRANSFORM = """Transform: log1p, log10, sqrt, standardize, minmax, {quantiles: n}, {clip: [low, high]}; or a
 list of them."""
+MEAN_LABEL = settings(schema.MeanLabel)
 NumericKeys = keys_of(
     schema.Numeric,
     "NumericKeys",

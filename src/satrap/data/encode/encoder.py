@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
+from satrap.data.encode.folds import FoldColumns, numbers_of_ids
 from satrap.data.encode.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.encode.times import PARTS, to_seconds
 from satrap.data.encode.transforms import Doubles, compile_steps
@@ -60,7 +61,8 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     ids: list[str] = []
     numbers: list[str] = []
     for name, feature in schema.features.items():
-        if isinstance(feature, Vector) or feature.time or feature.sequence:
+        counted = isinstance(feature, Numeric) and feature.of_ids
+        if isinstance(feature, Vector) or feature.time or feature.sequence or counted:
             ids.append(feature.column or name)
         elif isinstance(feature, Categorical) and feature.boundaries is None:
             ids += feature.cross or [feature.column or name]
@@ -82,10 +84,18 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
 
 
 class Encoder:
-    """Turns chunks of columns into batches. `ConfigError` for an unknown or unmeasured transform."""
+    """Turns chunks of columns into batches. `ConfigError` for an unknown or unmeasured transform.
 
-    def __init__(self, schema: Schema, *, missing: Sequence[str]) -> None:
+    Args:
+        schema: labels and features.
+        missing: texts that mean "missing".
+        training: whether the rows are training rows, whose `mean_label` comes from the other folds.
+    """
+
+    def __init__(self, schema: Schema, *, missing: Sequence[str], training: bool = False) -> None:
         self.schema = schema
+        means = any(feature.mean_label for feature in schema.numeric.values())
+        self._folds_by = FoldColumns(schema) if training and means else None
         self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
         self._columns = schema.numeric_columns
@@ -95,6 +105,8 @@ class Encoder:
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
         """Return a batch of all rows; `DataError` names the file, row and column of an unusable value."""
         chunk = ColumnChunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
+        if self._folds_by is not None:
+            chunk.row_hashes = self._folds_by.hashes(chunk.hashed, chunk.floats)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self._alone.items()}
         events: dict[str, Jagged] = {}
@@ -118,7 +130,10 @@ class Encoder:
 
 
 class ColumnChunk:
-    """Columns of some rows, converted for one schema; each column and dictionary is hashed at most once."""
+    """Columns of some rows, converted for one schema; each column and dictionary is hashed at most once.
+
+    `row_hashes`, uint64[n], are set for training rows: the hashes of `FoldColumns`.
+    """
 
     def __init__(
         self,
@@ -130,6 +145,7 @@ class ColumnChunk:
     ) -> None:
         self.table, self.origin, self.salt, self._missing = table, origin, salt, missing
         self._hashed: dict[str, Ids] = {}
+        self.row_hashes: Ids | None = None
         self._dictionaries = dictionaries
 
     def column(self, name: str) -> pa.Array:
@@ -188,6 +204,8 @@ class ColumnChunk:
     def numbers(self, name: str, feature: Numeric | Categorical) -> Doubles:
         """Return a feature's numbers before its transform or boundaries, float64[n], NaN if missing."""
         column = feature.column or name
+        if isinstance(feature, Numeric) and feature.of_ids:
+            return numbers_of_ids(self.hashed(column), feature, self.row_hashes)
         if isinstance(feature, Numeric) and feature.sequence:  # of all events, one after another
             counts, values = flattened(self._lists(column, feature.separator))
             return self._inner(column, values, counts).numbers(column, _one(feature))
@@ -247,7 +265,7 @@ class ColumnChunk:
             if weighted:
                 raise no_lists(array.type, f"{self.origin.file}, column {column!r}")
             if is_text(array.type) and feature.boundaries is None:
-                self._refuse_lists(column, array)
+                _refuse_lists(array, self.origin.at, column)
             return _bag_of_one(self._single(column, feature))
         check_values(array.type, feature.weight_separator, f"{self.origin.file}, column {column!r}")
         (counts, values), weights = flattened(array), None
@@ -284,20 +302,6 @@ class ColumnChunk:
         weights = inner.numeric(column, Numeric(missing=1.0), lambda given: given)
         inner._refuse(column, weights, weights < 0, "value {:g} is not a weight", "weights are numbers >= 0")
         return weights
-
-    def _refuse_lists(self, column: str, array: pa.Array) -> None:
-        """Raise `DataError` for the first text that looks like several values without a separator."""
-        several = pc.match_substring_regex(array.cast(pa.string()), r"[^|;,\t]\s*[|;,\t]\s*[^|;,\t\s]")
-        row = pc.index(several, True).as_py()
-        if row >= 0:
-            value = array[row].as_py()
-            sign = next(sign for sign in "|;,\t" if sign in str(value))
-            raise DataError(
-                f"value {str(value)[:60]!r} would become one id",
-                where=self.origin.at(row, column),
-                why="the feature has multi: true, but no separator to split the value",
-                fix=f"set separator: {sign!r}; or remove multi: true, if the text is a single value",
-            )
 
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
         """Return a numeric feature after its transform, float32[n]."""
@@ -417,6 +421,21 @@ class ColumnChunk:
         if bad.any():
             row = int(np.argmax(bad))
             raise DataError(what.format(values[row]), where=self.origin.at(row, column), why=why, fix=fix)
+
+
+def _refuse_lists(array: pa.Array, place: Callable[[int, str], str], column: str) -> None:
+    """Raise `DataError` for the first text that looks like several values without a separator."""
+    several = pc.match_substring_regex(array.cast(pa.string()), r"[^|;,\t]\s*[|;,\t]\s*[^|;,\t\s]")
+    row = pc.index(several, True).as_py()
+    if row >= 0:
+        value = array[row].as_py()
+        sign = next(sign for sign in "|;,\t" if sign in str(value))
+        raise DataError(
+            f"value {str(value)[:60]!r} would become one id",
+            where=place(row, column),
+            why="the feature has multi: true, but no separator to split the value",
+            fix=f"set separator: {sign!r}; or remove multi: true, if the text is a single value",
+        )
 
 
 def _sequence(

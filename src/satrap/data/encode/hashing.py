@@ -268,6 +268,12 @@ def hash_integers(values: npt.NDArray[np.int64], salt: int, missing: Ids) -> Ids
     return out
 
 
+def hash_numbers(values: npt.NDArray[np.float64]) -> Ids:
+    """Return a hash of numbers, uint64[n], equal for equal ones; missing for NaN."""
+    ids: Ids = _mix((values + 0.0).view(np.uint64) + _GOLDEN)  # -0 becomes 0
+    return np.where(np.isnan(values), _MISSING, ids)
+
+
 def _as_text(array: pa.Array) -> pa.Array:
     """Return dates, times, decimals and the like as text."""
     kind = array.type

@@ -10,9 +10,12 @@ import numpy as np
 
 from satrap.data.dataset import Dataset
 from satrap.data.encode.encoder import ColumnChunk, Missing
+from satrap.data.encode.folds import FoldColumns, fold_of
+from satrap.data.encode.tally import IdTally
 from satrap.data.encode.transforms import (
     Doubles,
     compile_steps,
+    lacks_counts,
     measured_step,
     measures,
     needs_sample,
@@ -20,7 +23,7 @@ from satrap.data.encode.transforms import (
 )
 from satrap.errors import DataError
 from satrap.runtime.arguments import checked
-from satrap.schema import Feature, Label, Numeric, Schema
+from satrap.schema import Feature, Label, Numeric, Schema, binary_label
 
 BLOCK = 1 << 15
 """Numbers per block of statistics."""
@@ -115,17 +118,20 @@ class NumberSample:
 def measure(schema: Schema, dataset: Dataset) -> Schema:
     """Return the schema with the statistics of transforms such as "standardize" and of labels filled in.
 
-    Reads the dataset's rows (its row split and worker shard) once for features and once for labels, if they
-    have anything to measure, and again for a feature's second step that needs statistics.
+    Also the counts of ids for features with `count` or `mean_label`. Reads the dataset's rows (its row split
+    and worker shard) once for features, once for labels and once for counts, if they have anything to
+    measure, and again for a feature's second step that needs statistics.
 
     Args:
         schema: the schema to complete.
         dataset: the training data, read with the same schema.
 
     Raises:
-        DataError: a feature has no numbers, or all known values of a label are equal.
+        DataError: a feature has no numbers, all known values of a label are equal, or ids cannot be counted.
+        ConfigError: a feature's `mean_label` has no binary label.
     """
-    schema = _measure_labels(schema, dataset)
+    dataset = dataset.with_options(training=True)
+    schema = _measure_counts(_measure_labels(schema, dataset), dataset)
     while open_steps := {
         name: step for name, feature in schema.numeric.items() if (step := unmeasured(feature)) is not None
     }:
@@ -136,7 +142,7 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
 def measured_as(schema: Schema, known: Schema) -> Schema:
     """Return the schema with the statistics of another schema filled in where the two agree."""
     features = {
-        name: replace(feature, transform=known.numeric[name].transform)
+        name: replace(feature, transform=known.numeric[name].transform, counts=known.numeric[name].counts)
         for name, feature in schema.numeric.items()
         if name in known.numeric and measures(feature, known.numeric[name])
     }
@@ -184,6 +190,35 @@ def _scaled(label: Label, found: Moments | None) -> Label:
     return replace(label, mean=mean, std=found.std if label.std is None else label.std)
 
 
+def _measure_counts(schema: Schema, dataset: Dataset) -> Schema:
+    chosen = {name: feature for name, feature in schema.numeric.items() if lacks_counts(feature)}
+    if not chosen:
+        return schema
+    labels = {
+        name: binary_label(name, feature.mean_label.label, schema.labels)
+        for name, feature in chosen.items()
+        if feature.mean_label is not None
+    }
+    tallies = {name: IdTally(name, feature.mean_label) for name, feature in chosen.items()}
+    needed = tuple(label for label in schema.labels if label in labels.values())
+    # All features: their values decide the folds.
+    probe = dataset.with_options(schema=Schema(needed, schema.features, salt=schema.salt))
+    missing, folds_by = Missing(dataset.settings.missing, schema.salt), FoldColumns(schema)
+    for piece in probe.pieces():
+        chunk = ColumnChunk(piece.table, piece.origin, schema.salt, missing, {})
+        targets = {label.name: chunk.labels((label,)) for label in needed}
+        hashes = folds_by.hashes(chunk.hashed, chunk.floats) if needed else None
+        for name, feature in chosen.items():
+            ids = chunk.hashed(feature.column or name)
+            if hashes is None or name not in labels:
+                tallies[name].add(ids)
+                continue
+            values, known = targets[labels[name].name]
+            tallies[name].add(ids, fold_of(hashes, tallies[name].folds), values[:, 0], known)
+    filled = {name: replace(feature, counts=tallies[name].counts()) for name, feature in chosen.items()}
+    return schema.replace(filled)
+
+
 def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int]) -> Schema:
     chosen = {name: schema.numeric[name] for name in open_steps}
     before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
@@ -192,11 +227,14 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
         for name, step in open_steps.items()
     }
     sequence_ids = {schema.sequences[f.sequence].ids[0] for f in chosen.values() if f.sequence}
-    needed = {name: schema.features[name] for name in (*chosen, *sequence_ids)}  # a sequence has ids
+    folded = any(feature.mean_label for feature in chosen.values())  # all features decide the folds
+    names = schema.features if folded else (*chosen, *sequence_ids)  # a sequence has ids
+    needed = {name: schema.features[name] for name in names}
     probe = dataset.with_options(schema=Schema([], needed, salt=schema.salt))
-    missing = Missing(dataset.settings.missing, schema.salt)
+    missing, folds_by = Missing(dataset.settings.missing, schema.salt), FoldColumns(schema)
     for piece in probe.pieces():
         chunk = ColumnChunk(piece.table, piece.origin, schema.salt, missing, {})
+        chunk.row_hashes = folds_by.hashes(chunk.hashed, chunk.floats) if folded else None
         for name, feature in chosen.items():
             measurements[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}

@@ -42,9 +42,22 @@ def unmeasured(feature: Numeric) -> int | None:
     return None
 
 
+def is_measured(feature: Numeric) -> bool:
+    """Return whether a feature has its counts, if it needs some, and the statistics of all steps."""
+    return unmeasured(feature) is None and not lacks_counts(feature)
+
+
+def lacks_counts(feature: Numeric) -> bool:
+    """Return whether a feature needs counts of ids that are not measured yet."""
+    return feature.of_ids and feature.counts is None
+
+
 def measures(feature: Numeric, known: Numeric) -> bool:
-    """Return whether `known` has the same steps as a feature, plus the statistics that the feature lacks."""
-    if unmeasured(feature) is None or unmeasured(known) is not None:
+    """Return whether `known` is a feature plus the statistics and counts that the feature lacks."""
+    source = "column", "time", "count", "mean_label"
+    if is_measured(feature) or not is_measured(known):
+        return False
+    if feature.of_ids and any(getattr(feature, key) != getattr(known, key) for key in source):
         return False
     steps, others = steps_of(feature), steps_of(known)
     return len(steps) == len(others) and all(
@@ -64,6 +77,8 @@ def compile_steps(feature: Numeric, name: str, count: int | None = None) -> Call
 
     Raises `ConfigError` for an unknown step, invalid arguments, or a step without statistics.
     """
+    if lacks_counts(feature):
+        raise _not_measured("count" if feature.count else "mean_label", "counts", f"feature {name!r}")
     functions = [_compile(step, f"feature {name!r}") for step in steps_of(feature)[:count]]
 
     def apply(values: Doubles) -> Doubles:

@@ -175,7 +175,7 @@ class _Encoder:
     """Encoder of events, including their times if there is a time column."""
 
     def __init__(self, schema: Schema, settings: StreamSettings) -> None:
-        self._encode = Encoder(schema, missing=settings.missing)
+        self._encode = Encoder(schema, missing=settings.missing, training=True)
         self._time, self._missing = settings.time, Missing(settings.missing, schema.salt)
         self._salt, self._skips, self._skipped = schema.salt, settings.bad_events == "skip", 0
 

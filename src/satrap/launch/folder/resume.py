@@ -10,7 +10,9 @@ from types import FrameType
 from typing import Any
 
 from satrap.checkpoint import Series
+from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.snapshot import saved_settings
 from satrap.config import Recipe, load
 from satrap.config.keys.derive import fill
 from satrap.errors import ConfigError
@@ -177,7 +179,8 @@ def trained_schema(plan: Checkpointing) -> Schema:
     step = series.latest()
     assert step is not None
     with reading_settings(series.place(step)):
-        return Schema.from_dict(series.manifest(step).settings["schema"])
+        storage = Storage(series.place(step))
+        return Schema.from_dict(saved_settings(storage, series.manifest(step))["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:

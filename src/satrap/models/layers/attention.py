@@ -1,8 +1,8 @@
-"""HSTU's attention over sequences of different lengths, without padding all to the longest."""
+"""Attention over sequences of different lengths, without padding all to the longest: HSTU's, and softmax."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from satrap.errors import ConfigError
 from satrap.models.layers.common import check_whole
-from satrap.models.layers.linear import XavierLinear
+from satrap.models.layers.linear import Linear, XavierLinear
 
 Whole = npt.NDArray[np.int64]
 
@@ -64,8 +64,9 @@ def layout(
     window: int | None = None,
     global_tokens: int = 0,
     last: bool = False,
+    causal: bool = True,
 ) -> AttentionPattern:
-    """Return the layout of causal attention: a token attends to itself and earlier tokens of its sequence.
+    """Return the layout of attention: a token attends to itself and earlier tokens of its sequence.
 
     Args:
         lengths: int64[sequences], tokens of each sequence, at least 1. Sequences are contiguous.
@@ -73,7 +74,9 @@ def layout(
         window: number of tokens that a token attends to, itself and those just before it; default: all.
         global_tokens: number of first tokens of the sequence that every token also attends to.
         last: compute only the last token of each sequence.
+        causal: off: a token also attends to later tokens; without `window`.
     """
+    assert causal or window is None
     ends = np.cumsum(lengths)
     sets = [_pieces(ends - lengths, ends, window, last)]
     if window is not None and global_tokens:
@@ -97,7 +100,8 @@ def layout(
             if far:
                 hidden = distance < (window or 0)
             else:
-                hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+                beyond = distance < 0 if causal or last else (np.arange(keys.shape[1]) >= width)[:, None]
+                hidden = beyond if window is None else beyond | (distance >= window)
                 hidden = hidden if before == 0 else hidden | (keys < start)[:, None]
             last_token = int(ends[-1]) - 1  # padding may read any token, since its results are not used
             padded = ((query + steps).clip(0, last_token), keys.clip(0, last_token))
@@ -190,17 +194,46 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: AttentionPatte
         float[queries, heads, dim].
     """
     scale, n = q.shape[2] ** -0.5, bias.shape[1]
-    parts = [v.new_zeros(1, *v.shape[1:])]
+    parts = []
     for tile in layout.tiles:
-        queries, keys, values = (
-            torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
-            for x, at in ((q, tile.queries), (k, tile.keys), (v, tile.keys))
-        )
+        queries, keys, values = _taken(tile, q, k, v)
         by_distance = bias[:, tile.distance.clamp(max=n - 1)].transpose(0, 1)
         scores = queries @ keys.transpose(2, 3) * scale + by_distance
         weights = F.silu(scores).masked_fill(tile.hidden, 0.0) / n
-        parts.append((weights.to(values.dtype) @ values).transpose(1, 2).flatten(0, 1))
-    results = torch.cat(parts).index_select(0, layout.places.flatten())
+        parts.append(weights.to(values.dtype) @ values)
+    return _placed(parts, layout, v)
+
+
+def softmax_attend(q: Tensor, k: Tensor, v: Tensor, layout: AttentionPattern) -> Tensor:
+    """Return `sum over keys of softmax(q k / sqrt(dim)) v` for each query.
+
+    Args:
+        q, k, v: float[tokens, heads, dim].
+        layout: the tokens that each token attends to, without global tokens.
+
+    Returns:
+        float[queries, heads, dim].
+    """
+    parts = [
+        F.scaled_dot_product_attention(*_taken(tile, q, k, v), attn_mask=~tile.hidden)
+        for tile in layout.tiles
+    ]
+    return _placed(parts, layout, v)
+
+
+def _taken(tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [pieces, heads, a, dim], keys and values [pieces, heads, b, dim] of a tile."""
+
+    def taken(x: Tensor, at: Tensor) -> Tensor:
+        return torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
+
+    return taken(q, tile.queries), taken(k, tile.keys), taken(v, tile.keys)
+
+
+def _placed(parts: Iterable[Tensor], layout: AttentionPattern, v: Tensor) -> Tensor:
+    """Return float[queries, heads, dim] from the results of the tiles, [pieces, heads, a, dim]."""
+    flat = [v.new_zeros(1, *v.shape[1:]), *(part.transpose(1, 2).flatten(0, 1) for part in parts)]
+    results = torch.cat(flat).index_select(0, layout.places.flatten())
     return torch.unflatten(results, 0, layout.places.shape).sum(0)
 
 
@@ -240,3 +273,50 @@ class HSTUBlock(nn.Module):
             x, u = x.index_select(0, layout.rows), u.index_select(0, layout.rows)
         outputs: Tensor = x + self.out(self.scale(attended) * u)
         return outputs
+
+
+class TransformerBlock(nn.Module):
+    """`y = LN(x + W2 A(x))`, then `LN(y + W4 f(W3 y))`, with softmax attention A of several heads.
+
+    Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.1, without dropout of attention
+    weights: its pattern would depend on the padding.
+
+    Args:
+        width: width of a token, a multiple of `heads`.
+        heads: number of heads.
+        activation: f.
+        expansion: hidden columns of the second part, as a multiple of `width`.
+        norm_first: normalise the inputs of both parts instead of their outputs (Xiong et al., "On Layer
+            Normalization in the Transformer Architecture", ICML 2020).
+        dropout: probability of zeroing an output of either part in training; default 0.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        activation: nn.Module,
+        *,
+        expansion: int = 4,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.norm_first = heads, norm_first
+        self.project = XavierLinear(width, 3 * width)
+        self.out = XavierLinear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up, self.activation = Linear(width, expansion * width), activation
+        self.down, self.last_norm = Linear(expansion * width, width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, layout: AttentionPattern) -> Tensor:
+        """Return float32[queries, width] from float32[tokens, width]."""
+        parts = self.project(self.norm(x) if self.norm_first else x).chunk(3, dim=1)
+        q, k, v = (torch.unflatten(part, 1, (self.heads, -1)) for part in parts)
+        x = x if layout.rows is None else x.index_select(0, layout.rows)
+        x = x + self.dropout(self.out(softmax_attend(q, k, v, layout).flatten(1)))
+        x = x if self.norm_first else self.norm(x)
+        fed = self.last_norm(x) if self.norm_first else x
+        outputs: Tensor = x + self.dropout(self.down(self.activation(self.up(fed))))
+        return outputs if self.norm_first else self.last_norm(outputs)

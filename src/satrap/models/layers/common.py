@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,7 +18,7 @@ NEEDS = {
     "ids": "at least one categorical feature",
     "sequence": "exactly one sequence of features, the history",
     "item": "the features of the item, in the argument `item`",
-    "next item": "for each feature of the history, one of the item with the same table",
+    "target": "for each feature of the history, a feature of the item with the same table",
     "one label": "one label of one output",
     "click, conversion": "two binary labels, the click and then the conversion",
 }
@@ -70,7 +70,7 @@ def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
     if unpooled:
         raise ConfigError(
             f"{model} takes one vector per feature, but pooling is none in {', '.join(unpooled)}",
-            fix="set pooling to sum, mean, max or sqrtn, use hstu for a history, or write your own model",
+            fix="set pooling to sum, mean, max or sqrtn, use din or hstu for a history, or your own model",
         )
 
 
@@ -110,7 +110,13 @@ def check_categorical(schema: Schema, model: str) -> None:
 def input_width(schema: Schema, model: str) -> int:
     """Return the number of columns of `batch.flat()`: all dims, then numbers; raises as `check_pooled`."""
     check_pooled(schema, model)
-    return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
+    return flat_width(schema)
+
+
+def flat_width(schema: Schema) -> int:
+    """Return the number of columns of `batch.flat()`, in which features with pooling "none" have no part."""
+    pooled = (feature.dim for feature in schema.categorical.values() if feature.pooling != "none")
+    return sum(pooled) + schema.numeric_width
 
 
 def with_linear(schema: Schema) -> dict[str, int]:
@@ -118,25 +124,36 @@ def with_linear(schema: Schema) -> dict[str, int]:
     return {name: feature.dim + num_outputs(schema) for name, feature in schema.categorical.items()}
 
 
-def mlp(
-    width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
-) -> tuple[nn.Sequential, int]:
-    """Return layers of Linear, [BatchNorm], ReLU, [Dropout] on `width` columns, and their output width.
-
-    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
-    result is the identity. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
-    """
+def check_hidden(hidden: Sequence[int]) -> None:
+    """Raise `ConfigError` unless `hidden` is a list of whole numbers >= 1."""
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
         raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
     for size in hidden:
         check_whole("the width of a hidden layer", size)
+
+
+def mlp(
+    width: int,
+    hidden: Sequence[int],
+    *,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+    activation: Callable[[int], nn.Module] = lambda _: nn.ReLU(),
+) -> tuple[nn.Sequential, int]:
+    """Return layers of Linear, [BatchNorm], activation, [Dropout] on `width` columns, and their output width.
+
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases at 0. Without hidden layers the
+    result is the identity. `activation` makes a module from the width of its layer, default ReLU. Raises
+    `ConfigError` for a width below 1 or a dropout outside [0, 1).
+    """
+    check_hidden(hidden)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
     layers: list[nn.Module] = []
     for size in hidden:
         layers.append(Linear(width, size))
         layers += [nn.BatchNorm1d(size)] if batch_norm else []
-        layers.append(nn.ReLU())
+        layers.append(activation(size))
         layers += [nn.Dropout(dropout)] if dropout else []
         width = size
     return nn.Sequential(*layers), width

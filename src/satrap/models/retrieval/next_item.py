@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
-from satrap.models.layers.common import Ranker, history_of, one_output
-from satrap.models.layers.transformer import groups_by_length, padded
+from satrap.models.layers.common import Ranker, one_output
+from satrap.models.layers.history import TargetedHistory
 from satrap.pairs import Pairs, key_of_items, pairs_of
 from satrap.schema import MISSING_ID, Schema
 
@@ -29,9 +29,7 @@ class NextItem(Ranker):
 
     Args:
         schema: one label with one output; one sequence with `max_values`; and for each of its features a
-            feature of one value with the same table, the item's.
-        every_event: whether training also predicts each event of the history from those before it. For data
-            with one row per history; with one row per event, each event would be predicted many times.
+            feature of the item with the same table, and one id per sample.
 
     Attributes:
         tower_features: the features of the "item"; all others belong to the "user".
@@ -42,38 +40,25 @@ class NextItem(Ranker):
         ConfigError: the schema does not fit.
     """
 
-    needs = ("sequence", "next item", "one label")
+    needs = ("sequence", "target", "one label")
 
-    def __init__(self, schema: Schema, *, every_event: bool) -> None:
+    def __init__(self, schema: Schema) -> None:
         super().__init__()
         name = type(self).__name__
-        self.every_event = every_event
-        group, self.longest = history_of(schema, name)
         one_output(schema, name)
-        by_table = {
-            schema.table_of(key): key
-            for key, feature in schema.categorical.items()
-            if not feature.multi and not feature.cross
-        }
-        without = [key for key in group.ids if schema.table_of(key) not in by_table]
-        if without:
-            raise ConfigError(
-                f"{name}: no feature of the item shares the table of {without[0]!r}",
-                why="the item to predict and the events of the history are the same items",
-                fix=f"set table: {schema.table_of(without[0])} in the feature of the item, or remove "
-                f"{without[0]}",
-            )
-        dims = {schema.categorical[key].dim for key in group.ids}
+        history = TargetedHistory(schema, name)
+        self.pairs, self.longest = history.pairs, history.length
+        dims = {schema.categorical[key].dim for key in self.pairs}
         if len(dims) > 1:
             raise ConfigError(
-                f"{name}: the dims of the history's features differ: {sorted(dims)}",
-                why="the vector of an item is the sum of its features' rows",
+                f"{name}: the dims of the history's features differ: {', '.join(map(str, sorted(dims)))}",
+                why="the vector of an item is the sum of the rows of its features",
                 fix="give all features of the history the same dim",
             )
-        self.history, self.width = group.ids, dims.pop()
-        items = [by_table[schema.table_of(key)] for key in group.ids]
+        self.width = dims.pop()
+        items = tuple(self.pairs.values())
         others = tuple(key for key in schema.features if key not in items)
-        self.tower_features = {"user": others, "item": tuple(items)}
+        self.tower_features = {"user": others, "item": items}
         self.key = key_of_items(schema, items)
         self.nothing = nn.Parameter(torch.empty(self.width))
 
@@ -81,73 +66,101 @@ class NextItem(Ranker):
         """Set the initial vector of an empty history; the layers set their own weights."""
         nn.init.zeros_(self.nothing)
 
-    def encoded(self, events: Tensor, lengths: Whole, padding: Tensor) -> Tensor:
-        """Return a vector after each event, of that event and earlier ones: [histories, longest, width].
+    def encoded(self, events: JaggedRows, *, last: bool) -> Tensor:
+        """Return the vector of what an event and earlier ones lead to.
 
         Args:
-            events: of that shape, the rows of the events, with arbitrary rows in the padding at the end.
-            lengths: int64[histories], at least 1.
-            padding: bool[histories, longest], True for padding.
+            events: float32[n, width] of histories that are not empty.
+            last: whether only the last event of each history counts.
+
+        Returns:
+            float32[n, width], or float32[histories, width] with `last`.
         """
         raise NotImplementedError
 
     def forward(self, batch: EmbeddedBatch) -> Tensor | Pairs:
         """Return logits float32[size, 1]; the vectors, if the batch has candidates."""
         items = self.tower_vectors("item", batch)
-        events, bounds = self._events(batch)
-        outputs = self._outputs(events, bounds)
-        queries = self._last(outputs, bounds)
         if batch.candidates is None:
-            return (queries * items).sum(1, keepdim=True)
-        pairs = pairs_of(batch, self.key, queries, items, self.tower_vectors("item", batch.candidates))
-        return self._with_events(pairs, batch, events, outputs, bounds) if self.every_event else pairs
+            return (self.tower_vectors("user", batch) * items).sum(1, keepdim=True)
+        candidates, events = self.tower_vectors("item", batch.candidates), self._events(batch)
+        queries, of_events, places = self.trained(_not_empty(events))
+        pairs = pairs_of(batch, self.key, self._of_samples(queries, events), items, candidates)
+        return _with_events(pairs, self._history_ids(batch), events, of_events, places)
+
+    def trained(self, events: JaggedRows) -> tuple[Tensor, Tensor, Whole]:
+        """Return the vectors that training compares, of histories that are not empty.
+
+        Returns:
+            The vectors of the histories; vectors that are compared with events of the history, and the
+            positions of these events.
+        """
+        return self.encoded(events, last=True), events.values[:0], np.zeros(0, np.int64)
 
     def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
         """Return the vectors float32[size, width] of "user", from the history, or "item"."""
         if tower == "item":
             return torch.stack([batch[name] for name in self.tower_features["item"]]).sum(0)
-        events, bounds = self._events(batch)
-        return self._last(self._outputs(events, bounds), bounds)
+        events = self._events(batch)
+        return self._of_samples(self.encoded(_not_empty(events), last=True), events)
 
-    def _events(self, batch: EmbeddedBatch) -> tuple[Tensor, Whole]:
-        """Return the rows of all events, float32[events, width], and the bounds of the histories."""
-        histories = [batch.embeddings[name] for name in self.history]
-        rows = [each.values for each in histories if isinstance(each, JaggedRows)]
-        return torch.stack(rows).sum(0), histories[0].bounds()  # type: ignore[union-attr]
+    def _events(self, batch: EmbeddedBatch) -> JaggedRows:
+        histories = [batch.embeddings[name] for name in self.pairs]
+        rows = [each for each in histories if isinstance(each, JaggedRows)]
+        return replace(rows[0], values=torch.stack([each.values for each in rows]).sum(0))
 
-    def _outputs(self, events: Tensor, bounds: Whole) -> Tensor:
-        """Return a vector after each event, float32[events, width]."""
-        lengths, results, places = np.diff(bounds), list[Tensor](), list[Whole]()
-        for chosen in groups_by_length(lengths):
-            starts, counts = bounds[:-1][chosen], lengths[chosen]
-            x, padding = padded(events, starts, counts)
-            results.append(self.encoded(x, counts, padding)[~padding])
-            places.append((starts[:, None] + np.arange(counts.max()))[~padding.cpu().numpy()])
-        if not results:
-            return events
-        order = np.empty(len(events), np.int64)
-        order[np.concatenate(places)] = np.arange(len(events))
-        return torch.cat(results)[torch.from_numpy(order).to(events.device)]
-
-    def _last(self, outputs: Tensor, bounds: Whole) -> Tensor:
-        """Return the vector of each history: the output of its last event."""
-        every = torch.cat((self.nothing.unsqueeze(0).to(outputs.dtype), outputs))
-        places = np.where(np.diff(bounds) > 0, bounds[1:], 0)
-        return every[torch.from_numpy(places).to(outputs.device)]
-
-    def _with_events(
-        self, pairs: Pairs, batch: EmbeddedBatch, events: Tensor, outputs: Tensor, bounds: Whole
-    ) -> Pairs:
-        """Add a pair for each event that follows another one, unless it is missing."""
+    def _history_ids(self, batch: EmbeddedBatch) -> npt.NDArray[np.uint64]:
         assert batch.source is not None
-        ids = batch.source.ids[self.history[self.tower_features["item"].index(self.key)]].values
-        of_event = np.repeat(np.arange(batch.size), np.diff(bounds))
-        after = np.flatnonzero((of_event[1:] == of_event[:-1]) & (ids[1:] != MISSING_ID)) + 1
-        places = torch.from_numpy(after).to(events.device)
-        return replace(
-            pairs,
-            queries=torch.cat((pairs.queries, outputs[places - 1])),
-            items=torch.cat((pairs.items, events[places])),
-            item_ids=np.concatenate((pairs.item_ids, ids[after])),
-            samples=np.concatenate((np.arange(batch.size), of_event[after])),
-        )
+        [name] = [history for history, item in self.pairs.items() if item == self.key]
+        ids: npt.NDArray[np.uint64] = batch.source.ids[name].values
+        return ids
+
+    def _of_samples(self, vectors: Tensor, events: JaggedRows) -> Tensor:
+        """Return a vector of each sample from the vectors of histories that are not empty."""
+        there = np.diff(events.bounds()) > 0
+        every = torch.cat((self.nothing.unsqueeze(0).to(vectors.dtype), vectors))
+        return every.index_select(0, torch.from_numpy(np.cumsum(there) * there).to(vectors.device))
+
+
+def _not_empty(events: JaggedRows) -> JaggedRows:
+    """Return events without the samples that have none."""
+    bounds = events.bounds()
+    kept = bounds[np.append(True, np.diff(bounds) > 0)]
+    return JaggedRows(events.values, torch.from_numpy(kept).to(events.values.device), kept)
+
+
+def _with_events(
+    pairs: Pairs, ids: npt.NDArray[np.uint64], events: JaggedRows, queries: Tensor, places: Whole
+) -> Pairs:
+    """Add pairs of queries and events; a missing event is none."""
+    real = np.flatnonzero(ids[places] != MISSING_ID)
+    if not len(real):
+        return pairs
+    chosen, device = places[real], events.values.device
+    samples = np.repeat(np.arange(len(pairs.item_ids)), np.diff(events.bounds()))
+    return replace(
+        pairs,
+        queries=torch.cat((pairs.queries, queries[torch.from_numpy(real).to(device)])),
+        items=torch.cat((pairs.items, events.values[torch.from_numpy(chosen).to(device)])),
+        item_ids=np.concatenate((pairs.item_ids, ids[chosen])),
+        samples=np.concatenate((np.arange(len(pairs.item_ids)), samples[chosen])),
+    )
+
+
+def next_events(model: NextItem, events: JaggedRows, *, every_event: bool) -> tuple[Tensor, Tensor, Whole]:
+    """Return the result of `NextItem.trained` for an encoder that sees no later events.
+
+    Args:
+        model: encodes the events.
+        events: of histories that are not empty.
+        every_event: also compare what follows each event with the event that follows it.
+    """
+    if not every_event:
+        return NextItem.trained(model, events)
+    outputs, bounds = model.encoded(events, last=False), events.bounds()
+    first = np.zeros(len(outputs) + 1, np.bool_)
+    first[bounds] = True
+    after = np.flatnonzero(~first)
+    places = torch.from_numpy(np.concatenate((bounds[1:] - 1, after - 1))).to(outputs.device)
+    chosen = outputs.index_select(0, places)
+    return chosen[: len(bounds) - 1], chosen[len(bounds) - 1 :], after

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from satrap.models.layers.common import check_whole
-from satrap.models.layers.transformer import TransformerBlock, from_the_end
-from satrap.models.retrieval.next_item import NextItem, Whole
+from satrap.batch import JaggedRows
+from satrap.models.layers.encoders import TransformerEncoder
+from satrap.models.retrieval.next_item import NextItem, Whole, next_events
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -20,17 +20,17 @@ class SASRec(NextItem):
     A token is the row of its event times the root of the width, plus a vector of its position, counted from
     the last event. See `NextItem` for the features that it needs, and `satrap.losses` for its loss.
 
-    Reference: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018; trained with a sampled
-    softmax as in Klenitskiy and Vasilev, "Turning Dross Into Gold Loss: is BERT4Rec really better than
-    SASRec?", RecSys 2023.
+    Reference: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018. For its training with
+    a softmax over many negatives, see Klenitskiy and Vasilev, "Turning Dross Into Gold Loss: is BERT4Rec
+    really better than SASRec?", RecSys 2023.
 
     Args:
         schema: one label with one output, a sequence with `max_values`, and the features of the item.
         layers: number of blocks, default 2.
         heads: heads of each block, default 2; the dim of the item's table is a multiple.
-        hidden: width between the linear layers of a block; default: the dim.
         dropout: probability of zeroing a token, or an output of a block's parts, in training; default 0.2.
-        every_event: also predict each event of the history; default False, see `NextItem`.
+        every_event: training also predicts each event of the history from earlier ones; for data with one row
+            per history. Default False, for data with one row per event.
 
     Raises:
         ConfigError: the schema does not fit, see `NextItem`, or an invalid argument.
@@ -43,29 +43,21 @@ class SASRec(NextItem):
         *,
         layers: int = 2,
         heads: int = 2,
-        hidden: int | None = None,
         dropout: float = 0.2,
         every_event: bool = False,
     ) -> None:
-        super().__init__(schema, every_event=every_event)
-        check_whole("layers", layers)
-        self.places = nn.Parameter(torch.empty(self.longest, self.width))
-        self.dropout = nn.Dropout(dropout)
-        width, inner = self.width, hidden or self.width
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, inner, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        super().__init__(schema)
+        self.every_event = every_event
+        self.encoder = TransformerEncoder(
+            self.width, self.longest, layers=layers, heads=heads, causal=True, dropout=dropout
+        )
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Set the initial vectors of positions and of an empty history."""
-        super().reset_parameters()
-        nn.init.normal_(self.places, std=0.02)
-
-    def encoded(self, events: Tensor, lengths: Whole, padding: Tensor) -> Tensor:
+    def encoded(self, events: JaggedRows, *, last: bool) -> Tensor:
         """See `NextItem.encoded`."""
-        places = self.places[from_the_end(lengths, events.device)]
-        x = self.dropout(events * math.sqrt(self.width) + places)
-        for block in self.blocks:
-            x = block(x)
-        result: Tensor = self.norm(x)
-        return result
+        scaled = replace(events, values=events.values * math.sqrt(self.width))
+        return self.encoder(scaled, last=last)  # type: ignore[no-any-return]
+
+    def trained(self, events: JaggedRows) -> tuple[Tensor, Tensor, Whole]:
+        """See `NextItem.trained`."""
+        return next_events(self, events, every_event=self.every_event)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets, Runs, one_id_each
 from satrap.data.encode.encoder import Encoder, Missing, needed_columns, reduced
+from satrap.data.encode.folds import numbers_of_ids
 from satrap.data.encode.hashing import cross_ids, hash_ids, hash_integers
 from satrap.data.encode.transforms import Doubles, compile_steps
 from satrap.data.source import Origin
@@ -54,8 +55,14 @@ class RequestEncoder:
         }
         self._as_they_are = [(n, f.column or n) for n, f in self._categorical.items() if n not in self._made]
         self._parts = {name: f.cross or [f.column or name] for name, f in self._categorical.items()}
-        self._id_columns = list(dict.fromkeys(c for parts in self._parts.values() for c in parts))
-        numeric = {name: f for name, f in schema.numeric.items() if f.time is None and f.sequence is None}
+        self._counted = [_Counted(n, f.column or n, f) for n, f in schema.numeric.items() if f.of_ids]
+        parts = (*chain(*self._parts.values()), *(counted.column for counted in self._counted))
+        self._id_columns = list(dict.fromkeys(parts))
+        numeric = {
+            name: f
+            for name, f in schema.numeric.items()
+            if f.time is None and f.sequence is None and not f.of_ids
+        }
         self._number_columns = list(dict.fromkeys(f.column or name for name, f in numeric.items()))
         self._alike = [
             _Alike(names, [numeric[n].column or n for n in names], f) for f, names in _alike(numeric)
@@ -82,12 +89,20 @@ class RequestEncoder:
         """
         counts = np.array([request.size for request in requests], np.int64)
         shared = set(requests[0].context).intersection(*(request.context for request in requests[1:]))
-        per_row, common = self._ids(requests, shared, counts)
+        hashed = self._hashed(requests, shared)
+        per_row, common = self._ids(hashed, shared, counts)
         numbers = np.empty((int(counts.sum()), self._width), np.float32) if self._width else None
         shared_numbers = np.zeros(self._width, np.bool_)
         encoded = set(per_row) | set(common)
         if numbers is not None:
             encoded |= self._numbers(requests, shared, counts, numbers, shared_numbers)
+            for counted in self._counted:
+                if (ids := hashed.get(counted.column)) is None or (values := counted(ids)) is None:
+                    continue
+                place, repeated = self._places[counted.name], counted.column in shared
+                numbers[:, place] = np.repeat(values, counts) if repeated else values
+                shared_numbers[place] = repeated
+                encoded.add(counted.name)
         remaining = self._schema.features.keys() - encoded
         alike = frozenset(name for name in remaining if self._columns_of.get(name, _NEVER) <= shared)
         events: Mapping[str, Jagged] = {}
@@ -107,10 +122,9 @@ class RequestEncoder:
         return Runs(self._order, counts, per_row, common, numbers, shared_numbers, events)
 
     def _ids(
-        self, requests: Sequence[ScoreRequest], shared: Set[str], counts: Offsets
+        self, hashed: Mapping[str, Ids], shared: Set[str], counts: Offsets
     ) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
         """Return the features of columns with only integers or only text: per row, and shared."""
-        hashed = self._hashed(requests, shared)
         per_row: dict[str, Jagged] = {}
         common: dict[str, Jagged] = {}
         for name, column in self._as_they_are:
@@ -231,6 +245,18 @@ class _Alike:
             values = self._steps(raw).astype(np.float32)
         values[np.isnan(raw)] = self._missing
         return values if np.isfinite(values).all() else None
+
+
+class _Counted:
+    """A feature that is made of the counts of ids."""
+
+    def __init__(self, name: str, column: str, feature: Numeric) -> None:
+        self.name, self.column, self._feature = name, column, feature
+        self._finish = _Alike([name], [column], feature)
+
+    def __call__(self, ids: Ids) -> Floats | None:
+        """Return the numbers of ids, float32[n]; None if a result is not finite."""
+        return self._finish(numbers_of_ids(ids, self._feature))
 
 
 def _is_plain(feature: Categorical) -> bool:

@@ -17,6 +17,7 @@ from satrap.launch.network import make_model
 from satrap.runtime.cuda import CudaDevice, cuda_device
 from satrap.runtime.formatting import size
 from satrap.runtime.machine_limits import machine_bytes, usable_cores
+from satrap.schema import Categorical, Numeric
 from satrap.store.gpu import budget
 from satrap.store.gpu.device import row_memory
 from satrap.store.memory.directory import OVERHEAD
@@ -165,6 +166,13 @@ def ports(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("ports", "ok", f"{count} free, from {cluster.metrics_port} on")
 
 
+def _unmeasured(feature: Numeric) -> Numeric | Categorical:
+    """Return a feature of the same column that needs no statistics."""
+    if feature.of_ids:
+        return Categorical(dim=1, column=feature.column)
+    return replace(feature, transform=None)
+
+
 def _free(host: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.suppress(OSError, OverflowError), socket.create_server((host, port), family=family):
@@ -175,10 +183,8 @@ def _free(host: str, port: int) -> bool:
 def data(recipe: Recipe) -> Iterator[Finding]:
     """Check, for each part of the data, that its first rows can be read."""
     schema = recipe.schema()
-    # The transform "standardize" would read all rows.
-    schema = schema.replace(
-        {name: replace(feature, transform=None) for name, feature in schema.numeric.items()}
-    )
+    # The transform "standardize" would read all rows, as would counts of ids.
+    schema = schema.replace({name: _unmeasured(feature) for name, feature in schema.numeric.items()})
     for part in PARTS:
         check = f"{part} rows"
         try:

@@ -12,8 +12,8 @@ from satrap.tools.init.kinds import Decision
 from satrap.tools.init.profile import Column
 
 Lines = dict[str, tuple[Any, str]]
-_VALUES_EACH = 64
-"""Most unique values of a number for which each value gets its own bin."""
+_MOST_BINS = 128
+"""Most bins of a number, and most unique values that have a bin each."""
 _STRAIGHT = 0.98
 """Correlation of numbers with their logarithms above which the logarithms add nothing."""
 _MOST_PARTS = 15_000
@@ -111,7 +111,7 @@ def transform_of(values: Any, *, logarithm: bool) -> Any:
 def boundaries_of(values: Any, bins: int) -> list[float]:
     """Return ascending boundaries of bins: one bin per value if values are few, else equal row counts."""
     distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    if len(distinct) <= max(3, min(_VALUES_EACH, 2 * bins)):
+    if len(distinct) <= max(3, min(_MOST_BINS, 2 * bins)):
         cuts = distinct[1:]
     else:
         # A value more frequent than a bin counts as one bin; the others share the rest.
@@ -132,5 +132,5 @@ def _digits(distinct: Any) -> int:
 def bins_for(rows: int, columns: int, numbers: int) -> tuple[int, int]:
     """Return (bins per number, how many of the numbers get bins)."""
     room = max(_MOST_PARTS - 7 * columns, 100)
-    bins = max(4, min(32, rows // 200, room // max(1, numbers) - 8))
+    bins = max(4, min(_MOST_BINS, rows // 200, room // max(1, numbers) - 8))
     return bins, min(numbers, room // (bins + 8))

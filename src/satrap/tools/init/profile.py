@@ -17,7 +17,7 @@ from satrap.data.formats.columns import as_array, is_text, to_floats, without_vi
 from satrap.data.source import Scan, Source
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID
-from satrap.tools.init.sketch import RowSample, UniqueCounter
+from satrap.tools.init.sketch import Numbers, RowSample, UniqueCounter
 
 SAMPLE_ROWS, SAMPLE_CELLS = 100_000, 20_000_000
 """Most rows and most values of the sample."""
@@ -154,13 +154,14 @@ class Column:
 
 @dataclass(slots=True)
 class Profile:
-    """The columns by name, a sample of the rows, and the label's values with their counts.
+    """The columns by name, a sample of the rows with their numbers, and the label's values with their counts.
 
     `complete`: all rows were read. `label` is empty if the label has more than `LABEL_VALUES` unique values.
     """
 
     columns: dict[str, Column]
     sample: pa.Table
+    numbers: Numbers
     rows: int
     complete: bool
     label: Counter[str]
@@ -201,7 +202,8 @@ def profile(
             break
     if not rows:
         raise DataError("no rows: the data is empty", where=source.label, fix="give a file with rows")
-    return Profile(columns, sample.table(), rows, complete, Counter() if many else counts)
+    counts = Counter() if many else counts
+    return Profile(columns, sample.table(), sample.numbers(), rows, complete, counts)
 
 
 def flat(array: pa.Array) -> pa.Array:

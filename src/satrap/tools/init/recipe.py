@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from satrap.data.dataset import open_source
 from satrap.data.encode.encoder import MISSING
 from satrap.data.formats.columns import as_array
@@ -29,6 +31,7 @@ from satrap.tools.init.open import open_data
 from satrap.tools.init.profile import Column, Profile, profile
 from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean
 from satrap.tools.init.times import not_times, proposals, split_by_time
+from satrap.tools.init.trial import LEAST_ROWS, MOST_ROWS, CountsTrial, add_counts, candidates, tried
 from satrap.tools.init.write import comment, scalar, section
 
 SUSPICIOUS: dict[Kind, float] = {"binary": 0.99, "multiclass": 0.99, "regression": 0.999}
@@ -62,6 +65,7 @@ class InitRequest:
         encoding: of CSV files; default utf-8.
         quote: character around values of CSV files that contain separators; default '"', empty: none.
         names: column names of CSV files without a header line.
+        trial: train shortly with and without counts and mean labels of ids, to decide about them.
         cuda: a GPU that the recipe's comments propose; default none.
     """
 
@@ -83,6 +87,7 @@ class InitRequest:
     encoding: str = "utf-8"
     quote: str = '"'
     names: Sequence[str] = ()
+    trial: bool = True
     cuda: CudaDevice | None = None
 
 
@@ -90,7 +95,8 @@ class InitRequest:
 class DraftRecipe:
     """The text of a recipe, and the numbers of used and unused columns and of rows.
 
-    `copies` are unused columns that look like a copy of the label, with the reason.
+    `copies` are unused columns that look like a copy of the label, with the reason. `trial` is the result of
+    trying counts and mean labels.
     """
 
     text: str
@@ -98,10 +104,11 @@ class DraftRecipe:
     unused: int
     rows: int
     copies: dict[str, str]
+    trial: CountsTrial | None = None
 
 
 def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: None) -> DraftRecipe:
-    """Read the data once and return a recipe for it.
+    """Read the data once and return a recipe for it; with columns of ids, also train shortly on a sample.
 
     Raises `DataError` for data, or a label, that cannot be learned from, `ConfigError` for columns that do
     not exist.
@@ -134,27 +141,85 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
     rows = _training_rows(asked, facts)
     features = _features(facts, target, decisions, rows)
     _check_features(features, source, unused, kept=bool(copies))
-    chosen = settings(rows, features.width, target.share)
     times = _times(asked, facts)
     by_time = _by_time(asked, facts, source, times)
     numbers = [name for name in (*decisions, *times) if facts.columns[name].numbers]
     odd = sorted({text for name in numbers for text in facts.columns[name].odd})
-    chosen["data"] = _data(asked, csv, kind, odd, by_time if asked.time else None) | chosen["data"]
-    lines = [*_head(facts, source), *section("data", chosen.pop("data"))]
-    if by_time and not asked.time:
-        lines.append(f"  # split: {scalar(by_time)}  # instead, if the model predicts the future")
-    lines.append("")
-    if target.kind != "binary":
-        del chosen["training"]["monitor"]  # the default concerns AUC
-    if not any("dim" in keys for keys, _ in features.lines.values()):
-        del chosen["embedding"]  # no tables
-    lines += [*_labels(target, rows), "", *_roles(asked, facts, target, decisions)]
-    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(facts, times), ""]
-    for name, values in chosen.items():
-        lines += [*section(name, values), ""]
+    data = _data(asked, csv, kind, odd, by_time if asked.time else None)
+    split = [f"  # split: {scalar(by_time)}  # instead, if the model predicts the future"]
+    parts = _Parts(
+        target,
+        split if by_time and not asked.time else [],
+        _roles(asked, facts, target, decisions),
+        [*_left_out(unused), *_of_times(facts, times)],
+    )
+    trial = _trial(asked, facts, decisions, parts, data, features)
+    if trial is not None and trial.useful:
+        add_counts(features, trial.columns, f"training rows of the value; {trial}")
+    elif trial is not None:
+        parts.left_out.insert(0, f"  {comment(f'Counts and mean labels of ids are not used: {trial}')}")
+    lines = [*_head(facts, source), *parts.lines(data, features, rows)]
     if asked.cuda is not None:
         lines += [comment(on_gpu(asked.cuda, table_bytes(features, facts))), ""]
-    return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies)
+    return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies, trial)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Parts of a recipe that do not depend on data files and features."""
+
+    target: LabelChoice
+    split: list[str]
+    roles: list[str]
+    left_out: list[str]
+
+    def lines(self, data: Lines, features: Features, rows: int) -> list[str]:
+        """Return the lines of a recipe with these data files and features for a number of training rows."""
+        chosen = settings(rows, features.width, self.target.share)
+        if self.target.kind != "binary":
+            del chosen["training"]["monitor"]  # the default concerns AUC
+        if not any("dim" in keys for keys, _ in features.lines.values()):
+            del chosen["embedding"]  # no tables
+        lines = [*section("data", data | chosen.pop("data")), *self.split, ""]
+        lines += [*_labels(self.target, rows), "", *self.roles]
+        lines += [*section("features", features.lines), *self.left_out, ""]
+        for name, values in chosen.items():
+            lines += [*section(name, values), ""]
+        return lines
+
+
+def _trial(
+    asked: InitRequest,
+    facts: Profile,
+    decisions: dict[str, Decision],
+    parts: _Parts,
+    data: Lines,
+    features: Features,
+) -> CountsTrial | None:
+    """Try counts and mean labels of ids on the sample; None if nothing speaks for them, or rows are few."""
+    sample, target = facts.sample, parts.target
+    columns = candidates(facts.columns, decisions)
+    few = sample.num_rows < LEAST_ROWS or is_small(sample.num_rows, target.share)
+    if not asked.trial or target.kind != "binary" or few or not columns:
+        return None
+    roles = asked.label, asked.weight, asked.group, asked.time
+    names = {name for name in (*roles, *decisions) if name in sample.column_names}
+    drawn = np.sort(np.random.default_rng(0).permutation(sample.num_rows)[:MOST_ROWS])
+    sample, place = sample.select(sorted(map(str, names))).take(drawn), facts.numbers[drawn] % 10
+    files = {"train": sample}
+    if not asked.time:
+        validation = 9 if asked.test else 8
+        train = (place != validation) & ((place != 9) | bool(asked.test))
+        files = {"train": sample.filter(train), "validation": sample.filter(place == validation)}
+    same = {key: data[key] for key in ("missing", *(["split"] if asked.time else [])) if key in data}
+
+    def compose(names: dict[str, str], features: Features) -> str:
+        lines: Lines = {part: (name, "") for part, name in names.items()}
+        return "\n".join(parts.lines(lines | same, features, files["train"].num_rows))
+
+    counted = replace(features, lines=dict(features.lines))
+    add_counts(counted, columns, "")
+    return replace(tried(columns, compose, files, features, counted), part=len(drawn) / facts.rows)
 
 
 def _check_features(features: Features, source: Source, unused: Mapping[str, str], *, kept: bool) -> None:

@@ -11,6 +11,7 @@ from satrap.data.formats.columns import concatenated, taken
 from satrap.errors import DataError
 
 Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 _SPACE = 2.0**64
 _ORDER = 0x5EED
 """Salt of the hash that draws rows."""
@@ -70,27 +71,33 @@ class RowSample:
         self._limit = np.uint64(2**64 - 1)
         self._parts: list[pa.Table] = []
         self._hashes: list[Hashes] = []
+        self._numbers: list[Numbers] = []
         self._seen = 0
 
     def add(self, table: pa.Table) -> None:
         """Add the next rows."""
-        hashes = hash_ids(np.arange(self._seen, self._seen + table.num_rows), _ORDER)
+        numbers = np.arange(self._seen, self._seen + table.num_rows)
         self._seen += table.num_rows
-        self._keep(table, hashes)
+        self._keep(table, numbers, hash_ids(numbers, _ORDER))
         while sum(map(len, self._hashes)) > self.most:
             self._limit //= np.uint64(2)
-            parts, hashes_by_part = self._parts, self._hashes
-            self._parts, self._hashes = [], []
-            for part, of_part in zip(parts, hashes_by_part, strict=True):
-                self._keep(part, of_part)
+            pieces = list(zip(self._parts, self._numbers, self._hashes, strict=True))
+            self._parts, self._numbers, self._hashes = [], [], []
+            for part in pieces:
+                self._keep(*part)
 
-    def _keep(self, table: pa.Table, hashes: Hashes) -> None:
+    def _keep(self, table: pa.Table, numbers: Numbers, hashes: Hashes) -> None:
         small = hashes <= self._limit
         if not small.all():
-            table, hashes = taken(table, np.flatnonzero(small)), hashes[small]
+            table, numbers, hashes = taken(table, np.flatnonzero(small)), numbers[small], hashes[small]
         if len(hashes) or not self._parts:  # keep the columns even without rows
             self._parts.append(table)
+            self._numbers.append(numbers)
             self._hashes.append(hashes)
+
+    def numbers(self) -> Numbers:
+        """Return the numbers of the kept rows in the stream, int64[n], in order."""
+        return np.concatenate(self._numbers)
 
     def table(self) -> pa.Table:
         """Return the kept rows in order; a column whose parts have no common type is null."""

@@ -153,6 +153,8 @@ def _bag(feature: Categorical, column: str) -> Categorical:
 def _add_feature(uses: _Uses, feature: Feature, column: str) -> None:
     if isinstance(feature, Vector):
         uses.add(column, "raw")
+    elif isinstance(feature, Numeric) and feature.of_ids:
+        uses.add(column, "id")
     elif not _is_hashed(feature):
         lists = feature.sequence or (isinstance(feature, Categorical) and feature.multi)
         uses.add(column, "raw" if lists or feature.time else "number")
@@ -195,6 +197,8 @@ def _checks(schema: Schema) -> dict[str, Feature]:
     features: dict[str, Feature] = {}
     for name, feature in schema.features.items():
         column = feature.column or name
+        if isinstance(feature, Numeric) and feature.of_ids:
+            continue  # "id of" its column is a feature
         if isinstance(feature, Numeric):
             features[f"value of {name}"] = replace(feature, column=column, transform=_BOUNDED, missing=0.0)
         elif isinstance(feature, Categorical) and not _is_hashed(feature):

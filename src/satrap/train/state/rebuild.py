@@ -16,6 +16,7 @@ from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.runtime import user_code
 from satrap.schema import Schema
+from satrap.settings.ranking import Ranking
 from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, StoreConfig, TableSettings
 
@@ -90,6 +91,7 @@ def trainer_arguments(
                 precision=settings["precision"],
                 staleness_warmup=settings["staleness_warmup"],
                 metrics=tuple(metric for metric in metrics if metric is not None),
+                ranking=Ranking(**ranking) if (ranking := settings.get("ranking")) else None,
             ),
         }
 

@@ -129,11 +129,11 @@ def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
 def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
     """Return a model's predictions, float32[size, outputs], from its output of that shape.
 
-    Probabilities for binary labels and for classes; for regression labels the number itself, and then
-    float64.
+    Probabilities for binary labels and for classes; the model's score for implicit labels; for regression
+    labels the number itself, and then float64.
     """
     logits = logits.float()
-    if all(label.kind == "binary" for label in labels):
+    if all(label.kind == "binary" and not label.implicit for label in labels):
         return torch.sigmoid(logits)
     pieces = torch.split(logits, [label.outputs for label in labels], dim=1)
     return torch.cat([_predicted(label, piece) for label, piece in zip(labels, pieces, strict=True)], dim=1)
@@ -143,17 +143,21 @@ def prediction_names(label: Label) -> list[str]:
     """Return the names of a label's predictions, one for each output of the network.
 
     They are `<label>_probability` for a binary label, `<label>_probability_<class>` for each class of a
-    multiclass one, and `<label>_prediction` for a regression label.
+    multiclass one, `<label>_prediction` for a regression label, and `<label>_score` for an implicit one.
     """
     if label.kind == "multiclass":
         classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
         return [f"{label.name}_probability_{name}" for name in classes]
+    if label.implicit:
+        return [f"{label.name}_score"]
     return [f"{label.name}_{'prediction' if label.kind == 'regression' else 'probability'}"]
 
 
 def _predicted(label: Label, outputs: Tensor) -> Tensor:
     if label.kind == "multiclass":
         return torch.softmax(outputs, dim=1)
+    if label.implicit:
+        return outputs
     if label.kind == "binary":
         return torch.sigmoid(outputs)
     mean, std = label.scale
