@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     a = parser.parse_args()
     torch.set_num_threads(1)
+    parameters = {**vars(a), "recipes": [Path(recipe).name for recipe in a.recipes]}
     results: dict[str, dict[str, Any]] = {}
     path = None
     for recipe in a.recipes:
@@ -59,7 +60,7 @@ def main() -> None:
             print(row(name, ours, plain), flush=True)
             seconds = round(time.monotonic() - start)
             results.setdefault(name_of_set, {})[name] = {"satrap": ours, "pytorch": plain, "seconds": seconds}
-            path = write(Path(__file__).parent / "results", vars(a), results, path)
+            path = write(Path(__file__).parent / "results", parameters, results, path)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def check_lengths(at: Sequence[int]) -> None:
 class Ranking:
     """Ranking metrics of evaluations: `hit_rate@k`, `recall@k`, `precision@k`, `ndcg@k`, `mrr@k` and `map@k`.
 
-    A query has a list of candidates, some of which are relevant. For definitions, and for candidates with
+    A query has a list of candidates, and some of them are relevant. For definitions, and for candidates with
     equal scores, see `satrap.metrics.RankingMetrics`.
 
     Args:

@@ -149,10 +149,8 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = (
-            place or WorkerContext(),
-            (options := (training or TrainingOptions()).suited(schema.labels)),
-        )
+        options = self.training = (training or TrainingOptions()).suited(schema.labels)
+        place = place or WorkerContext()
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
@@ -169,9 +167,8 @@ class Trainer:
         _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
-        self.exchange = _exchange(
-            place, tables, store, pools=not (lookahead or settings[PAIRS]) and _whole(options)
-        )
+        whole = not (lookahead or settings[PAIRS]) and _whole(options)
+        self.exchange = _exchange(place, tables, store, pools=whole)
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         compatibility.check(settings | _of_exchange(self.exchange))

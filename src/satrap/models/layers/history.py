@@ -141,7 +141,8 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return spread(gradients[0], *ctx.saved_tensors, ctx.count), None
+        [offsets] = ctx.saved_tensors
+        return spread(gradients[0], offsets, ctx.count), None
 
 
 class _Spread(torch.autograd.Function):
