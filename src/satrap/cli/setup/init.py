@@ -17,7 +17,9 @@ from satrap.runtime.formatting import counted
 
 @click.command()
 @click.argument("data", nargs=-1, required=True)
-@click.option("--label", required=True, metavar="COL", help="Column to predict.")
+@click.option("--label", metavar="COL", help="Column to predict.")
+@click.option("--item", metavar="COL", help="Instead of --label: items that users chose, one in each row.")
+@click.option("--user", metavar="COL", help="With --item: the user of each row.")
 @click.option(
     "--output", default="recipe.yaml", show_default=True, metavar="FILE", help="The recipe to write."
 )
@@ -63,7 +65,8 @@ from satrap.runtime.formatting import counted
 )
 @debug_option
 def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
-    """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns.
+    """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns (--label), or
+    finds items for users from a log of what they chose (--user, --item).
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
     """
@@ -91,6 +94,8 @@ def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
             f"warning: {name} is left out: {why}; if it is known before the label, use --keep "
             f"{shlex.quote(name)}"
         )
+    for note in draft.notes:
+        click.echo(f"warning: {note}")
     click.echo(f"next:\n  satrap train {output}")
 
 
