@@ -353,8 +353,9 @@ def _training_rows(asked: InitRequest, facts: Profile) -> int:
 def _check_asked(asked: InitRequest) -> None:
     """Raise `ConfigError` unless there is either a label or a column of items."""
     if (asked.label is None) == (asked.item is None):
+        which = "--label or --item" if asked.label is None else "one of --label and --item"
         raise ConfigError(
-            f"satrap init needs {'--label or --item' if asked.label is None else 'one of --label and --item'}",
+            f"satrap init needs {which}",
             why="it predicts a label, or finds items for users from rows that say what they chose",
             fix="add --label COL for a column to predict, or --user COL --item COL for a log of choices",
         )
