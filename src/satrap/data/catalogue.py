@@ -82,6 +82,17 @@ class Catalogue:
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return np.where(self.ids[places] == ids, places, -1)
 
+    def joined(self, other: Catalogue) -> Catalogue:
+        """Return the items of both; an item of both has the features of this one, and the sum of counts."""
+        places = self.find(other.ids)
+        new = places < 0
+        counts = self.counts.copy()
+        counts[places[~new]] += other.counts[~new]
+        counts = np.append(counts, other.counts[new])
+        items = concat_rows([self.items, take_rows(other.items, np.flatnonzero(new))])
+        order = np.argsort(items.ids[self.key].values)
+        return Catalogue(self.key, take_rows(items, order), counts[order])
+
     def shares(self, ids: Ids, power: float = 1.0) -> npt.NDArray[np.float64]:
         """Return the probability of each id, float64[n], in draws with this power; 0 for unknown ones."""
         sums = self._cumulative(power)
