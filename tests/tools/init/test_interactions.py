@@ -39,7 +39,7 @@ def test_columns_belong_to_the_item_the_user_or_nothing(tmp_path: Path) -> None:
     for column, why in {
         "session": "each value occurs with one user_id",
         "title": "another name of product_id",
-        "variant": "each value occurs with one product_id, so it tells the answer",
+        "variant": "each value occurs with one product_id, so it leaks it",
         "gift": "differs within rows of a product_id. If it marks the choices, use --label gift",
         "seconds": "a number that differs within rows of a product_id",
         "rating": "known only after the choice; all rows count. --label rating",
@@ -126,7 +126,7 @@ def test_a_history_with_the_answer_is_left_out(tmp_path: Path) -> None:
         f"{text}|{i}".strip("|") for text, i in zip(frame["seen"], frame["product_id"], strict=True)
     ]
     text = recipe_of(tmp_path, frame)
-    assert "seen: a history with the product_id of its own row in 100% of the rows tells the answer" in text
+    assert "seen: a history with the product_id of its own row in 100% of the rows leaks it" in text
     assert "sasrec" not in text
 
 

@@ -69,15 +69,17 @@ from satrap.runtime.formatting import counted
 @debug_option
 def init(output: str, force: bool, names: str | None, baseline: bool, **asked: Any) -> None:
     """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns (--label), or
-    finds items for users from a log of what they chose (--user, --item).
+    finds items for users from a log of their choices (--user, --item).
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
     """
     from satrap.runtime.cuda import cuda_device
     from satrap.tools.init import InitRequest, make_recipe
 
+    if baseline and asked["item"]:
+        raise ConfigError("--baseline needs --label", fix="omit --baseline")
     if baseline:
-        from satrap.tools.init.baseline import check_baseline
+        from satrap.tools.baseline import check_baseline
 
         check_baseline()
     if Path(output).exists() and not force:
@@ -111,7 +113,7 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
 def _compare(output: str) -> None:
     """Train LightGBM on the rows of a recipe, print its metrics, and write them into the recipe."""
     from satrap.config import load
-    from satrap.tools.init.baseline import baseline
+    from satrap.tools.baseline import baseline
     from satrap.tools.init.write import scalar
 
     metrics = baseline(load(output))

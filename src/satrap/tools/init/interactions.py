@@ -1,4 +1,4 @@
-"""Data without a label: each row says which item a user chose, such as a film or a product."""
+"""Data without a label: each row is a user's choice of an item, such as a film or a product."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _REPEATS = 20
 _CHANGES = 0.01
 """Share of such rows that may have another value, such as a title that was corrected."""
 _COPIES = 0.9
-"""Share of values from which a column says the same as another one."""
+"""Share of values from which a column is a copy of another one."""
 _ITEMS = 0.5
 """Least share of a list's values that are items if the list is a history."""
 _ROWS_EACH = 10
 """Least rows of a sample per user for which a user without training rows is probably new."""
 SOME_NEW, MOSTLY_NEW = 0.1, 0.5
-"""Shares of later rows with new users above which they are worth a warning, and a split by time says little
-about the vectors of users."""
+"""Shares of later rows with new users above which they are worth a warning, and a split by time measures
+little of the vectors of users."""
 _VERBS = {
     "watched": words("movie movies film films video show episode series anime clip"),
     "listened": words("song track artist music album podcast"),
@@ -60,7 +60,7 @@ class Interactions:
     Args:
         user: column of users; None: only other columns describe them.
         item: column of items.
-        sides: every further column that is used, with what it describes and the reason. A history is a list
+        sides: every further column that is used, with its side and the reason. A history is a list
             of items, and belongs to the user.
     """
 
@@ -75,22 +75,22 @@ class Interactions:
 
     def features(self, facts: Profile, decisions: Mapping[str, Decision]) -> Features:
         """Return the features of all columns; the item is the first one of its tower."""
-        found = Features()
+        result = Features()
         for name in (self.user, self.item):
             if name is not None:
                 distinct = facts.columns[name].distinct
                 count = f"{'' if distinct.exact else 'about '}{distinct.count:,}"
-                found.add(
+                result.add(
                     name, {"dim": DIM}, f"as requested, {count} {'items' if name == self.item else 'users'}"
                 )
         for name, (side, why) in self.sides.items():
             if side == "history":
-                found.add(name, self._latest(decisions[name]) | {"pooling": "mean"}, why)
+                result.add(name, self._latest(decisions[name]) | {"pooling": "mean"}, why)
                 continue
-            add_features(found, facts.columns[name], decisions[name], bins=0)
-            keys, reason = found.lines[name]
-            found.lines[name] = keys, f"{reason}; {why}"
-        return found
+            add_features(result, facts.columns[name], decisions[name], bins=0)
+            keys, reason = result.lines[name]
+            result.lines[name] = keys, f"{reason}; {why}"
+        return result
 
     def items(self, features: Features) -> list[str]:
         """Return the names of the item's features, the item first."""
@@ -121,8 +121,8 @@ class Interactions:
 
 def implicit_label(item: str, names: Sequence[str]) -> LabelChoice:
     """Return a label that is 1 in every row, named by the column of items; `names` are taken."""
-    said = set(words(item))
-    name = next((verb for verb, things in _VERBS.items() if said & set(things)), "chosen")
+    named = set(words(item))
+    name = next((verb for verb, things in _VERBS.items() if named & set(things)), "chosen")
     while name in names:
         name += "_item"
     return LabelChoice(name, {"implicit": True}, "no column: every row is a choice")
@@ -139,16 +139,16 @@ def find_interactions(
 ) -> Interactions:
     """Return which columns describe the item and which the user, from a sample of rows.
 
-    Columns that a recommendation cannot know, or that tell the item, move from `decisions` to `unused`,
+    Columns that a recommendation cannot know, or that determine the item, move from `decisions` to `unused`,
     unless they are in `keep`. Raises `DataError` if nothing describes the user, or the columns of users or
-    items are no ids.
+    items have no ids.
     """
     for name in filter(None, (user, item)):
         _check_ids(facts.columns[name], "user" if name == user else "item")
         decisions[name] = Decision("category", "as requested")
         unused.pop(name, None)
     ids = {name: _Ids.of(facts, name, decision) for name, decision in decisions.items()}
-    found = Interactions(user, item)
+    result = Interactions(user, item)
     for name in [name for name in decisions if name not in (user, item)]:
         column, decision = facts.columns[name], decisions[name]
         if decision.kind == "values" and _is_history(ids[name], ids[item], name):
@@ -159,20 +159,20 @@ def find_interactions(
             unused[name] = why
             del decisions[name]
         else:
-            found.sides[name] = (side, why) if side else ("user", "used as requested")
-    if user is None and all(side == "item" for side, _ in found.sides.values()):
+            result.sides[name] = (side, why) if side else ("user", "used as requested")
+    if user is None and all(side == "item" for side, _ in result.sides.values()):
         raise DataError(
             "no column describes the user",
             why="a recommendation needs something about its user, such as an id or a history of items",
             fix="name the column of users: --user COLUMN",
         )
-    return found
+    return result
 
 
 def new_users(facts: Profile, user: str | None, split: dict[str, Any]) -> float:
     """Return the share of later rows, in a split by time, whose user has no training row.
 
-    0 if the sample has too few rows of a user to tell.
+    0 if the sample has too few rows of a user for an estimate.
     """
     sample = facts.sample
     if user is None or sample.num_rows < _ROWS_EACH * facts.columns[user].distinct.count:
@@ -239,23 +239,23 @@ def _is_history(lists: _Ids, item: _Ids, name: str) -> bool:
 
 def _history(lists: _Ids, item: _Ids, name: str) -> tuple[Side | None, str]:
     """Return "history" and the reason, or None and the reason if most histories contain their row's item."""
-    own = len(np.unique(lists.rows[lists.values == item.values[lists.rows]]))
-    share = own / max(1, len(np.unique(lists.rows)))
+    held = len(np.unique(lists.rows[lists.values == item.values[lists.rows]]))
+    share = held / max(1, len(np.unique(lists.rows)))
     if share > _COPIES:
-        return None, f"a history with the {name} of its own row in {share:.0%} of the rows tells the answer"
+        return None, f"a history with the {name} of its own row in {share:.0%} of the rows leaks it"
     return "history", f"a history: {name} that the user chose before; they share their rows with {name}"
 
 
 def _side(
     column: Column, decision: Decision, ids: Mapping[str, _Ids], user: str | None, item: str
 ) -> tuple[Side | None, str]:
-    """Return what a column describes and the reason; None if it should not be used."""
-    name, own = column.name, ids[column.name]
-    of_item, of_user = own.changes(ids[item]), own.changes(ids[user]) if user else 1.0
+    """Return the side of a column and the reason; None if it should not be used."""
+    name, values = column.name, ids[column.name]
+    of_item, of_user = values.changes(ids[item]), values.changes(ids[user]) if user else 1.0
     if of_user <= min(_CHANGES, of_item):
         return "user", f"the same in all rows of a {user}"
     if of_item <= _CHANGES:
-        if decision.kind == "category" and own.count > _COPIES * ids[item].count:
+        if decision.kind == "category" and values.count > _COPIES * ids[item].count:
             return None, f"another name of {item}"
         return "item", f"the same in all rows of a {item}"
     if names_rating(column):
@@ -267,8 +267,8 @@ def _side(
         return None, f"differs within rows of a {item}. If it marks the choices, use --label {scalar(name)}"
     if decision.kind in ("number", "vector") or meaning(name) == "amount":
         return None, f"a number that differs within rows of a {item}, known only after the choice?"
-    if ids[item].changes(own) <= _CHANGES:
-        return None, f"each value occurs with one {item}, so it tells the answer"
-    if user and own.count > ids[user].count and ids[user].changes(own) <= _CHANGES:
+    if ids[item].changes(values) <= _CHANGES:
+        return None, f"each value occurs with one {item}, so it leaks it"
+    if user and values.count > ids[user].count and ids[user].changes(values) <= _CHANGES:
         return None, f"each value occurs with one {user}, as sessions do, so later rows have other values"
     return "user", "differs between rows, so a recommendation must know it"

@@ -50,7 +50,7 @@ class InitRequest:
 
     Args:
         data: training files: paths, globs or URLs.
-        label: column to predict; None: the rows say which items users chose, see `item`.
+        label: column to predict; None: each row is a choice of an item, see `item`.
         item: column of the items that users chose; only without a label.
         user: column of the users who chose them; default none, if other columns describe the user.
         output: path of the recipe; paths in the recipe are relative to its folder.
@@ -119,7 +119,7 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
     """Read the data once and return a recipe for it; with columns of ids, also train shortly on a sample.
 
     Raises `DataError` for data, or a label, that cannot be learned from, `ConfigError` for columns that do
-    not exist, and unless either a label or a column of items is asked for.
+    not exist, and unless there is either a label or a column of items.
     """
     _check_asked(asked)
     read = _read(asked, progress)
@@ -128,7 +128,7 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
 
 @dataclass(slots=True)
 class _Read:
-    """What was read: the data, facts about it, kinds of the used columns, and why others are unused."""
+    """The data, facts about it, kinds of the used columns, and why others are unused."""
 
     source: Source
     csv: CsvOptions
@@ -207,9 +207,9 @@ def _of_label(asked: InitRequest, read: _Read) -> DraftRecipe:
 def _of_choices(asked: InitRequest, item: str, read: _Read) -> DraftRecipe:
     """Return a recipe that finds the items that a user would choose; each row is such a choice."""
     facts, decisions, unused = read.facts, read.decisions, read.unused
-    found = find_interactions(facts, decisions, unused, user=asked.user, item=item, keep=asked.keep)
+    choices = find_interactions(facts, decisions, unused, user=asked.user, item=item, keep=asked.keep)
     read.check_test()
-    features = found.features(facts, decisions)
+    features = choices.features(facts, decisions)
     times = _times(asked, facts)
     by_time = _by_time(asked, facts, read.source, times)
     new = new_users(facts, asked.user, by_time) if by_time else 0.0
@@ -218,7 +218,7 @@ def _of_choices(asked: InitRequest, item: str, read: _Read) -> DraftRecipe:
     notes, split = [], []
     if new > SOME_NEW:
         notes = [
-            f"{new:.0%} of the last rows have a {asked.user} without earlier rows, so its row says nothing"
+            f"{new:.0%} of the last rows have a {asked.user} without earlier rows, so its row is untrained"
         ]
         split = [f"  {comment(notes[0])}"]
     if rather:
@@ -228,10 +228,10 @@ def _of_choices(asked: InitRequest, item: str, read: _Read) -> DraftRecipe:
         implicit_label(item, read.source.names),
         split,
         _roles(asked, facts, asked.group or asked.user, "one list of items for each of its values"),
-        [*found.in_order(facts, decisions), *_left_out(unused), *_of_times(facts, times)],
+        [*choices.in_order(facts, decisions), *_left_out(unused), *_of_times(facts, times)],
     )
     rows = _training_rows(asked, facts)
-    chosen = towers(rows, facts.columns[item].distinct.count, found.items(features))
+    chosen = towers(rows, facts.columns[item].distinct.count, choices.items(features))
     text = _text(asked, read, features, parts.lines(data, features, rows, chosen))
     return DraftRecipe(text, len(decisions), len(unused), facts.rows, {}, notes=notes)
 
@@ -356,7 +356,7 @@ def _check_asked(asked: InitRequest) -> None:
         which = "--label or --item" if asked.label is None else "one of --label and --item"
         raise ConfigError(
             f"satrap init needs {which}",
-            why="it predicts a label, or finds items for users from rows that say what they chose",
+            why="it predicts a label, or finds items for users by their earlier choices",
             fix="add --label COL for a column to predict, or --user COL --item COL for a log of choices",
         )
     label = {"--kind": asked.kind, "--positive": asked.positive, "--threshold": asked.threshold}

@@ -111,7 +111,10 @@ def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
             "width": (64, ""),
         },
         "embedding": {
-            "optimizer": ({"name": "adagrad", "lr": 0.1}, ""),
+            "optimizer": (
+                {"name": "adagrad", "lr": 0.05},
+                "with more, users' earlier items soon fill the lists",
+            ),
             "initial_scale": (0.05, ""),
         },
         "dense": {"optimizer": ({"name": "adam", "lr": 0.001}, "")},
@@ -119,7 +122,7 @@ def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
             "mode": ("sync", "exact, and in one process as fast as hybrid"),
             "loss": (
                 {"name": "sampled_softmax", "negatives": negatives, "logq": True},
-                "each item against those of other rows and drawn ones",
+                "each item against the items of other rows and drawn ones",
             ),
             "ranking": ({"at": [10], "among": "items"}, "all items are ranked for each user"),
             "monitor": ("ndcg@10", "the higher the item is in the list, the better"),

@@ -48,7 +48,7 @@ def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
 
 
 def is_later(sample: pa.Array, split: dict[str, Any], odd: Collection[str] = ()) -> npt.NDArray[np.bool_]:
-    """Return which rows of a column of times are no training rows of a split by `split_by_time`."""
+    """Return which rows of a column of times are after the training rows of a split by `split_by_time`."""
     first = next(value for key, value in split.items() if key != "column")
     texts = pa.array([*MISSING, *odd])
     return to_seconds(flat(sample), texts) >= to_seconds(pa.array([first]), texts)
