@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from satrap.cli.setup import init as module
 from satrap.config import load
 from tests.cli.command import satrap
-from tests.tools.init.frames import clicks, impressions, shop
+from tests.tools.init.frames import choices, clicks, impressions, shop
 
 
 def test_from_a_file_to_metrics_with_nothing_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +52,39 @@ def test_numbers_and_classes_with_nothing_edited(
         assert test["accuracy"] > (values == frame[label].mode()[0]).mean() + 0.1
     else:
         assert test["rmse"] < 0.9 * values.std()  # of the mean
+
+
+def test_from_a_log_of_choices_to_vectors_with_nothing_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    choices(4000)[["user_id", "product_id", "kind", "rating", "at"]].to_csv("log.csv", index=False)
+    answer = satrap("init", "log.csv", "--user", "user_id", "--item", "product_id")
+    assert answer.code == 0, answer.err
+    assert "recipe.yaml: 4,000 rows; 3 columns used, 2 left out" in answer.out
+    trained = satrap("train", "recipe.yaml", "--output", "run")
+    assert trained.code == 0, trained.err
+    test = json.loads(Path("run/metrics.json").read_text())["test"]
+    assert test["precision@10"] > 2 * 400 / 60 / 120  # of a random order: test rows of a user, by items
+    assert satrap("predict", "run", "--input", "log.csv", "--output", "scores.parquet").code == 0
+    assert "bought_score" in pq.read_schema("scores.parquet").names
+    assert satrap("export", "items", "run", "items.parquet").code == 0
+    assert pq.read_table("items.parquet").num_rows == 120
+
+
+def test_a_label_or_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    clicks(20).to_csv("clicks.csv", index=False)
+    satrap("init", "clicks.csv").assert_refused("needs --label or --item", "--user COL --item COL")
+
+
+def test_new_users_in_later_rows_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = choices(3000)[["user_id", "product_id"]].sort_values("user_id").assign(day=range(3000))
+    frame["day"] = [f"{1990 + day // 336}-{1 + day // 28 % 12:02}-{1 + day % 28:02}" for day in frame["day"]]
+    frame.to_csv("log.csv", index=False)
+    answer = satrap("init", "log.csv", "--user", "user_id", "--item", "product_id")
+    assert "of the last rows have a user_id without earlier rows" in answer.out
 
 
 def test_what_looks_like_a_copy_of_the_label_is_a_warning(

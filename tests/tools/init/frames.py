@@ -70,3 +70,34 @@ def impressions(rows: int, seed: int = 1) -> pd.DataFrame:
             "clicked": clicked,
         }
     )
+
+
+def choices(rows: int, seed: int = 1) -> pd.DataFrame:
+    """Which products users bought, mostly of their own kind, in order of time; what may describe a row."""
+    random = np.random.default_rng(seed)
+    user, number = random.integers(0, 60, rows), np.arange(rows)
+    own = random.random(rows) < 0.9
+    item = np.where(own, user % 6, random.integers(0, 6, rows)) + 6 * random.integers(0, 20, rows)
+    seen: list[list[str]] = [[] for _ in range(60)]
+    histories = []
+    for u, i in zip(user, item, strict=True):
+        histories.append("|".join(seen[u][-30:]))
+        seen[u].append(str(i))
+    return pd.DataFrame(
+        {
+            "user_id": user,
+            "country": np.array(["de", "fr", "it"])[user % 3],
+            "session": user * 1000 + number // 40 % 1000,
+            "product_id": item,
+            "kind": [f"k{i % 6}" for i in item],
+            "price": 5.0 + item * 7 % 50 / 4,
+            "title": [f"product {i}" for i in item],
+            "variant": [f"v{i}.{j}" for i, j in zip(item, random.integers(0, 9, rows), strict=True)],
+            "device": random.choice(["phone", "tablet", "desktop"], rows),
+            "gift": random.integers(0, 2, rows),
+            "seconds": random.integers(1, 500, rows),
+            "rating": random.integers(1, 6, rows),
+            "seen": histories,
+            "at": 1_600_000_000 + 60 * number,
+        }
+    )

@@ -17,7 +17,9 @@ from satrap.runtime.formatting import counted
 
 @click.command()
 @click.argument("data", nargs=-1, required=True)
-@click.option("--label", required=True, metavar="COL", help="Column to predict.")
+@click.option("--label", metavar="COL", help="Column to predict.")
+@click.option("--item", metavar="COL", help="Instead of --label: items that users chose, one in each row.")
+@click.option("--user", metavar="COL", help="With --item: the user of each row.")
 @click.option(
     "--output", default="recipe.yaml", show_default=True, metavar="FILE", help="The recipe to write."
 )
@@ -66,15 +68,18 @@ from satrap.runtime.formatting import counted
 )
 @debug_option
 def init(output: str, force: bool, names: str | None, baseline: bool, **asked: Any) -> None:
-    """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns.
+    """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns (--label), or
+    finds items for users from a log of their choices (--user, --item).
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
     """
     from satrap.runtime.cuda import cuda_device
     from satrap.tools.init import InitRequest, make_recipe
 
+    if baseline and asked["item"]:
+        raise ConfigError("--baseline needs --label", fix="omit --baseline")
     if baseline:
-        from satrap.tools.init.baseline import check_baseline
+        from satrap.tools.baseline import check_baseline
 
         check_baseline()
     if Path(output).exists() and not force:
@@ -98,6 +103,8 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
             f"warning: {name} is left out: {why}; if it is known before the label, use --keep "
             f"{shlex.quote(name)}"
         )
+    for note in draft.notes:
+        click.echo(f"warning: {note}")
     if baseline:
         _compare(output)
     click.echo(f"next:\n  satrap train {output}")
@@ -106,7 +113,7 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
 def _compare(output: str) -> None:
     """Train LightGBM on the rows of a recipe, print its metrics, and write them into the recipe."""
     from satrap.config import load
-    from satrap.tools.init.baseline import baseline
+    from satrap.tools.baseline import baseline
     from satrap.tools.init.write import scalar
 
     metrics = baseline(load(output))

@@ -96,7 +96,7 @@ def choose_label(
             fix="give data in which the label varies, or choose another column: --label COLUMN",
         )
     if kind is None:
-        kind = _kind_of(column, name, counts)
+        kind = _kind_of(column, counts)
     if kind == "binary":
         return _of_two(name, counts) if len(counts) == 2 else _of_ratings(column, name, counts)
     if kind == "regression":
@@ -109,8 +109,8 @@ def _measured(column: Column) -> bool:
     return column.numbers and column.texts == 0
 
 
-def _kind_of(column: Column, name: str, counts: Counter[str]) -> Kind:
-    if len(counts) == 2 or _ratings(column, counts, name):
+def _kind_of(column: Column, counts: Counter[str]) -> Kind:
+    if len(counts) == 2 or names_rating(column):
         return "binary"
     codes = counts and len(counts) <= _MOST_CODES and column.fractions == 0
     return "regression" if _measured(column) and not codes else "multiclass"
@@ -148,10 +148,10 @@ def _of_two(name: str, counts: Counter[str]) -> LabelChoice:
     return LabelChoice(name, {"positive": [chosen]}, f"{reason}; {other!r} is 0", counts[chosen] / rows)
 
 
-def _ratings(column: Column, counts: Counter[str], name: str) -> bool:
-    """Return whether a label has few unique numbers and the name of a rating."""
-    few = column.numbers and column.texts == 0 and 4 <= len(counts) <= _MOST_RATINGS
-    return few and -10 <= column.low <= column.high <= 100 and bool(_RATINGS & set(words(name)))
+def names_rating(column: Column) -> bool:
+    """Return whether a column has few unique numbers and the name of a rating."""
+    few = column.numbers and column.texts == 0 and 4 <= column.distinct.count <= _MOST_RATINGS
+    return few and -10 <= column.low <= column.high <= 100 and bool(_RATINGS & set(words(column.name)))
 
 
 def _of_ratings(column: Column, name: str, counts: Counter[str]) -> LabelChoice:

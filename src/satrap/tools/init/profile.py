@@ -156,7 +156,8 @@ class Column:
 class Profile:
     """The columns by name, a sample of the rows with their numbers, and the label's values with their counts.
 
-    `complete`: all rows were read. `label` is empty if the label has more than `LABEL_VALUES` unique values.
+    `complete`: all rows were read. `label` is empty without a label, or if it has more than
+    `LABEL_VALUES` unique values.
     """
 
     columns: dict[str, Column]
@@ -169,7 +170,7 @@ class Profile:
 
 def profile(
     source: Source,
-    label: str,
+    label: str | None,
     *,
     drop: Collection[str] = (),
     most: int | None = None,
@@ -193,7 +194,7 @@ def profile(
         for name in names:
             columns[name].add(as_array(table.column(name)), missing_values)
         sample.add(table)
-        if not many:
+        if label is not None and not many:
             counts.update(_counted(as_array(table.column(label))))
             many = len(counts) > LABEL_VALUES
         rows += table.num_rows

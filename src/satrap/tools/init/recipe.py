@@ -23,13 +23,14 @@ from satrap.runtime.cuda import CudaDevice
 from satrap.schema import Kind
 from satrap.store.gpu.budget import INDEX_BYTES
 from satrap.tools.init.choose import Features, Lines, add_features, bins_for
+from satrap.tools.init.interactions import MOSTLY_NEW, SOME_NEW, find_interactions, implicit_label, new_users
 from satrap.tools.init.kinds import Decision, decide
 from satrap.tools.init.label import LabelChoice, choose_label
 from satrap.tools.init.leakage import auc_alone, one_label
 from satrap.tools.init.names import meaning, names_user, words
 from satrap.tools.init.open import open_data
 from satrap.tools.init.profile import Column, Profile, profile
-from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean
+from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean, towers
 from satrap.tools.init.times import not_times, proposals, split_by_time
 from satrap.tools.init.trial import LEAST_ROWS, MOST_ROWS, CountsTrial, add_counts, candidates, tried
 from satrap.tools.init.write import comment, scalar, section
@@ -49,11 +50,14 @@ class InitRequest:
 
     Args:
         data: training files: paths, globs or URLs.
-        label: column to predict.
+        label: column to predict; None: each row is a choice of an item, see `item`.
+        item: column of the items that users chose; only without a label.
+        user: column of the users who chose them; default none, if other columns describe the user.
         output: path of the recipe; paths in the recipe are relative to its folder.
         test: test files; default: every tenth row of `data`.
         weight, group: columns for these roles.
-        time: column of times; the latest rows of `data` become validation and test rows.
+        time: column of times; the latest rows of `data` become validation and test rows. With `item`, default
+            the first column of times.
         drop: columns to exclude.
         keep: columns to use even if they look like a copy of the label.
         kind: kind of the label: binary, regression or multiclass; default: inferred from its values.
@@ -65,12 +69,15 @@ class InitRequest:
         encoding: of CSV files; default utf-8.
         quote: character around values of CSV files that contain separators; default '"', empty: none.
         names: column names of CSV files without a header line.
-        trial: train shortly with and without counts and mean labels of ids, to decide about them.
+        trial: train shortly with and without counts and mean labels of ids, to decide about them; only with a
+            label.
         cuda: a GPU that the recipe's comments propose; default none.
     """
 
     data: Sequence[str]
-    label: str
+    label: str | None = None
+    item: str | None = None
+    user: str | None = None
     output: str = "recipe.yaml"
     test: Sequence[str] = ()
     weight: str | None = None
@@ -96,7 +103,7 @@ class DraftRecipe:
     """The text of a recipe, and the numbers of used and unused columns and of rows.
 
     `copies` are unused columns that look like a copy of the label, with the reason. `trial` is the result of
-    trying counts and mean labels.
+    trying counts and mean labels. `notes` are facts about the data that limit the metrics.
     """
 
     text: str
@@ -105,14 +112,44 @@ class DraftRecipe:
     rows: int
     copies: dict[str, str]
     trial: CountsTrial | None = None
+    notes: Sequence[str] = ()
 
 
 def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: None) -> DraftRecipe:
     """Read the data once and return a recipe for it; with columns of ids, also train shortly on a sample.
 
     Raises `DataError` for data, or a label, that cannot be learned from, `ConfigError` for columns that do
-    not exist.
+    not exist, and unless there is either a label or a column of items.
     """
+    _check_asked(asked)
+    read = _read(asked, progress)
+    return _of_label(asked, read) if asked.item is None else _of_choices(asked, asked.item, read)
+
+
+@dataclass(slots=True)
+class _Read:
+    """The data, facts about it, kinds of the used columns, and why others are unused."""
+
+    source: Source
+    csv: CsvOptions
+    kind: str
+    facts: Profile
+    tested: Source | None
+    decisions: dict[str, Decision]
+    unused: dict[str, str]
+
+    def check_test(self) -> None:
+        """Raise `DataError` for a used column that the test files lack."""
+        if self.tested:
+            check_columns(self.decisions, self.tested.names, self.tested.label)
+
+    def odd(self, times: Sequence[str]) -> list[str]:
+        """Return the texts among numbers and times, which mean missing."""
+        numbers = [name for name in (*self.decisions, *times) if self.facts.columns[name].numbers]
+        return sorted({text for name in numbers for text in self.facts.columns[name].odd})
+
+
+def _read(asked: InitRequest, progress: Callable[[int], None]) -> _Read:
     source, csv, kind = open_data(
         asked.data,
         asked.format,
@@ -123,34 +160,39 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
         drop=asked.drop,
     )
     _check_columns(asked, source)
+    roles = {name for name in (asked.label, asked.item, asked.user) if name is not None}
     tested = open_source(list(asked.test), format=kind, csv=csv) if asked.test else None
     if tested:
-        check_columns([asked.label], tested.names, tested.label)
+        check_columns(roles, tested.names, tested.label)
     twice = [name for name, count in Counter(source.names).items() if count > 1]  # ambiguous, so unused
-    drop = {*asked.drop, *twice} - {asked.label, asked.time}
+    drop = {*asked.drop, *twice} - {*roles, asked.time}
     facts = profile(source, asked.label, drop=drop, most=asked.rows, progress=progress)
+    unused = dict.fromkeys(asked.drop, "as requested")
+    return _Read(source, csv, kind, facts, tested, _decisions(asked, facts, unused), unused)
+
+
+def _of_label(asked: InitRequest, read: _Read) -> DraftRecipe:
+    """Return a recipe that predicts a label."""
+    facts, decisions, unused = read.facts, read.decisions, read.unused
+    assert asked.label is not None
     target = choose_label(
         facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
     )
-    unused = dict.fromkeys(asked.drop, "as requested")
-    decisions = _decisions(asked, facts, unused)
-    copies = _leave_out_copies(asked, facts, target, decisions)
+    copies = _leave_out_copies(asked.label, asked.keep, facts, target, decisions)
     unused |= {name: f"{why}: a copy of the label, or known only after it?" for name, why in copies.items()}
-    if tested:
-        check_columns(decisions, tested.names, tested.label)
+    read.check_test()
     rows = _training_rows(asked, facts)
     features = _features(facts, target, decisions, rows)
-    _check_features(features, source, unused, kept=bool(copies))
+    _check_features(features, read.source, unused, kept=bool(copies))
     times = _times(asked, facts)
-    by_time = _by_time(asked, facts, source, times)
-    numbers = [name for name in (*decisions, *times) if facts.columns[name].numbers]
-    odd = sorted({text for name in numbers for text in facts.columns[name].odd})
-    data = _data(asked, csv, kind, odd, by_time if asked.time else None)
+    by_time = _by_time(asked, facts, read.source, times)
+    data = _data(asked, read.csv, read.kind, read.odd(times), by_time if asked.time else None)
+    group = (asked.group or _users(facts, decisions)) if target.kind == "binary" else None
     split = [f"  # split: {scalar(by_time)}  # instead, if the model predicts the future"]
     parts = _Parts(
         target,
         split if by_time and not asked.time else [],
-        _roles(asked, facts, target, decisions),
+        _roles(asked, facts, group, "AUC is also reported within each of its values"),
         [*_left_out(unused), *_of_times(facts, times)],
     )
     trial = _trial(asked, facts, decisions, parts, data, features)
@@ -158,10 +200,47 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
         add_counts(features, trial.columns, f"training rows of the value; {trial}")
     elif trial is not None:
         parts.left_out.insert(0, f"  {comment(f'Counts and mean labels of ids are not used: {trial}')}")
-    lines = [*_head(facts, source), *parts.lines(data, features, rows)]
+    text = _text(asked, read, features, parts.lines(data, features, rows))
+    return DraftRecipe(text, len(decisions), len(unused), facts.rows, copies, trial)
+
+
+def _of_choices(asked: InitRequest, item: str, read: _Read) -> DraftRecipe:
+    """Return a recipe that finds the items that a user would choose; each row is such a choice."""
+    facts, decisions, unused = read.facts, read.decisions, read.unused
+    choices = find_interactions(facts, decisions, unused, user=asked.user, item=item, keep=asked.keep)
+    read.check_test()
+    features = choices.features(facts, decisions)
+    times = _times(asked, facts)
+    by_time = _by_time(asked, facts, read.source, times)
+    new = new_users(facts, asked.user, by_time) if by_time else 0.0
+    rather = new > MOSTLY_NEW and not asked.time
+    data = _data(asked, read.csv, read.kind, read.odd(times), None if rather else by_time)
+    notes, split = [], []
+    if new > SOME_NEW:
+        notes = [
+            f"{new:.0%} of the last rows have a {asked.user} without earlier rows, so its row is untrained"
+        ]
+        split = [f"  {comment(notes[0])}"]
+    if rather:
+        notes[0] += "; the recipe does not split by time"
+        split.append(f"  # split: {scalar(by_time)}  # instead, to test new users")
+    parts = _Parts(
+        implicit_label(item, read.source.names),
+        split,
+        _roles(asked, facts, asked.group or asked.user, "one list of items for each of its values"),
+        [*choices.in_order(facts, decisions), *_left_out(unused), *_of_times(facts, times)],
+    )
+    rows = _training_rows(asked, facts)
+    chosen = towers(rows, facts.columns[item].distinct.count, choices.items(features))
+    text = _text(asked, read, features, parts.lines(data, features, rows, chosen))
+    return DraftRecipe(text, len(decisions), len(unused), facts.rows, {}, notes=notes)
+
+
+def _text(asked: InitRequest, read: _Read, features: Features, lines: Sequence[str]) -> str:
+    lines = [*_head(read.facts, read.source), *lines]
     if asked.cuda is not None:
-        lines += [comment(on_gpu(asked.cuda, table_bytes(features, facts))), ""]
-    return DraftRecipe("\n".join(lines), len(decisions), len(unused), facts.rows, copies, trial)
+        lines += [comment(on_gpu(asked.cuda, table_bytes(features, read.facts))), ""]
+    return "\n".join(lines)
 
 
 @dataclass(slots=True)
@@ -173,9 +252,19 @@ class _Parts:
     roles: list[str]
     left_out: list[str]
 
-    def lines(self, data: Lines, features: Features, rows: int) -> list[str]:
-        """Return the lines of a recipe with these data files and features for a number of training rows."""
-        chosen = settings(rows, features.width, self.target.share)
+    def lines(
+        self, data: Lines, features: Features, rows: int, chosen: dict[str, Lines] | None = None
+    ) -> list[str]:
+        """Return the lines of a recipe with these data files and features.
+
+        Args:
+            data: the data files.
+            features: the features.
+            rows: training rows.
+            chosen: the other sections; default by the rows, the width and the label.
+        """
+        if chosen is None:
+            chosen = settings(rows, features.width, self.target.share)
         if self.target.kind != "binary":
             del chosen["training"]["monitor"]  # the default concerns AUC
         if not any("dim" in keys for keys, _ in features.lines.values()):
@@ -261,9 +350,29 @@ def _training_rows(asked: InitRequest, facts: Profile) -> int:
     return facts.rows * 9 // 10 if asked.test else facts.rows * 8 // 10
 
 
+def _check_asked(asked: InitRequest) -> None:
+    """Raise `ConfigError` unless there is either a label or a column of items."""
+    if (asked.label is None) == (asked.item is None):
+        which = "--label or --item" if asked.label is None else "one of --label and --item"
+        raise ConfigError(
+            f"satrap init needs {which}",
+            why="it predicts a label, or finds items for users by their earlier choices",
+            fix="add --label COL for a column to predict, or --user COL --item COL for a log of choices",
+        )
+    label = {"--kind": asked.kind, "--positive": asked.positive, "--threshold": asked.threshold}
+    other = [name for name, value in label.items() if value not in (None, ())] if asked.item else []
+    if other or (asked.user and not asked.item):
+        raise ConfigError(
+            f"{other[0]} needs --label" if other else "--user needs --item",
+            why="without a label, every row counts as a 1" if other else "with --label, users are a feature",
+            fix="remove it" if other else "remove it, or use --item COL instead of --label",
+        )
+
+
 def _check_columns(asked: InitRequest, source: Source) -> None:
     """Raise `ConfigError` for a column that does not exist, `DataError` for duplicate names in use."""
     named: dict[str, Sequence[str | None]] = {"--label": [asked.label]}
+    named |= {"--item": [asked.item], "--user": [asked.user]}
     named |= {"--drop": asked.drop, "--keep": asked.keep, "--weight": [asked.weight]}
     named |= {"--group": [asked.group], "--time": [asked.time]}
     for option, columns in named.items():
@@ -310,11 +419,11 @@ def _decisions(asked: InitRequest, facts: Profile, unused: dict[str, str]) -> di
 
 
 def _leave_out_copies(
-    asked: InitRequest, facts: Profile, target: LabelChoice, decisions: dict[str, Decision]
+    label: str, keep: Sequence[str], facts: Profile, target: LabelChoice, decisions: dict[str, Decision]
 ) -> dict[str, str]:
     """Remove columns that look like a copy of the label and return the reasons; set `alone` of the others."""
     copies: dict[str, str] = {}
-    questions = target.questions(as_array(facts.sample.column(asked.label)))
+    questions = target.questions(as_array(facts.sample.column(label)))
     limit = SUSPICIOUS[target.kind]
     for name, decision in list(decisions.items()):
         column, sample = facts.columns[name], as_array(facts.sample.column(name))
@@ -325,7 +434,7 @@ def _leave_out_copies(
         elif target.kind == "binary":
             each = decision.kind == "category" and meaning(name) != "id"
             why = one_label(column, sample, questions[0], each=each, columns=len(decisions))
-        if why is None or name in asked.keep:
+        if why is None or name in keep:
             decisions[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
         else:
             copies[name] = why
@@ -441,18 +550,15 @@ def _labels(target: LabelChoice, rows: int) -> list[str]:
     return ["labels:", f"  - {keys}  {comment(target.why + share)}"]
 
 
-def _roles(
-    asked: InitRequest, facts: Profile, target: LabelChoice, decisions: dict[str, Decision]
-) -> list[str]:
+def _roles(asked: InitRequest, facts: Profile, group: str | None, why: str) -> list[str]:
     lines = []
     if asked.weight:
         lines.append(f"weight: {scalar(asked.weight)}")
     for name in () if asked.weight else facts.columns:
         if _WEIGHTS & set(words(name)) and facts.columns[name].numbers and facts.columns[name].low >= 0:
             lines.append(f"# weight: {scalar(name)}  # if this is the weight of a row")
-    group = asked.group or _users(facts, decisions)
-    if group and target.kind == "binary":
-        lines.append(f"group: {scalar(group)}  # AUC is also reported within each of its values")
+    if group:
+        lines.append(f"group: {scalar(group)}  {comment(why)}")
     return [*lines, ""] if lines else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from satrap.runtime.cuda import CudaDevice
 from satrap.runtime.formatting import size
@@ -83,6 +84,50 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
                 if quick
                 else (None, "constant rates: the loss of small tables may plateau before it falls again")
             ),
+            "seed": (1, ""),
+        },
+        "data": {
+            "batch_size": (batch, f"about {max(1, rows // batch):,} steps per epoch"),
+            "global_batch": (True, "for all workers together: adding workers keeps the steps"),
+        },
+    }
+
+
+def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
+    """Return sections of a recipe that finds items.
+
+    Args:
+        rows: training rows.
+        items: distinct items.
+        of_item: the features of the item.
+    """
+    batch = int(min(4096, max(64, 2 ** round(math.log2(max(1, rows) / 100)))))
+    negatives = int(min(512, 2 ** math.ceil(math.log2(max(2, items)))))
+    return {
+        "model": {
+            "name": ("two_tower", "vectors of users and items, to find the best of many items"),
+            "item": (list(of_item), "all other features belong to the user"),
+            "hidden": ([], ""),
+            "width": (64, ""),
+        },
+        "embedding": {
+            "optimizer": (
+                {"name": "adagrad", "lr": 0.05},
+                "with more, users' earlier items soon fill the lists",
+            ),
+            "initial_scale": (0.05, ""),
+        },
+        "dense": {"optimizer": ({"name": "adam", "lr": 0.001}, "")},
+        "training": {
+            "mode": ("sync", "exact, and in one process as fast as hybrid"),
+            "loss": (
+                {"name": "sampled_softmax", "negatives": negatives, "logq": True},
+                "each item against the items of other rows and drawn ones",
+            ),
+            "ranking": ({"at": [10], "among": "items"}, "all items are ranked for each user"),
+            "monitor": ("ndcg@10", "the higher the item is in the list, the better"),
+            "epochs": (20, "at most; a few suffice"),
+            "patience": (2, "stop after this many epochs without improvement on validation rows"),
             "seed": (1, ""),
         },
         "data": {

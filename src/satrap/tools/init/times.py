@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,6 +45,13 @@ def _seconds(sample: pa.Array, odd: Collection[str]) -> Doubles:
     except _UNREADABLE:
         return np.empty(0)
     return seconds[np.abs(seconds) < _YEAR_10000]
+
+
+def is_later(sample: pa.Array, split: dict[str, Any], odd: Collection[str] = ()) -> npt.NDArray[np.bool_]:
+    """Return which rows of a column of times are after the training rows of a split by `split_by_time`."""
+    first = next(value for key, value in split.items() if key != "column")
+    texts = pa.array([*MISSING, *odd])
+    return to_seconds(flat(sample), texts) >= to_seconds(pa.array([first]), texts)
 
 
 def split_by_time(

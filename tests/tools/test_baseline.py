@@ -13,8 +13,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from satrap.config import load
 from satrap.errors import ConfigError
-from satrap.tools.init import baseline as module
-from satrap.tools.init.baseline import baseline, check_baseline
+from satrap.tools import baseline as module
+from satrap.tools.baseline import baseline, check_baseline
 from tests.launch.runs import RECIPE, frame, make_recipe
 
 MORE = RECIPE.replace(
