@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,19 @@ def test_a_logged_row_is_scored_again_as_it_was(
     scores = np.concatenate(list(predictor.predict_batches(batches)))
     predictor.close()
     np.testing.assert_allclose(scores, written[list(answer["predictions"])], rtol=1e-6, atol=1e-6)
+
+
+def test_a_running_server_writes_without_waiting_for_its_end(
+    server: Served, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_log, "SECONDS", 0.05)
+    log = RequestLog(str(tmp_path))
+    with logged(server, log):
+        assert post(server, {"items": plain(rows)})[0] == 200
+        deadline = time.monotonic() + 30
+        while not log.statistics.written and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert log.statistics.written == 60
 
 
 def test_a_share_of_the_requests_is_logged(server: Served, rows: pd.DataFrame, tmp_path: Path) -> None:
