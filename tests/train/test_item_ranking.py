@@ -124,6 +124,21 @@ def test_metrics_are_those_of_a_loop_over_all_items(
     trainer.close()
 
 
+def test_items_of_trained_events_are_ranked() -> None:
+    past = satrap.Categorical(dim=4, multi=True, pooling="none", sequence="past", table="item", max_values=3)
+    schema = Schema(["liked"], {"past": past, "item": satrap.Categorical(dim=4)})
+    rows = {"past": [["a", "b", "c"], ["d"]], "item": ["b", "e"], "liked": [1, 0]}
+    data = satrap.data.read(rows, schema, batch_size=2)
+    for every_event, count in ((True, 5), (False, 2)):
+        model = satrap.models.create("sasrec", schema, every_event=every_event)
+        trainer = trainer_of(schema, Ranking(at=(1,), among="items"), model)
+        trainer.fit(data)
+        trainer.evaluate(data)
+        assert trainer.predictor.items is not None
+        assert len(trainer.predictor.items) == count
+        trainer.close()
+
+
 def test_given_items_are_ranked_alone_and_items_that_are_not_among_them_are_not_found() -> None:
     schema = schema_of()
     trainer = trainer_of(schema, Ranking(at=(5,), among="items"))

@@ -40,9 +40,10 @@ class Ranking:
     Args:
         at: the values of k, each at least 1, for example [5, 10].
         among: the candidates. group: the samples of the same `group`, such as the results of a search; those
-            with label 1 are relevant. items: all items of the training rows and of the evaluated rows, or
-            those of `data.items`, ranked for each sample with label 1 by a model with towers; the sample's
-            item is relevant. Samples of a group with the same user and the same list are one query.
+            with label 1 are relevant. items: all items of the training rows and of the evaluated rows, and of
+            the events that training predicts, or those of `data.items`, ranked for each sample with label 1
+            by a model with towers; the sample's item is relevant. Samples of a group with the same user and
+            the same list are one query.
         exclude: with items, a feature of several ids, such as a history. The items that it names in a sample
             are no candidates of this sample, except the sample's own item.
 

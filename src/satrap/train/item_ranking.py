@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.data import Dataset
 from satrap.data.batch_rows import concat_rows, slice_rows, take_jagged, take_rows
+from satrap.data.catalogue import with_events
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
 from satrap.schema import MISSING_ID, Schema
@@ -89,20 +91,24 @@ class Items:
         self.rows = take_rows(rows, first[known])
 
     @classmethod
-    def of(cls, source: Any, schema: Schema, key: str) -> Items:
+    def of(
+        cls, source: Any, schema: Schema, key: str, events: Mapping[str, str] = MappingProxyType({})
+    ) -> Items:
         """Read a data set, the rows of all workers, and return its items.
 
         Args:
             source: a `Dataset`, or another data set with the features of an item.
-            schema: the features of an item.
+            schema: the features of an item, and those of `events`.
             key: the feature that identifies items.
+            events: feature of a history -> feature of the item; the items of events count, too. Either none,
+                or one for each feature of the item.
 
         Raises:
             DataError: no row has an item.
         """
         found: Items | None = None
         for batch in _rows_of(source, schema):
-            items = cls(key, batch)
+            items = cls(key, with_events(batch, key, events))
             found = items if found is None else found.joined(items)
         if found is None or not len(found):
             raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")

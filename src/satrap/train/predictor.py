@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -213,7 +213,8 @@ class Predictor:
         """Read the items that evaluations rank, for `Ranking(among="items")`.
 
         By default these are the items of the rows that `Trainer.fit` was called with, and of the evaluated
-        rows; a predictor that `load` made knows no rows.
+        rows, with the events of their histories if training predicts events; a predictor that `load` made
+        knows no rows.
 
         Args:
             items: rows with the features of an item, such as one row per item; with several workers, the rows
@@ -229,7 +230,7 @@ class Predictor:
                 "no items are ranked",
                 fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
             )
-        self._known, self._listed = self._items_of(items, ranking), True
+        self._known, self._listed = self._items_of(items, ranking, {}), True
 
     def trained_on(self, data: TrainingData) -> None:
         """Rank the items of training rows, unless `rank_among` has given items, or none are ranked."""
@@ -242,7 +243,7 @@ class Predictor:
                 fix="call rank_among with one row per item before fit",
             )
         if self._rows is not data:
-            self._known, self._rows = self._items_of(data, ranking), data
+            self._known, self._rows = self._items_of(data, ranking, self._events), data
 
     def check_ranking(self, data: BatchSource) -> None:
         """Prepare ranking metrics for a data set to evaluate, and check that its lists are long enough.
@@ -266,7 +267,7 @@ class Predictor:
             )
         self.items = self._known
         if not self._listed:
-            self.items = self._known.joined(self._items_of(data, ranking))
+            self.items = self._known.joined(self._items_of(data, ranking, self._events))
         if len(self.items) < most:
             raise DataError(
                 f"ranking looks at the first {most} items, but there are {len(self.items)}",
@@ -274,9 +275,17 @@ class Predictor:
                 fix=f"set ranking at to smaller numbers than {len(self.items)}",
             )
 
-    def _items_of(self, data: BatchSource | TrainingData, ranking: Ranking) -> Items:
-        key = key_of(self.model, self.schema, ranking)
-        return Items.of(data, TowerVectors(self, "item").schema, key)
+    @property
+    def _events(self) -> Mapping[str, str]:
+        """The features of events that training predicts: their items are items of the rows."""
+        return getattr(self.model, "trained_events", {})
+
+    def _items_of(
+        self, data: BatchSource | TrainingData, ranking: Ranking, events: Mapping[str, str]
+    ) -> Items:
+        key, part = key_of(self.model, self.schema, ranking), TowerVectors(self, "item").schema
+        features = {**part.features, **{name: self.schema.features[name] for name in events}}
+        return Items.of(data, Schema([], features, salt=part.salt), key, events)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
