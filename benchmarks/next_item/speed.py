@@ -1,4 +1,4 @@
-"""Processor time of a training step of `sasrec`, beside the same network in plain PyTorch.
+"""Processor time of a training step of `sasrec`, and of the same network in plain PyTorch.
 
 `python -m benchmarks.next_item.speed [--items 10000 500000] [--shortest 2]`. Batches of 64 histories of 2 to
 50 events, every event a target, 512 drawn negatives, Adam. Plain PyTorch pads the histories and has one
@@ -89,7 +89,7 @@ def stepper(items: int, kind: str, events: list[Whole]) -> Callable[[int], None]
 
 
 class Turns(Observer):
-    """Lets the others take as many steps as satrap has taken, and counts the processor time of all."""
+    """Lets the others take the steps that satrap has taken, and counts the processor time of all."""
 
     def __init__(self, others: Mapping[str, Callable[[int], None]], warm: int) -> None:
         self.others, self.warm, self.steps = others, warm, 0

@@ -24,8 +24,8 @@ EXCLUDED, ALL = "earlier films excluded", "all films"
 def trained(way: Way, events: Events, seed: int, patience: int = 2) -> dict[str, Any]:
     """Return the metrics of the test rows after the pass that is best on the validation rows.
 
-    The best pass has the largest NDCG@10 on validation rows; the films that a user has rated before are no
-    candidates for models of users, as in RecBole, and are candidates for models of histories.
+    The best pass has the largest NDCG@10 on validation rows. For models of users, as in RecBole, the
+    candidates there leave out the films that a user has rated before.
     """
     label = satrap.Label(name="seen", implicit=True)
     schema = satrap.Schema([label], dict(way.features))

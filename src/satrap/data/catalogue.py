@@ -47,7 +47,7 @@ class Catalogue:
             data: the rows; the rows of all workers count.
             features: the features of an item, the first one with a single id identifies it. An item has the
                 features of its first row.
-            events: feature of a history -> feature of the item; the events of rows that count do so, too.
+            events: feature of a history -> feature of the item; events of rows that count also count.
                 Either none, or one for each feature of the item.
 
         Raises:

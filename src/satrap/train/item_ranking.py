@@ -98,9 +98,9 @@ class Items:
 
         Args:
             source: a `Dataset`, or another data set with the features of an item.
-            schema: the features of an item, and those of `events`.
+            schema: the features of an item, and the features in `events`.
             key: the feature that identifies items.
-            events: feature of a history -> feature of the item; the items of events count, too. Either none,
+            events: feature of a history -> feature of the item; the items of events also count. Either none,
                 or one for each feature of the item.
 
         Raises:
