@@ -72,7 +72,7 @@ test-chaos: setup
 # Kernels for a GPU in Triton's interpreter; needs a network once, for the oldest Triton that PyTorch's floor brings.
 test-triton: setup $(TRITON)/.installed
 	TRITON_INTERPRET=$$($(BIN)/python -c 'import torch; print(int(not torch.cuda.is_available()))') \
-	  PYTHONPATH=$(TRITON) $(PYTEST) --dist loadfile -m triton --timeout 900 tests/models/kernels tests/store/gpu
+	  PYTHONPATH=$(TRITON) $(PYTEST) --dist loadfile -m triton --timeout 900 tests/models/kernels tests/store/gpu tests/contract
 
 # Apart from .venv, so that no other test sees Triton; its interpreter needs an older NumPy.
 $(TRITON)/.installed:

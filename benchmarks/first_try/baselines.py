@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from satrap.config import Recipe
 from satrap.data.encode.encoder import MISSING
-from satrap.schema import Categorical
+from satrap.schema import Categorical, Numeric
 
 MOST_CATEGORIES = 255
 """Limit for columns that scikit-learn's trees use as categories; ids of other columns become numbers."""
@@ -33,6 +33,8 @@ class Columns:
         self._missing = recipe.sections.data.missing or list(MISSING)
         for name, keys in recipe.sections.features.items():
             column = keys.column or name
+            if isinstance(keys, Numeric) and keys.of_ids:
+                continue  # its column is an id, and a category
             if not isinstance(keys, Categorical):
                 if column not in self.numbers:
                     self.numbers.append(column)

@@ -16,7 +16,7 @@ from typing import Any
 import satrap  # isort: skip  # before torch, like satrap's programs: see satrap.runtime.threads
 import torch
 
-from benchmarks.gpu import index, sparse_step, training
+from benchmarks.gpu import index, sparse_step, tier, training
 from benchmarks.gpu.timing import Timing
 from benchmarks.record import write
 
@@ -31,6 +31,7 @@ SECTIONS: dict[str, Callable[[Timing], Iterator[Line]]] = {
     "step": sparse_step.lines,
     "small": sparse_step.small_lines,
     "index": index.lines,
+    "tier": tier.lines,
     "training": training.lines,
 }
 

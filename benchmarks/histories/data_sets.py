@@ -108,20 +108,22 @@ def lastfm(folder: Path, length: int = LENGTH) -> pa.Table:
     return table.append_column("assigned", pa.array(assigned))
 
 
-def book_crossing(folder: Path, length: int = LENGTH) -> pa.Table:
+def book_crossing(folder: Path, length: int = LENGTH, *, split: str = "time") -> pa.Table:
     """Return ratings of books with the last books that the reader rated before, in the order of the file.
 
-    The file has no times. Only rows for training, see `parts_of`, are events.
+    The file has no times, and is sorted by reader: a split by "time" (see `parts_of`) has new readers in the
+    test. With the split "rows", only rows for training are events.
     """
     rows = pd.read_csv(folder / "book_ratings.dat.gz", sep="\t")
     books = pd.read_csv(folder / "items_info.dat.gz", sep="\t", index_col=False, quoting=3, dtype=str)
     books["item"] = books["Book_ID"].astype(int)
-    rows = rows.merge(books[["item", "Book-Author"]], on="item", how="left")
-    rows = rows.rename(columns={"Book-Author": "author"}).fillna({"author": ""})
+    names = {"Book-Author": "author", "Year-Of-Publication": "year"}
+    rows = rows.merge(books[["item", *names]], on="item", how="left").rename(columns=names)
+    rows = rows.fillna({"author": "", "year": ""})
     place = np.arange(len(rows))
-    offsets, events = earlier(rows["user"].to_numpy(), place, length, place % 10 < 8)
-    past = {
-        name: rows[of].to_numpy()[events]
-        for name, of in (("seen", "item"), ("seen_author", "author"), ("seen_rating", "rating"))
-    }
+    offsets, events = earlier(
+        rows["user"].to_numpy(), place, length, place % 10 < 8 if split == "rows" else None
+    )
+    columns = {"seen": "item", "seen_author": "author", "seen_year": "year", "seen_rating": "rating"}
+    past = {name: rows[of].to_numpy()[events] for name, of in columns.items()}
     return with_lists(pa.Table.from_pandas(rows, preserve_index=False), offsets, past)

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def one(column: str) -> satrap.Categorical:
     return satrap.Categorical(dim=16, column=column)
 
 
+BOOKS = DataSet(
+    "book_crossing",
+    book_crossing,
+    "time",
+    satrap.Label(name="liked", column="rating", threshold=9),
+    {"user": one("user"), "book": one("item"), "author": one("author"), "year": one("year")},
+    {
+        "seen": past("book", "seen"),
+        "seen_author": past("author", "seen_author"),
+        "seen_year": past("year", "seen_year"),
+        "seen_rating": STARS,
+    },
+)
 SETS = {
     "movielens": DataSet(
         "movielens_latest_small",
@@ -79,14 +93,8 @@ SETS = {
         {"user": one("userID"), "artist": one("artistID"), "tag": one("tagID")},
         {"seen": past("artist", "seen"), "tagged": past("tag", "tagged")},
     ),
-    "book_crossing": DataSet(
-        "book_crossing",
-        book_crossing,
-        "rows",
-        satrap.Label(name="liked", column="rating", threshold=9),
-        {"user": one("user"), "book": one("item"), "author": one("author")},
-        {"seen": past("book", "seen"), "seen_author": past("author", "seen_author"), "seen_rating": STARS},
-    ),
+    "book_crossing": BOOKS,
+    "book_crossing, known readers": replace(BOOKS, load=partial(book_crossing, split="rows"), split="rows"),
 }
 COMMON: dict[str, Any] = {"hidden": [64, 32], "dropout": 0.2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -120,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     a = parser.parse_args()
     torch.set_num_threads(1)
-    results, kept = dict[str, Any](), None
+    results, path = dict[str, Any](), None
     for name in a.sets:
         data = SETS[name]
         whole = parts_of(data.load(a.folder / data.folder), data.split)
@@ -140,8 +148,8 @@ def main() -> None:
                 results.setdefault(name, {})[key + way] = figures
                 print(f"{name}: {key}{way}: {figures}", flush=True)
                 parameters = {**vars(a), "folder": a.folder.name, "epochs": EPOCHS}
-                kept = write(Path(__file__).parent / "results", parameters, results, kept)
-    print(kept)
+                path = write(Path(__file__).parent / "results", parameters, results, path)
+    print(path)
 
 
 if __name__ == "__main__":

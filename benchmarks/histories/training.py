@@ -12,8 +12,6 @@ import satrap
 from satrap.schema import Feature
 from satrap.train import TrainingOptions
 
-BATCH = 512
-
 
 def trained(
     label: satrap.Label,
@@ -25,13 +23,15 @@ def trained(
     seed: int,
     epochs: int,
     lr: float = 0.05,
+    dense_lr: float = 1e-3,
+    batch: int = 512,
 ) -> dict[str, float]:
     """Return the "validation" and "test" AUC of the epoch that is best on the validation rows.
 
-    Rows learn by Adagrad (`lr`), the network by Adam (0.001), in `sync`, with batches of 512.
+    Rows learn by Adagrad (`lr`), the network by Adam (`dense_lr`), in `sync`.
     """
     schema = satrap.Schema([label], dict(features))
-    data = [satrap.data.read(part, schema, batch_size=BATCH) for part in parts]
+    data = [satrap.data.read(part, schema, batch_size=batch) for part in parts]
     train = data[0].with_options(shuffle=True, seed=seed, buffer_rows=100_000)
     schema = satrap.data.measure(schema, train)
     torch.manual_seed(seed)
@@ -39,7 +39,7 @@ def trained(
         satrap.models.create(name, schema, **options),
         schema,
         embedding_optimizer=satrap.optim.Adagrad(lr=lr),
-        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=dense_lr),
         mode="sync",
         store=satrap.store.StoreConfig(seed=seed),
         training=TrainingOptions(plateau=0.1, patience=2),

@@ -49,7 +49,7 @@ def trained(way: Way, events: Events, seed: int, patience: int = 2) -> dict[str,
     def read(rows: pd.DataFrame, size: int = 256) -> satrap.data.Dataset:
         return satrap.data.read(rows, schema, batch_size=size)
 
-    trainer.predictor.rank_among(
+    trainer.predictor.lists.rank_among(
         satrap.data.read(events.movies, satrap.Schema([], {"movie": schema.features["movie"]}))
     )
     rows = events.pairs if way.data == "pairs" else events.windows

@@ -51,7 +51,7 @@ KINDS = (
 )
 """Exchanges that the contract holds for, with the number of their shards or ranks; "device": rows on one."""
 Open = Callable[[], Exchange]
-DEVICE_MEMORY = 2 << 20
+DEVICE_MEMORY = 8 << 20
 """For all rows of a process of these tests."""
 
 

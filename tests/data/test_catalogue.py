@@ -103,3 +103,20 @@ def test_rows_without_items_are_an_error() -> None:
     rows = frame().assign(item=None).astype({"item": "string"})
     with pytest.raises(DataError, match="no row has an item"):
         Catalogue.of(satrap.data.read(rows, SCHEMA), ["item"])
+
+
+def test_joined_items_are_those_of_all_rows() -> None:
+    rows = frame()
+    parts = [
+        Catalogue.of(satrap.data.read(part, SCHEMA), ["item", "size", "tags"])
+        for part in (rows[:100], rows[100:])
+    ]
+    both, whole = (
+        parts[0].joined(parts[1]),
+        Catalogue.of(satrap.data.read(rows, SCHEMA), ["item", "size", "tags"]),
+    )
+    np.testing.assert_array_equal(both.ids, whole.ids)
+    np.testing.assert_array_equal(both.counts, whole.counts)
+    np.testing.assert_array_equal(both.items.numeric, whole.items.numeric)
+    tags, expected = both.items.ids["tags"], whole.items.ids["tags"]
+    np.testing.assert_array_equal(tags.values, expected.values)

@@ -15,8 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
     ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
-    ("dense", "train"): 10_430,  # 340 of them for losses of pairs, 280 for ranking metrics
-    ("config", "settings"): 3_130,  # 90 of them for ranking metrics, 10 for a tier in host memory
+    ("dense", "train"): 10_740,  # 340 of them for losses of pairs, 500 for ranking metrics
+    ("config", "settings"): 3_180,  # 140 of them for ranking metrics, 10 for a tier in host memory
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

@@ -85,7 +85,7 @@ def test_other_models_learn_it_also_in_micro_batches(tmp_path: Path, name: str) 
     path, model = make_recipe(tmp_path, frame(800, seed=1, sorts=2)), OTHERS[name]
     changes = [model, *SAME[:-1], "dense.optimizer.lr=0.01"]
     one = launch.train(load(path, changes), str(tmp_path / "one"))
-    assert one.test["auc"] > 0.7
+    assert one.test["auc"] > 0.6
     other = launch.train(load(path, [*changes, "dense.microbatches=3"]), str(tmp_path / "other"))
     assert other.test["logloss"] == pytest.approx(one.test["logloss"], rel=1e-3)
     assert launch.evaluate(launch.RunFolder.open(tmp_path / "one")) == pytest.approx(one.test)

@@ -152,6 +152,8 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
     metrics = launch.evaluate(folder, overrides=free)
     assert launch.evaluate(folder) == metrics == outcome.test
     assert launch.evaluate(folder, overrides=["embedding.tier=null"]) == metrics  # all fit in memory
+    behind = ["embedding.tier={path: memory, size: 1GiB}"]  # of a GPU; scored in RAM, without its limits
+    assert launch.evaluate(folder, overrides=behind) == metrics
     small = ["embedding.tier=null", "embedding.memory=120000"]
     for output, overrides in (("a.csv", free), ("b.csv", ())):
         launch.predict(folder, [str(tmp_path / "rows.csv")], tmp_path / output, overrides)

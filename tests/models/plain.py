@@ -45,11 +45,13 @@ def norm(w, name, x):
     return (x - mean) / (variance + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
+def count(w, name):
+    """Return the number of parameters whose names differ in a number from 0."""
+    return next(k for k in itertools.count() if name.format(k) not in w)
+
+
 def of_one_width(w, vectors):
-    matrices = (
-        w[k]
-        for k in itertools.takewhile(w.__contains__, map("vectors.maps.{}.weight".format, itertools.count()))
-    )
+    matrices = iter([w[f"vectors.maps.{k}.weight"] for k in range(count(w, "vectors.maps.{}.weight"))])
     width = max(v.shape[1] for v in vectors)
     return [v if v.shape[1] == width else v @ next(matrices).T for v in vectors]
 
@@ -87,9 +89,7 @@ def deepfm(w, vectors, first, numeric):
 
 def dcnv2(w, vectors, first, numeric):
     x0 = x = flat(vectors, numeric)
-    for k in itertools.count():
-        if f"cross.{k}.project.0.weight" not in w:
-            break
+    for k in range(count(w, "cross.{}.project.0.weight")):
         step = x0 * linear(w, f"cross.{k}.project.0", x)
         if f"cross.{k}.gate.0.weight" in w:
             step = step * sigmoid(x @ w[f"cross.{k}.gate.0.weight"].T)
@@ -107,7 +107,7 @@ def xdeepfm(w, vectors, first, numeric):
     vectors = of_one_width(w, vectors)
     x0 = x = with_numbers(w, "numbers.weight", vectors, numeric)
     sums = []
-    for k in range(2):
+    for k in range(count(w, "cin.layers.{}.weight")):
         weight, bias = w[f"cin.layers.{k}.weight"], w[f"cin.layers.{k}.bias"]
         products = [a * b for a in x for b in x0]
         x = [
@@ -121,7 +121,7 @@ def xdeepfm(w, vectors, first, numeric):
 def autoint(w, vectors, first, numeric, heads=2):
     vectors = of_one_width(w, vectors)
     x = torch.stack(with_numbers(w, "numbers.weight", vectors, numeric), dim=1)
-    for k in range(2):
+    for k in range(count(w, "attention.{}.project.weight")):
         query, key, value = (x @ m.T for m in w[f"attention.{k}.project.weight"].chunk(3))
         attended = []
         for q, key_part, v in zip(*(m.chunk(heads, dim=2) for m in (query, key, value)), strict=True):
@@ -158,10 +158,11 @@ def masknet(w, vectors, first, numeric, structure="parallel"):
         normed.append(norm({f"n.{k}": c for k, c in columns.items()}, "n", v))
         start += v.shape[1]
     x = flat(normed, numeric)
+    blocks = range(count(w, "blocks.{}.mask.0.weight"))
     if structure == "parallel":
-        x = torch.cat([masked(w, f"blocks.{k}", x0, x) for k in range(2)], dim=1)
+        x = torch.cat([masked(w, f"blocks.{k}", x0, x) for k in blocks], dim=1)
     else:
-        for k in range(2):
+        for k in blocks:
             x = masked(w, f"blocks.{k}", x0, x)
     return linear(w, "head", tower(w, "deep", x))[:, 0]
 
@@ -194,7 +195,7 @@ def finalnet(w, vectors, first, numeric):
 
 def wukong(w, vectors, first, numeric):
     x = torch.stack([tower(w, "bottom", numeric), *of_one_width(w, vectors)], dim=1)
-    for k in range(2):
+    for k in range(count(w, "layers.{}.mix.weight")):
         name = f"layers.{k}"
         mixed = torch.einsum("rf,nfd->nrd", w[f"{name}.mix.weight"], x)
         pairs = norm(w, f"{name}.fmb.0", torch.einsum("nfd,nrd->nfr", x, mixed).flatten(1))
@@ -206,10 +207,11 @@ def wukong(w, vectors, first, numeric):
     return linear(w, "head", tower(w, "top", x.flatten(1)))[:, 0]
 
 
-def rankmixer(w, vectors, first, numeric, tokens=2):
+def rankmixer(w, vectors, first, numeric):
+    tokens = count(w, "project.{}.weight")
     pieces = torch.tensor_split(flat(vectors, numeric), tokens, dim=1)
     x = [linear(w, f"project.{t}", piece) for t, piece in enumerate(pieces)]
-    for k in range(2):
+    for k in range(count(w, "blocks.{}.networks.up")):
         name = f"blocks.{k}"
         parts = [token.chunk(tokens, dim=1) for token in x]
         mixed = [torch.cat([part[h] for part in parts], dim=1) for h in range(tokens)]

@@ -29,6 +29,12 @@ def test_a_schema_without_groups_or_binary_labels_is_refused() -> None:
     ranking.check(Schema(["clicked"], FEATURES, group="user"))
     with pytest.raises(ConfigError, match="needs a group column"):
         ranking.check(Schema(["clicked"], FEATURES))
+    implicit = Schema([Label(name="seen", implicit=True)], FEATURES, group="user")
+    Ranking(at=(5,), among="items").check(implicit)
+    with pytest.raises(ConfigError, match="the label is implicit"):
+        ranking.check(implicit)
+    with pytest.raises(ConfigError, match="exclude: seen has no effect"):
+        Ranking(at=(5,), exclude="seen")
     with pytest.raises(ConfigError, match="needs a binary label"):
         ranking.check(Schema([Label(name="stars", kind="regression")], FEATURES, group="user"))
 

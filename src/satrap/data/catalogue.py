@@ -61,7 +61,7 @@ class Catalogue:
         part = Schema(labels, read, salt=schema.salt)
         rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, worker=0, workers=1)
         ids, counts, firsts = np.empty(0, np.uint64), np.empty(0, np.int64), list[Batch]()
-        for batch in (with_events(positive, key, events) for positive in _positive(rows, key)):
+        for batch in (_with_events(positive, key, events) for positive in _positive(rows, key)):
             unique, first, often = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
             places = np.searchsorted(ids, unique)
             known = np.zeros(len(unique), np.bool_)
@@ -87,6 +87,17 @@ class Catalogue:
         """Return the position of each id, int64[n]; -1 for unknown ones."""
         places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return np.where(self.ids[places] == ids, places, -1)
+
+    def joined(self, other: Catalogue) -> Catalogue:
+        """Return the items of both; an item of both has the features of this one, and the sum of counts."""
+        places = self.find(other.ids)
+        new = places < 0
+        counts = self.counts.copy()
+        counts[places[~new]] += other.counts[~new]
+        counts = np.append(counts, other.counts[new])
+        items = concat_rows([self.items, take_rows(other.items, np.flatnonzero(new))])
+        order = np.argsort(items.ids[self.key].values)
+        return Catalogue(self.key, take_rows(items, order), counts[order])
 
     def shares(self, ids: Ids, power: float = 1.0) -> npt.NDArray[np.float64]:
         """Return the probability of each id, float64[n], in draws with this power; 0 for unknown ones."""
@@ -118,7 +129,7 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
     return np.random.default_rng([*seeds, zlib.crc32(batch.ids[key].values.tobytes())])
 
 
-def with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:
+def _with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:
     """Return the items of some rows and then, as more rows, the events of their histories.
 
     Args:

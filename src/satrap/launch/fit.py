@@ -48,11 +48,11 @@ def fit(
     parts = {part: open_share(part) for part in needed if part != "train" or stream is None}
     rows = stream or parts["train"]
     assert rows is not None
+    held = parts.get("test")
     trainer = make_trainer(recipe, schema, context, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
-    if context.trial:
-        checkpoint = replace(checkpoint, publish=None)
+    checkpoint = replace(checkpoint, publish=None) if context.trial else checkpoint
     if resume and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
@@ -62,10 +62,7 @@ def fit(
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
-            rank_items(recipe, trainer.predictor)
-            if (held := parts.get("test")) is not None:
-                trainer.predictor.trained_on(rows)
-                trainer.predictor.check_ranking(held)
+            rank_items(recipe, trainer.predictor, lambda: rows, held)
             with blaming("your own code failed"):
                 result = trainer.fit(
                     rows,

@@ -209,23 +209,26 @@ def evaluate(
                 where=str(folder),
                 fix="give the rows: --input FILE",
             )
-        rank_items(recipe, predictor, training=True)
+        rank_items(recipe, predictor, partial(open_part, recipe, predictor.schema, "train"), None)
         with blaming("your own code failed"):
             metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
 
 
-def rank_items(recipe: Recipe, predictor: Predictor, *, training: bool = False) -> None:
-    """Let a predictor rank the items of `data.items`, else those of the training rows if `training`."""
-    ranking, sources = predictor.ranking, recipe.sections.data.items
-    if ranking is None or not ranking.of_items:
-        return
-    if sources is not None:
+def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object], evaluated: object) -> None:
+    """Prepare the ranking metrics of some evaluated rows, if there are ranking metrics.
+
+    All items are listed in `data.items`, else they are the items of training rows, which `rows` returns.
+    """
+    sources = recipe.sections.data.items
+    if predictor.lists.of_items and sources is None:
+        predictor.lists.trained_on(rows())
+    elif predictor.lists.of_items and sources is not None:
         schema = TowerVectors(predictor, "item").schema
-        predictor.rank_among(open_sources(recipe, schema, [recipe.locate(source) for source in sources]))
-    elif training and (rows := open_part(recipe, predictor.schema, "train")) is not None:
-        predictor.trained_on(rows)
+        items = open_sources(recipe, schema, [recipe.locate(source) for source in sources])
+        predictor.lists.rank_among(items)
+    predictor.lists.prepare(evaluated)
 
 
 def _rows(

@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 class ImplicitMetrics:
-    """Counts samples; ranking metrics say how good a model of an implicit label is."""
+    """Counts samples; see `RankingMetrics` for the quality of a model of an implicit label."""
 
     def __init__(self) -> None:
         self.totals = np.zeros(1, np.float64)

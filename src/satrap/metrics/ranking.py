@@ -52,7 +52,7 @@ class RankingMetrics:
     - `recall@k`: relevant items there / m.
     - `precision@k`: relevant items there / k.
     - `ndcg@k`: sum over the relevant items there of 1 / log2(1 + rank), divided by its largest possible
-      value, that of min(m, k) relevant items in the first places. Järvelin and Kekäläinen, "Cumulated
+      value, with min(m, k) relevant items in the first places. Järvelin and Kekäläinen, "Cumulated
       gain-based evaluation of IR techniques", ACM TOIS 2002, with the discount of Burges et al., "Learning to
       Rank using Gradient Descent", ICML 2005.
     - `mrr@k`: 1 / rank of the first relevant item, 0 if it is not there. Voorhees, "The TREC-8 Question
@@ -200,14 +200,14 @@ class _Runs(NamedTuple):
         relevant: int[queries], the relevant items of each query.
         query: int[runs], index of the query.
         above: int[runs], candidates above the run.
-        found: int[runs], relevant items above it.
+        before: int[runs], relevant items above it.
         size, hits: int[runs], candidates and relevant items in it.
     """
 
     relevant: Ints
     query: Ints
     above: Ints
-    found: Ints
+    before: Ints
     size: Ints
     hits: Ints
 
@@ -231,15 +231,15 @@ def _runs_of(queries: Ids, items: Ids, ranks: Ints, tied: Ints) -> _Runs:
     hits = np.diff(np.append(run, len(start)))
     new_query = first[run] == run
     query = np.cumsum(new_query) - 1
-    found = run - first[run]
-    # Ranks of one list leave room for the relevant items above: these lines change only ranks that do not,
-    # such as those of equal vectors whose products were rounded differently.
-    others = ranks[run] - 1 - found
+    before = run - first[run]
+    # Ranks of one list leave room for the relevant items above. These lines change only ranks that do not,
+    # such as ranks by products that were rounded differently for the same user.
+    others = ranks[run] - 1 - before
     spread = query * (others.max(initial=0) - others.min(initial=0) + 1)
-    above = found + np.maximum.accumulate(np.maximum(others, 0) + spread) - spread
+    above = before + np.maximum.accumulate(np.maximum(others, 0) + spread) - spread
     size = np.maximum(np.maximum.reduceat(tied, run) if len(run) else tied, hits)
     relevant = np.bincount(query, weights=hits).astype(np.int64)
-    return _Runs(relevant, query, above, found, size, hits)
+    return _Runs(relevant, query, above, before, size, hits)
 
 
 def _sums(runs: _Runs, at: Sequence[int]) -> dict[str, float]:
@@ -252,18 +252,18 @@ def _sums(runs: _Runs, at: Sequence[int]) -> dict[str, float]:
     most = max(at)
     ideal = np.cumsum(1 / np.log2(np.arange(2, most + 2)))
     left = runs.above < most
-    query, above, found, size, hits = (column[left] for column in runs[1:])
+    query, above, before, size, hits = (column[left] for column in runs[1:])
     m = runs.relevant[query]
-    unseen = np.where(found == 0, 1.0, 0.0)  # probability that no relevant item is above the place
+    unseen = np.where(before == 0, 1.0, 0.0)  # probability that no relevant item is above the place
     for j in range(1, most + 1):
         left = (j <= size) & (above + j <= most)
         if not left.any():
             break
-        query, above, found, size, hits, m, unseen = (
-            column[left] for column in (query, above, found, size, hits, m, unseen)
+        query, above, before, size, hits, m, unseen = (
+            column[left] for column in (query, above, before, size, hits, m, unseen)
         )
         place, share = above + j, hits / size
-        earlier = found + 1 + (j - 1) * (hits - 1) / np.maximum(size - 1, 1)
+        earlier = before + 1 + (j - 1) * (hits - 1) / np.maximum(size - 1, 1)
         first = unseen * hits / (size - j + 1)
         first = np.minimum(first, unseen)  # the last places of a run cannot be without its relevant items
         unseen = unseen - first

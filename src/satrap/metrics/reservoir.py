@@ -1,4 +1,4 @@
-"""Rows with keys in bounded memory: all of them up to a limit, beyond it those of keys chosen by hash."""
+"""Rows with keys in bounded memory: all up to a limit, beyond it the rows of keys chosen by hash."""
 
 from __future__ import annotations
 

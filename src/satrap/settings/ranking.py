@@ -34,18 +34,17 @@ def check_lengths(at: Sequence[int]) -> None:
 class Ranking:
     """Ranking metrics of evaluations: `hit_rate@k`, `recall@k`, `precision@k`, `ndcg@k`, `mrr@k` and `map@k`.
 
-    A query has a list of candidates, some of which are relevant. For definitions, and for candidates with
+    A query has a list of candidates, and some of them are relevant. For definitions, and for candidates with
     equal scores, see `satrap.metrics.RankingMetrics`.
 
     Args:
         at: the values of k, each at least 1, for example [5, 10].
         among: the candidates. group: the samples of the same `group`, such as the results of a search; those
-            with label 1 are relevant. items: all items of the training rows and of the evaluated rows, and of
-            the events that training predicts, or those of `data.items`, ranked for each sample with label 1
-            by a model with towers; the sample's item is relevant. Samples of a group with the same user and
-            the same list are one query.
+            with label 1 are relevant. items: all items of the training rows and of the evaluated rows, or
+            all items of `data.items`, ranked for each sample with label 1 by a model with towers; the
+            sample's item is relevant. Samples of a group with the same user and the same list are one query.
         exclude: with items, a feature of several ids, such as a history. The items that it names in a sample
-            are no candidates of this sample, except the sample's own item.
+            are not candidates of this sample, except the sample's own item.
 
     Raises:
         ConfigError: no k, one below 1, or one twice; `exclude` without items.
@@ -75,7 +74,7 @@ class Ranking:
         return ranking_names(self.at)
 
     def check(self, schema: Schema) -> None:
-        """Raise `ConfigError` unless a schema has what the metrics need."""
+        """Raise `ConfigError` unless a schema has the group, label and feature that the metrics need."""
         if not self.of_items and schema.group is None:
             raise ConfigError(
                 "ranking needs a group column",
@@ -92,6 +91,12 @@ class Ranking:
                 "ranking needs a binary label",
                 why="samples with label 1 are the relevant ones",
                 fix="for a rating, use a binary label with threshold, such as threshold: 4",
+            )
+        if not self.of_items and all(label.implicit for label in schema.labels if label.kind == "binary"):
+            raise ConfigError(
+                "ranking within groups needs a label with a column, but the label is implicit",
+                why="all samples of a group would be relevant",
+                fix="set among: items",
             )
         if self.exclude is not None:
             feature = schema.categorical.get(self.exclude)

@@ -217,8 +217,7 @@ class GroupRequests:
         """
         g = self._group(group)
         with self._lock:
-            uses = create or len(g.backend.parts) > 1  # rows may return from slower memory
-            g.wait_for_readers(0, int(prepared.splits[-1]) if uses else 0, self._lock)
+            g.wait_for_readers(0, int(prepared.splits[-1]) if create else _returning(g, prepared), self._lock)
             return g.batches.look_up(prepared, size, features, create=create)
 
     def check_batch(self, group: int, batch: Any) -> None:
@@ -233,7 +232,7 @@ class GroupRequests:
         """
         g = self._group(group)
         with self._lock:
-            g.wait_for_readers(0, int(batch.splits[-1]) if len(g.backend.parts) > 1 else 0, self._lock)
+            g.wait_for_readers(0, _returning(g, batch), self._lock)
             g.batches.check(batch)
 
     def update_batch(self, group: int, batch: Any, gradients: Block, *, lr_scale: float = 1.0) -> None:
@@ -251,7 +250,7 @@ class GroupRequests:
         g = self._group(group)
         with self._lock:
             gradients = g.backend.gradients(gradients, len(gradients), g.dim)
-            g.wait_for_readers(int(batch.splits[-1]), 0, self._lock)
+            g.wait_for_readers(int(batch.splits[-1]), _returning(g, batch), self._lock)
             g.batches.update(batch, gradients, lr_scale)
 
     def check_gradients(self, groups: Sequence[int], gradients: Sequence[Block]) -> None:
@@ -296,6 +295,11 @@ def finite(block: Block) -> bool:
     if isinstance(block, np.ndarray):
         return all_finite(block.reshape(-1).view(np.uint32))
     return bool(block.isfinite().all())
+
+
+def _returning(group: GroupStore, batch: Any) -> int:
+    """Return how many rows of a batch may return from slower memory, where others then take their place."""
+    return int(batch.splits[-1]) if len(group.backend.parts) > 1 else 0
 
 
 def _check_slots(slots: Slots | None, group: GroupStore, ids: Ids) -> None:

@@ -21,9 +21,9 @@ def check_group_sizes(batches: Iterable[Batch], most: int, workers: Workers) -> 
     Every group would be shorter than the list that a metric looks at, so recall would be 1 for any model.
     Reads only until a group is large enough; the groups take 8 bytes per sample until then.
     """
-    held, found = _large_enough(batches, most)
+    held, enough = _large_enough(batches, most)
     workers.meet("groups counted")
-    [count] = workers.data.count([float(found)])
+    [count] = workers.data.count([float(enough)])
     if count:
         return
     every = [np.frombuffer(part, np.uint64) for part in workers.data.gather(held.tobytes())]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +12,11 @@ from torch import Tensor
 
 from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.data import Dataset
-from satrap.data.batch_rows import concat_rows, slice_rows, take_jagged, take_rows
-from satrap.data.catalogue import with_events
+from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
+from satrap.data.catalogue import Catalogue
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
+from satrap.pairs import key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
 from satrap.train.tower_vectors import TowerVectors, TrainedModel, towers_of
@@ -28,7 +28,7 @@ ROWS = 1 << 13
 """Items whose vectors are computed at once."""
 
 SCORES = 1 << 24
-"""Most scores in memory at once, but at least those of one sample."""
+"""Most scores in memory at once, but at least all scores of one sample."""
 
 ID_SETTINGS = ("buckets", "vocabulary")
 """Settings, besides the table, that decide the ids of a feature."""
@@ -43,22 +43,12 @@ class RankedItems(NamedTuple):
     tied: Ints
 
 
-def key_of(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> str:
-    """Return the feature that identifies the items of a model with towers.
+def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> None:
+    """Raise `ConfigError` unless all items can be ranked.
 
-    Raises:
-        ConfigError: the model has no towers, no feature identifies items, or the ids of `ranking.exclude` are
-            not ids of items.
+    The model must have towers, a feature must identify items, and `ranking.exclude` must name items.
     """
-    features = towers_of(model).tower_features["item"]
-    single = (name for name in features if name in schema.categorical and not schema.categorical[name].multi)
-    key = next((name for name in single if not schema.categorical[name].cross), None)
-    if key is None:
-        raise ConfigError(
-            "no feature identifies the items",
-            why="the items of a sample and of a history are compared by their ids",
-            fix="add a categorical feature with one id per item to the item's features, and name it first",
-        )
+    key = key_of_items(schema, towers_of(model).tower_features["item"])
     name = ranking.exclude
     if name is not None and (
         schema.table_of(name) != schema.table_of(key)
@@ -68,89 +58,44 @@ def key_of(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> str:
         )
     ):
         raise ConfigError(
-            f"exclude names feature {name!r}, whose ids are not those of the items",
+            f"exclude names feature {name!r}, which does not have the ids of items",
             why=f"{key!r} identifies the items, and both must use the same table, buckets and vocabulary",
             fix=f"set table of feature {name!r} to {schema.table_of(key)}, or remove exclude",
         )
-    return key
 
 
-class Items:
-    """Distinct items, in ascending order of their ids; items without an id are left out.
+def items_of(data: Any, whole: Schema, part: Schema) -> Catalogue:
+    """Read a data set, the rows of all workers, and return its items.
 
     Args:
-        key: the feature that identifies items.
-        rows: samples with the features of an item; the first of each item counts.
+        data: a `Dataset`, or another data set whose batches have the features of an item.
+        whole: the features of the batches of another data set.
+        part: the features of an item.
+
+    Raises:
+        DataError: no row has an item.
     """
-
-    def __init__(self, key: str, rows: Batch) -> None:
-        self.key = key
-        ids, first = np.unique(rows.ids[key].values, return_index=True)
+    if isinstance(data, Dataset):
+        return Catalogue.of(data.with_options(schema=part), tuple(part.features))
+    rows = data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
+    key, items = key_of_items(part, part.features), None
+    for batch in rows.batches():
+        ids, first, counts = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
         known = ids != MISSING_ID
-        self.ids: Ids = ids[known]
-        self.rows = take_rows(rows, first[known])
-
-    @classmethod
-    def of(
-        cls, source: Any, schema: Schema, key: str, events: Mapping[str, str] = MappingProxyType({})
-    ) -> Items:
-        """Read a data set, the rows of all workers, and return its items.
-
-        Args:
-            source: a `Dataset`, or another data set with the features of an item.
-            schema: the features of an item, and the features in `events`.
-            key: the feature that identifies items.
-            events: feature of a history -> feature of the item; the items of events also count. Either none,
-                or one for each feature of the item.
-
-        Raises:
-            DataError: no row has an item.
-        """
-        found: Items | None = None
-        for batch in _rows_of(source, schema):
-            items = cls(key, with_events(batch, key, events))
-            found = items if found is None else found.joined(items)
-        if found is None or not len(found):
-            raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")
-        return found
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def joined(self, other: Items) -> Items:
-        """Return the items of both; the features of an item that both have are those of this one."""
-        new = np.flatnonzero(self.find(other.ids) < 0)
-        return Items(self.key, concat_rows([self.rows, take_rows(other.rows, new)])) if len(new) else self
-
-    def find(self, ids: Ids) -> Ints:
-        """Return the position of each id, int64[n]; -1 for unknown ones."""
-        places = np.searchsorted(self.ids, ids)
-        inside = np.minimum(places, max(len(self.ids) - 1, 0))
-        if not len(self.ids):
-            return np.full(len(ids), -1)
-        return np.where(self.ids[inside] == ids, inside, -1)
+        added = Catalogue(key, take_rows(features_of(batch, whole, part), first[known]), counts[known])
+        items = added if items is None or not len(items) else items.joined(added)
+    if items is None or not len(items):
+        raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")
+    return items
 
 
-def _rows_of(source: Any, schema: Schema) -> Iterable[Batch]:
-    """Yield the rows of a data set with the features of a schema only."""
-    if isinstance(source, Dataset):
-        whole = source.with_options(schema=schema, batch_size=ROWS, shuffle=False, worker=0, workers=1)
-        yield from whole.batches()
-        return
-    other = getattr(source, "schema", None) or schema
-    shared = source.with_options(worker=0, workers=1) if hasattr(source, "with_options") else source
-    for batch in shared.batches():
-        yield features_of(batch, other, schema)
-
-
-def features_of(batch: Batch, schema: Schema, part: Schema) -> Batch:
-    """Return the samples of a batch, read with a schema, with the features of another one only."""
-    columns = [schema.numeric_columns[name] for name in part.numeric_columns]
+def features_of(batch: Batch, whole: Schema, part: Schema) -> Batch:
+    """Return the samples of a batch, read with a whole schema, with the features of a part only."""
     numeric = None
-    if columns and batch.numeric is not None:
-        numeric = np.concatenate([batch.numeric[:, part] for part in columns], axis=1)
-    events = {name: batch.events[name] for name in part.numeric if name in batch.events}
-    return Batch(batch.size, {name: batch.ids[name] for name in part.categorical}, numeric, events=events)
+    if part.numeric_columns and batch.numeric is not None:
+        columns = [batch.numeric[:, whole.numeric_columns[name]] for name in part.numeric_columns]
+        numeric = np.concatenate(columns, axis=1)
+    return Batch(batch.size, {name: batch.ids[name] for name in part.categorical}, numeric)
 
 
 class ItemRanking:
@@ -168,11 +113,11 @@ class ItemRanking:
         worker: number of this worker, for the queries of samples without a group.
     """
 
-    def __init__(self, predictor: TrainedModel, items: Items, ranking: Ranking, worker: int = 0) -> None:
+    def __init__(self, predictor: TrainedModel, items: Catalogue, ranking: Ranking, worker: int = 0) -> None:
         self._model, self._schema, self._items = towers_of(predictor.model), predictor.schema, items
         self._exclude, self._next = ranking.exclude, worker << 40
         of_items = TowerVectors(predictor, "item")
-        blocks = (slice_rows(items.rows, i, min(i + ROWS, len(items))) for i in range(0, len(items), ROWS))
+        blocks = (slice_rows(items.items, i, min(i + ROWS, len(items))) for i in range(0, len(items), ROWS))
         vectors = np.concatenate([of_items(block) for block in blocks])
         self._vectors = torch.from_numpy(vectors).to(predictor.embeddings.device)
 
@@ -187,14 +132,14 @@ class ItemRanking:
         if batch.label_mask is not None:
             relevant &= batch.label_mask[:, 0]
         samples = np.flatnonzero(relevant)
-        own = batch.ids[self._items.key].values[samples]
-        places = self._items.find(own)
+        ids = batch.ids[self._items.key].values[samples]
+        places = self._items.find(ids)
         row, excluded, itself = self._excluded(batch, samples, places)
         with torch.no_grad():
             part = tower_part(embedded, self._schema, self._model.tower_features["user"])
             users = self._model.tower_vectors("user", part).float()
         ranks, tied = self._counted(users[torch.from_numpy(samples).to(users.device)], places, row, excluded)
-        return RankedItems(self._queries(batch, samples, own, itself), own, ranks, tied)
+        return RankedItems(self._queries(batch, samples, ids, itself), ids, ranks, tied)
 
     def _counted(self, users: Tensor, places: Ints, row: Ints, excluded: Ints) -> tuple[Ints, Ints]:
         """Return ranks and numbers of ties of the items at some places; `row` has `excluded` items."""
@@ -206,10 +151,10 @@ class ItemRanking:
             inside = (row >= start) & (row < start + size)
             scores[row[inside] - start, excluded[inside]] = -torch.inf
             scores = scores[there - start]
-            own = scores.gather(1, torch.from_numpy(places[there])[:, None].to(scores.device))
+            score = scores.gather(1, torch.from_numpy(places[there])[:, None].to(scores.device))
             # A score that is not a number is not smaller, so it counts against the model.
-            ranks[there] = 1 + len(self._items) - (scores <= own).sum(1).cpu().numpy()
-            tied[there] = (scores == own).sum(1).clamp(min=1).cpu().numpy()
+            ranks[there] = 1 + len(self._items) - (scores <= score).sum(1).cpu().numpy()
+            tied[there] = (scores == score).sum(1).clamp(min=1).cpu().numpy()
         return ranks, tied
 
     def _excluded(
@@ -226,7 +171,7 @@ class ItemRanking:
         chosen = (place >= 0) & (place != places[row])
         return row[chosen], place[chosen], itself & (places >= 0)
 
-    def _queries(self, batch: Batch, samples: Ints, own: Ids, itself: npt.NDArray[np.bool_]) -> Ids:
+    def _queries(self, batch: Batch, samples: Ints, ids: Ids, itself: npt.NDArray[np.bool_]) -> Ids:
         """Return the query of each sample: its group and user, and its item if other samples exclude it."""
         if batch.groups is None:
             self._next += len(samples)
@@ -242,7 +187,7 @@ class ItemRanking:
                 numbers = batch.numeric[samples, self._schema.numeric_columns[name]]
                 for column in np.ascontiguousarray(numbers).view(np.uint32).astype(np.uint64).T:
                     keys = mix(keys ^ column)
-        return np.where(itself, mix(keys ^ own), keys)
+        return np.where(itself, mix(keys ^ ids), keys)
 
 
 def tower_part(batch: EmbeddedBatch, schema: Schema, features: Sequence[str]) -> EmbeddedBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -20,11 +20,10 @@ from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
-from satrap.data.streams import EventStream
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.compute.precision import check_precision, computed
 from satrap.embedding import BatchLookup, embeddings_of, tables_of
-from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.exchange.states import to_read
 from satrap.metrics import Metrics
@@ -38,8 +37,7 @@ from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.store.shard import open_store
-from satrap.train.group_sizes import check_group_sizes
-from satrap.train.item_ranking import ItemRanking, Items, key_of
+from satrap.train.ranked_lists import RankedLists
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged
@@ -47,7 +45,6 @@ from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.step.dummy_batch import blank_rows
 from satrap.train.step.loss import as_matrix, as_tensor, predictions
 from satrap.train.step.split_batch import MicroBatches
-from satrap.train.tower_vectors import TowerVectors
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -115,7 +112,7 @@ class Predictor:
         collective: whether each forward pass is a collective of all workers, see `DenseBackend`; initially
             False.
         step: the number of trained steps, if `load` made it, else -1.
-        items: the items that `measure` ranks; None: it ranks none. See `check_ranking`.
+        lists: the lists that ranking metrics look at.
     """
 
     def __init__(
@@ -131,12 +128,6 @@ class Predictor:
     ) -> None:
         check_precision(precision)
         self._metrics = metrics or metrics_of(schema)
-        if self._metrics.ranking is not None and self._metrics.ranking.of_items:
-            key_of(model, schema, self._metrics.ranking)
-        self._known: Items | None = None
-        self.items: Items | None = None
-        self._rows: TrainingData | None = None
-        self._listed = False
         self.collective = self._passed = self._closed = False
         self.step = -1
         self.model, self.schema, self.exchange = model, schema, exchange
@@ -145,6 +136,7 @@ class Predictor:
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
         self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
         self.embed: Callable[[BatchLookup, Sequence[Tensor]], Embedded] = self.embeddings.embed
+        self.lists = RankedLists(self, self._metrics.ranking, self.workers)
 
     @classmethod
     def load(
@@ -201,108 +193,18 @@ class Predictor:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
         check_data(data, self.schema, labels=True)
-        self.check_ranking(data)
+        self.lists.prepare(data)
         return merged(self.measure(data.batches()), self.workers)
-
-    @property
-    def ranking(self) -> Ranking | None:
-        """The ranking metrics of evaluations."""
-        return self._metrics.ranking
-
-    def rank_among(self, items: BatchSource) -> None:
-        """Read the items that evaluations rank, for `Ranking(among="items")`.
-
-        By default these are the items of the rows that `Trainer.fit` was called with, and of the evaluated
-        rows, with the events of their histories if training predicts events; a predictor that `load` made
-        knows no rows.
-
-        Args:
-            items: rows with the features of an item, such as one row per item; with several workers, the rows
-                of all count.
-
-        Raises:
-            ConfigError: the ranking metrics rank no items, or the model has no towers.
-            DataError: no row has an item.
-        """
-        ranking = self._metrics.ranking
-        if ranking is None or not ranking.of_items:
-            raise ConfigError(
-                "no items are ranked",
-                fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
-            )
-        self._known, self._listed = self._items_of(items, ranking, {}), True
-
-    def trained_on(self, data: TrainingData) -> None:
-        """Rank the items of training rows, unless `rank_among` has given items, or none are ranked."""
-        ranking = self._metrics.ranking
-        if ranking is None or not ranking.of_items or self._listed:
-            return
-        if isinstance(data, EventStream):
-            raise ConfigError(
-                "the items to rank are unknown, because a log may never end",
-                fix="call rank_among with one row per item before fit",
-            )
-        if self._rows is not data:
-            self._known, self._rows = self._items_of(data, ranking, self._events), data
-
-    def check_ranking(self, data: BatchSource) -> None:
-        """Prepare ranking metrics for a data set to evaluate, and check that its lists are long enough.
-
-        All workers call it, each with its share. Without ranking metrics nothing is read.
-
-        Raises:
-            ConfigError: the items to rank are unknown.
-            DataError: no group has, or the items are, as many as the largest k.
-        """
-        if (ranking := self._metrics.ranking) is None:
-            return
-        most = max(ranking.at)
-        if not ranking.of_items:
-            check_group_sizes(data.batches(), most, self.workers)
-            return
-        if self._known is None:
-            raise ConfigError(
-                "the items to rank are unknown",
-                fix="call rank_among with one row per item before evaluate",
-            )
-        self.items = self._known
-        if not self._listed:
-            self.items = self._known.joined(self._items_of(data, ranking, self._events))
-        if len(self.items) < most:
-            raise DataError(
-                f"ranking looks at the first {most} items, but there are {len(self.items)}",
-                why="the first places would hold every item, whatever the model",
-                fix=f"set ranking at to smaller numbers than {len(self.items)}",
-            )
-
-    @property
-    def _events(self) -> Mapping[str, str]:
-        """The features of events that training predicts: their items are items of the rows."""
-        return getattr(self.model, "trained_events", {})
-
-    def _items_of(
-        self, data: BatchSource | TrainingData, ranking: Ranking, events: Mapping[str, str]
-    ) -> Items:
-        key, part = key_of(self.model, self.schema, ranking), TowerVectors(self, "item").schema
-        features = {**part.features, **{name: self.schema.features[name] for name in events}}
-        return Items.of(data, Schema([], features, salt=part.salt), key, events)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
 
-        Ranks `items`, whose vectors are computed first.
+        If `lists` has items to rank, their vectors are computed first.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        ranking, ranked = self._metrics.ranking, None
-        if ranking is not None and ranking.of_items and self.items is not None:
-            if self.exchange.collective:
-                self.workers.meet("items to rank")
-            ranked = ItemRanking(self, self.items, ranking, self.workers.data.rank)
-        metrics = self._metrics.empty(
-            ranking=ranking is not None and (ranked is not None or not ranking.of_items)
-        )
+        ranked, metrics = self.lists.begin(), self._metrics.empty(ranking=not self.lists.unknown)
         for batch, predicted, embedded in self._scored(batches):
             check_labels(batch, self.schema)
             assert batch.labels is not None

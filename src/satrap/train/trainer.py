@@ -53,7 +53,7 @@ from satrap.train.state.training_state import TrainingState
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
-from satrap.train.step.pair_loss import ComparingLoss, comparing
+from satrap.train.step.pair_loss import ComparingLoss, compared, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
@@ -149,17 +149,13 @@ class Trainer:
     ) -> None:
         make = dense_optimizer and _with_check(dense_optimizer)
         check_made_for(model, schema)
-        place, self.training = (
-            place or WorkerContext(),
-            (options := (training or TrainingOptions()).suited(schema.labels)),
-        )
+        place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
+        options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        self.loss = loss or LabelLoss(schema.labels)
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
-        self.mode, self.staleness = mode, schedule.staleness
-        self.embedding_optimizer = embedding_optimizer
+        self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
         compatibility.check(settings)
@@ -170,9 +166,8 @@ class Trainer:
         _check_lookahead(store.bounds(tables) if lookahead else {})
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
-        self.exchange = _exchange(
-            place, tables, store, pools=not (lookahead or settings[PAIRS]) and _whole(options)
-        )
+        whole = not (lookahead or settings[PAIRS]) and _whole(options)
+        self.exchange = _exchange(place, tables, store, pools=whole)
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         compatibility.check(settings | _of_exchange(self.exchange))
@@ -233,17 +228,13 @@ class Trainer:
         Raises:
             ConfigError: no dense optimizer, epochs or steps below 1, an unmeasured label, or no snapshot.
             CheckpointError: the snapshot is damaged.
-            DataError: the data, or the file of a table's rows, cannot be read, or has no rows; or the groups
-                or items to rank are fewer than `TrainingOptions.ranking` needs.
+            DataError: the data or the file of a table's rows is unreadable or empty, or too small to rank.
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, data, epochs, steps)
-        for dataset in (data, validation):
-            check_data(dataset, self.schema, labels=True)
-        self.predictor.trained_on(data)
-        if validation is not None:
-            self.predictor.check_ranking(validation)
+        _check_fit(self, data, validation, epochs, steps)
+        self.predictor.lists.trained_on(data)
+        self.predictor.lists.prepare(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -381,7 +372,7 @@ class Trainer:
         )
 
 
-def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -> None:
+def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
     check_training(data, trainer.schema)
     labels = trainer.schema.labels
     if not trainer.dense.trainable:
@@ -405,6 +396,15 @@ def _check_fit(trainer: Trainer, data: object, epochs: int, steps: int | None) -
             why="a label that is far from 0, or much larger than 1, is learnt very slowly",
             fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
         )
+    for dataset in (data, validation):
+        check_data(dataset, trainer.schema, labels=True)
+
+
+def _loss_for(model: nn.Module, schema: Schema, loss: Loss | PairLoss | None) -> Loss | PairLoss:
+    """Return the loss, by default of the labels; `ConfigError` if it needs vectors that the model lacks."""
+    if isinstance(loss, PairLoss):
+        compared(model, loss)
+    return loss or LabelLoss(schema.labels)
 
 
 def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:

@@ -7,12 +7,14 @@ from satrap.models import MaskNet
 from tests.models.helpers import make_batch, make_schema
 
 
-@pytest.mark.parametrize(("structure", "inputs"), [("parallel", [26, 26]), ("serial", [26, 6])])
+@pytest.mark.parametrize(("structure", "inputs"), [("parallel", [26, 26]), ("serial", [26, 8])])
 def test_blocks_read_the_input_or_each_other(structure, inputs):
-    model = MaskNet(make_schema(), blocks=[6, 4], structure=structure, reduction=0.5, hidden=[5])
+    model = MaskNet(make_schema(), blocks=[8, 4], structure=structure, reduction=0.5, hidden=[5])
     assert [block.deep[0].in_features for block in model.blocks] == inputs
-    assert [block.mask[0].out_features for block in model.blocks] == [width // 2 for width in inputs]
-    assert model.deep[0].in_features == (10 if structure == "parallel" else 4)
+    assert [block.mask[0].out_features for block in model.blocks] == [
+        {26: 14, 8: 4}[width] for width in inputs
+    ]  # even
+    assert model.deep[0].in_features == (12 if structure == "parallel" else 4)
 
 
 def test_a_mask_reads_all_features():

@@ -74,7 +74,7 @@ def plain(model: Any, batch: EmbeddedBatch) -> Tensor:
         at[range(8 - length, 9), range(length + 1)] = 1
         tokens = tokens.index_add(0, torch.tensor([i]), (at @ token)[None])
         there[i, 8 - length :] = True
-    assert rows.shape[2] == width + model.history.beside
+    assert rows.shape[2] == width + model.history.extra
     x = tokens + model.encoder.positions.flip(0)
     for block in model.encoder.blocks:
         x = block_of(block, x, there)

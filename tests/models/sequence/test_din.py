@@ -47,8 +47,8 @@ def dice(layer: Any, x: Tensor) -> Tensor:
     """In training, of all rows of x."""
     mean, variance = x.mean(0), x.var(0, correction=0)
     with torch.no_grad():
-        for kept, now in ((layer.norm.running_mean, mean), (layer.norm.running_var, x.var(0))):
-            kept.mul_(0.9).add_(0.1 * now)
+        for running, now in ((layer.norm.running_mean, mean), (layer.norm.running_var, x.var(0))):
+            running.mul_(0.9).add_(0.1 * now)
         layer.norm.num_batches_tracked += 1
     p = torch.sigmoid((x - mean) / (variance + 1e-8).sqrt())
     return x * p + layer.slope * x * (1 - p)
@@ -132,7 +132,7 @@ def test_a_target_is_the_first_feature_of_the_table_outside() -> None:
     features = {**FEATURES, "other": Categorical(dim=6, table="items")}
     model = DIN(Schema(["y"], features))
     assert model.history.pairs == {"seen": "item", "genre": "kind"}
-    assert (model.history.width, model.history.beside) == (9, 1)
+    assert (model.history.width, model.history.extra) == (9, 1)
 
 
 def test_a_model_without_other_features_and_an_empty_batch() -> None:

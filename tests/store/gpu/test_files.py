@@ -66,10 +66,11 @@ def test_rows_move_between_devices_ram_and_numbers_of_ranks(first: int, then: in
     others.rows.read(place)
     assert_equal_contents(others, here)  # type: ignore[arg-type]
     write_checkpoint(f"{place}/again", Checkpoint({}, {}, {}, (), rows=here.rows.cut(still=True).write))
-    there = on_device()
-    there.rows.read(f"{place}/again")
-    assert_equal_contents(there, here)
-    for exchange in (ranks, here, others, there):
+    there, behind = on_device(), on_device(**BEHIND)
+    for exchange in (there, behind):
+        exchange.rows.read(f"{place}/again")
+        assert_equal_contents(exchange, here)
+    for exchange in (ranks, here, others, there, behind):
         exchange.close()
 
 

@@ -13,10 +13,8 @@ import satrap
 from satrap.errors import ConfigError, StoreError
 from satrap.store import Eviction, Shard, Tier
 from satrap.store.arrays import FeatureIds
-from satrap.train import Checkpointing
 from tests.store.gpu.equal_runs import FIT, check_same
-from tests.support.exact_runs import everything, killed_and_resumed, make_trainer, train_data, undisturbed
-from tests.support.interruptions import KillAt, KilledError
+from tests.support.exact_runs import killed_and_resumed, undisturbed
 
 pytestmark = pytest.mark.triton
 
@@ -52,21 +50,6 @@ def test_training_with_half_of_the_rows_on_the_device_is_that_with_all_rows_in_r
 def test_resumed_equals_undisturbed(tmp_path: Path) -> None:
     way = WAYS[0]
     check_same(undisturbed(FIT, **way), killed_and_resumed(tmp_path, 4, 10, FIT, 2, **way, **HALF))
-
-
-@pytest.mark.parametrize("moves", [False, True])
-def test_a_run_moves_from_and_to_ram(moves: bool, tmp_path: Path) -> None:
-    way, plan = WAYS[0], Checkpointing(str(tmp_path), every_steps=4)
-    first, then = (HALF, {}) if moves else ({}, HALF)
-    trainer = make_trainer(**way, **first)
-    with pytest.raises(KilledError):
-        trainer.fit(train_data(), **FIT, checkpoint=plan, observers=[KillAt(10)])
-    trainer.close()
-    trainer = make_trainer(**way, **then)
-    result = trainer.fit(train_data(), **FIT, checkpoint=plan, resume=True)
-    left = everything(trainer, result)
-    trainer.close()
-    check_same(undisturbed(FIT, **way), left)
 
 
 def shards(device_rows: int, **options: Any) -> tuple[Shard, Shard]:

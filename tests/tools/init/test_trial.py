@@ -13,9 +13,10 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.tools.init import InitRequest, make_recipe, trial
+from satrap.tools.init import recipe as recipe_module
 from satrap.tools.init.choose import Features
 from satrap.tools.init.recipe import DraftRecipe
-from satrap.tools.init.trial import LEAST_ROWS, Trial, add_counts, tried
+from satrap.tools.init.trial import LEAST_ROWS, CountsTrial, add_counts, tried
 
 
 def visits(rows: int, users: int = 400) -> pd.DataFrame:
@@ -55,7 +56,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_helps_is_used_and_says_why(tmp_path: Path, losses: dict[str, Any]) -> None:
     made = draft(tmp_path, visits(LEAST_ROWS))
-    assert made.trial == Trial(("user",), 0.5, 0.4)
+    assert made.trial == CountsTrial(("user",), 0.5, 0.4)
     features = load(tmp_path / "recipe.yaml").sections.features
     assert features["user_count"].count == "log1p"
     assert features["user_mean"].mean_label.folds == 5
@@ -113,6 +114,18 @@ def test_a_split_by_time_validates_on_later_rows(tmp_path: Path, losses: dict[st
     split = load(tmp_path / "recipe.yaml").sections.data.split
     assert recipe.sections.data.split == split
     assert files.keys() == {"train"}
+
+
+@pytest.mark.parametrize(("loss", "useful"), [(0.497, True), (0.498, False)])
+def test_a_part_of_the_rows_must_gain_more(
+    tmp_path: Path, losses: dict[str, Any], monkeypatch: pytest.MonkeyPatch, loss: float, useful: bool
+) -> None:
+    monkeypatch.setattr(recipe_module, "MOST_ROWS", LEAST_ROWS // 2)
+    losses["given"] = [0.5, loss]
+    made = draft(tmp_path, visits(LEAST_ROWS))
+    assert made.trial is not None
+    assert (made.trial.part, made.trial.useful) == (0.5, useful)
+    assert "logloss on validation rows of 50% of the rows 0.5000 without" in made.text
 
 
 def test_a_training_that_fails_leaves_them_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 from satrap.tools.report_page.run import RunReport, flat
 from tests.tools.report_page.runs import full
@@ -22,3 +23,8 @@ def test_a_report_is_json_without_nan() -> None:
 
 def test_floor() -> None:
     assert full().floor() == {"auc": 0.7}
+
+
+def test_baseline() -> None:
+    assert full().baseline() == {}
+    assert replace(full(), recipe={"about.baseline.auc": 0.8}).baseline() == {"auc": 0.8}

@@ -61,8 +61,11 @@ from satrap.runtime.formatting import counted
 @click.option(
     "--trial/--no-trial", default=True, show_default=True, help="Train shortly to choose counts of ids."
 )
+@click.option(
+    "--baseline", is_flag=True, help="Train LightGBM, if it is installed, on the same rows to compare with."
+)
 @debug_option
-def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
+def init(output: str, force: bool, names: str | None, baseline: bool, **asked: Any) -> None:
     """Examine DATA (files, globs or URLs) and write a recipe that predicts one of its columns.
 
     Comments in the recipe give the reason for each choice. Next: satrap train recipe.yaml
@@ -70,6 +73,10 @@ def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
     from satrap.runtime.cuda import cuda_device
     from satrap.tools.init import InitRequest, make_recipe
 
+    if baseline:
+        from satrap.tools.init.baseline import check_baseline
+
+        check_baseline()
     if Path(output).exists() and not force:
         raise ConfigError(
             f"{output} already exists", fix="choose another --output FILE, or overwrite it with --force"
@@ -91,7 +98,21 @@ def init(output: str, force: bool, names: str | None, **asked: Any) -> None:
             f"warning: {name} is left out: {why}; if it is known before the label, use --keep "
             f"{shlex.quote(name)}"
         )
+    if baseline:
+        _compare(output)
     click.echo(f"next:\n  satrap train {output}")
+
+
+def _compare(output: str) -> None:
+    """Train LightGBM on the rows of a recipe, print its metrics, and write them into the recipe."""
+    from satrap.config import load
+    from satrap.tools.init.baseline import baseline
+    from satrap.tools.init.write import scalar
+
+    metrics = baseline(load(output))
+    click.echo(f"LightGBM on the validation rows: AUC {metrics['auc']:.4f}, logloss {metrics['logloss']:.4f}")
+    with Path(output).open("a", encoding="utf-8") as recipe:
+        recipe.write(f"\nabout:\n  baseline: {scalar(metrics)}  # LightGBM on the validation rows\n")
 
 
 class _Counting:

@@ -74,7 +74,7 @@ class Choice:
 
     `select` returns the tag of the model for a mapping, or any other value if no model fits. Error locations
     write a tag as `<tag>` to distinguish it from keys. `key` is the mapping's key that decides. With `text`,
-    a text is a value, too.
+    a text is also a value.
     """
 
     select: Callable[[Mapping[str, Any]], object]

@@ -257,6 +257,8 @@ class AboutKeys(Keys):
     """Data file -> md5 digest of the version that the figures below are for."""
     floor: dict[str, float] = Field(default_factory=dict)
     """Metric -> value of a logistic regression on the test rows."""
+    baseline: dict[str, float] = Field(default_factory=dict)
+    """Metric -> value of LightGBM on the validation rows, by `satrap init --baseline`."""
     published: dict[str, float] = Field(default_factory=dict)
     """Model -> published test AUC."""
 

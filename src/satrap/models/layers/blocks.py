@@ -92,13 +92,15 @@ class MaskBlock(nn.Module):
         start: columns of x0, the network's input.
         width: columns of x.
         out: columns of the output.
-        reduction: rows of W1, in units of `width`.
+        reduction: rows of W1, in units of `width`; an odd number gets one more, so that two processes can
+            share them.
         dropout: probability of zeroing an output in training.
     """
 
     def __init__(self, start: int, width: int, out: int, *, reduction: float, dropout: float) -> None:
         super().__init__()
-        hidden, inner = mlp(start, [max(1, int(reduction * width))])
+        rows = max(1, int(reduction * width))
+        hidden, inner = mlp(start, [rows + rows % 2])
         self.mask = nn.Sequential(*hidden, Linear(inner, width))
         layers = [Linear(width, out, bias=False), nn.LayerNorm(out), nn.ReLU()]
         self.deep = nn.Sequential(*layers, *([nn.Dropout(dropout)] if dropout else []))

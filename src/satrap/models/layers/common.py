@@ -110,7 +110,13 @@ def check_categorical(schema: Schema, model: str) -> None:
 def input_width(schema: Schema, model: str) -> int:
     """Return the number of columns of `batch.flat()`: all dims, then numbers; raises as `check_pooled`."""
     check_pooled(schema, model)
-    return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
+    return flat_width(schema)
+
+
+def flat_width(schema: Schema) -> int:
+    """Return the number of columns of `batch.flat()`, in which features with pooling "none" have no part."""
+    pooled = (feature.dim for feature in schema.categorical.values() if feature.pooling != "none")
+    return sum(pooled) + schema.numeric_width
 
 
 def with_linear(schema: Schema) -> dict[str, int]:

@@ -28,7 +28,7 @@ class TransformerEncoder(nn.Module):
         causal: an event attends to itself and earlier events only, as in SASRec (Kang and McAuley, ICDM
             2018); off: to all events, as in BERT4Rec (Sun et al., CIKM 2019).
         activation: of the blocks, default GELU.
-        norm_first: see `TransformerBlock`; the output is then normalised, too. Default on.
+        norm_first: see `TransformerBlock`; then also the output is normalised. Default on.
         dropout: probability of zeroing a number of a token, or an output of a block's parts, in training;
             default 0.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError, did_you_mean
@@ -28,7 +29,7 @@ class TargetedHistory:
     Attributes:
         length: largest number of events.
         width: columns of an event that are compared, and of the target.
-        beside: columns of an event's context: rows and numbers.
+        extra: columns of an event's context: rows and numbers.
 
     Raises:
         ConfigError: not exactly one sequence, no `max_values`, another feature with pooling "none", a feature
@@ -64,21 +65,26 @@ class TargetedHistory:
         self.pairs = {name: outside[schema.table_of(name)] for name in compared}
         self.context, self.numbers = [name for name in group.ids if name in context], group.numbers
         self.width = sum(schema.categorical[name].dim for name in self.pairs)
-        self.beside = sum(schema.categorical[name].dim for name in self.context) + len(self.numbers)
+        self.extra = sum(schema.categorical[name].dim for name in self.context) + len(self.numbers)
 
     def target(self, batch: EmbeddedBatch) -> Tensor:
         """Return float32[size, width]: the rows that events are compared with."""
-        return torch.cat([batch[name] for name in self.pairs.values()], dim=1)
+        return joined([batch[name] for name in self.pairs.values()])
 
     def events(self, batch: EmbeddedBatch) -> JaggedRows:
         """Return float32[n, width] of all events."""
         rows: list[Any] = [batch.embeddings[name] for name in self.pairs]
-        return JaggedRows(torch.cat([each.values for each in rows], 1), rows[0].offsets, rows[0].on_host)
+        return JaggedRows(joined([each.values for each in rows]), rows[0].offsets, rows[0].on_host)
 
     def described(self, batch: EmbeddedBatch) -> list[Tensor]:
-        """Return the context of all events, as tensors float32[n, ...] of `beside` columns; possibly none."""
+        """Return the context of all events, as tensors float32[n, ...] of `extra` columns; possibly none."""
         rows: list[Any] = [batch.embeddings[name] for name in self.context]
         return [each.values for each in [*rows, *(batch.events[name] for name in self.numbers)]]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the columns of one or more tensors float[rows, ...]; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim=1)
 
 
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
@@ -89,9 +95,10 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
         offsets: int64[samples + 1], see `JaggedRows`.
 
     Returns:
-        float[samples, columns]; zeros without events.
+        float[samples, columns]; zeros for samples without events.
     """
-    return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, initial=0, unsafe=True)
+    sums: Tensor = _Sum.apply(values, offsets)  # type: ignore[no-untyped-call]
+    return sums
 
 
 def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
@@ -122,8 +129,24 @@ def last_of(values: Tensor, offsets: Tensor) -> Tensor:
     return padded.index_select(0, torch.where(offsets.diff() > 0, offsets[1:] - 1, len(values)))
 
 
+class _Sum(torch.autograd.Function):
+    """`embedding_bag` sums in the order of events, also on a GPU, and is faster than `segment_reduce`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
+        ctx.save_for_backward(offsets)
+        ctx.count = len(values)
+        every = torch.arange(len(values), device=values.device)
+        return F.embedding_bag(every, values, offsets, mode="sum", include_last_offset=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        [offsets] = ctx.saved_tensors
+        return spread(gradients[0], offsets, ctx.count), None
+
+
 class _Spread(torch.autograd.Function):
-    """Its gradient is summed in the order of events; `index_select` has no fixed order on a GPU."""
+    """Its gradient is summed in the order of events; `index_select` sums it in no fixed order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor, count: int) -> Tensor:

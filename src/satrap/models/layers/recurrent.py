@@ -112,11 +112,13 @@ class _Recurrence(torch.autograd.Function):
         for count in counts:
             at = slice(start, start := start + count)
             old[at] = state[:count]
-            kept = torch.addmm(bias, old[at], weight.T)
+            product = torch.addmm(bias, old[at], weight.T)
             r, u = (
-                torch.add(made[at, : 2 * width], kept[:, : 2 * width], out=gates[at]).sigmoid_().chunk(2, 1)
+                torch.add(made[at, : 2 * width], product[:, : 2 * width], out=gates[at])
+                .sigmoid_()
+                .chunk(2, 1)
             )
-            fed[at] = kept[:, 2 * width :]
+            fed[at] = product[:, 2 * width :]
             torch.addcmul(made[at, 2 * width :], r, fed[at], out=new[at]).tanh_()
             state = torch.lerp(old[at], new[at], u if gate is None else u * gate[at], out=states[at])
         ctx.counts = counts
@@ -135,17 +137,17 @@ class _Recurrence(torch.autograd.Function):
             [of_new * fed * r * (1 - r), (new - old) * factor * u * (1 - u), of_new * r], dim=1
         )
         [gradient], stays = gradients, 1 - share
-        gradient, kept = gradient.clone(), torch.empty_like(of_gates)
+        gradient, back_gates = gradient.clone(), torch.empty_like(of_gates)
         stop = len(gradient)
-        back: Tensor | None = None
+        before: Tensor | None = None
         for count in reversed(ctx.counts):
             at = slice(stop - count, stop)
-            if back is not None:
-                gradient[at][: len(back)] += back
-            torch.mul(of_gates[at], gradient[at].unsqueeze(1), out=kept[at])
-            back = torch.addmm(gradient[at] * stays[at], kept[at].flatten(1), weight)
+            if before is not None:
+                gradient[at][: len(before)] += before
+            torch.mul(of_gates[at], gradient[at].unsqueeze(1), out=back_gates[at])
+            before = torch.addmm(gradient[at] * stays[at], back_gates[at].flatten(1), weight)
             stop -= count
-        kept = kept.flatten(1)
-        made = torch.cat([kept[:, : 2 * weight.shape[1]], gradient * of_new], dim=1)
+        back_gates = back_gates.flatten(1)
+        made = torch.cat([back_gates[:, : 2 * weight.shape[1]], gradient * of_new], dim=1)
         of_factor = (gradient * (new - old) * u).sum(1, keepdim=True) if gate else None
-        return made, kept.T @ old, kept.sum(0), of_factor, None
+        return made, back_gates.T @ old, back_gates.sum(0), of_factor, None

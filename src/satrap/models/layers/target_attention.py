@@ -48,7 +48,7 @@ ACTIVATIONS: dict[Activation, Callable[[int], nn.Module]] = {"relu": lambda _: n
 """Name -> makes the activation of a layer from its width."""
 
 
-class Comparison(nn.Module):
+class ComparisonLinear(nn.Module):
     """A linear layer of `[e_t, e_j, e_t - e_j, e_t * e_j, c_j]`: target, event, and context of the event.
 
     Products with the target alone are computed once per sample, and the difference is not computed.
@@ -56,17 +56,17 @@ class Comparison(nn.Module):
 
     Args:
         width: columns of the target and of an event.
-        beside: columns of the context.
+        extra: columns of the context.
         out: output columns.
 
     Attributes:
-        weight: float32[out, 4 * width + beside].
+        weight: float32[out, 4 * width + extra].
         bias: float32[out].
     """
 
-    def __init__(self, width: int, beside: int, out: int) -> None:
+    def __init__(self, width: int, extra: int, out: int) -> None:
         super().__init__()
-        self.parts = [width] * 4 + [beside]
+        self.parts = [width] * 4 + [extra]
         self.weight = nn.Parameter(torch.empty(out, sum(self.parts)))
         self.bias = nn.Parameter(torch.empty(out))
         self.reset_parameters()
@@ -83,7 +83,7 @@ class Comparison(nn.Module):
         count, weights = len(events), [of_event - of_difference, of_product, of_context]
         each = torch.cat([events, events * spread(target, offsets, count), *context], dim=1)
         by_sample = linear(target, of_target + of_difference, self.bias)
-        return linear(each, torch.cat(weights, dim=1), None) + spread(by_sample, offsets, count)
+        return linear(each, torch.cat(weights, dim=1), None).add_(spread(by_sample, offsets, count))
 
 
 class TargetScore(nn.Module):
@@ -91,7 +91,7 @@ class TargetScore(nn.Module):
 
     Args:
         width: columns of the target and of an event.
-        beside: columns of the context of an event.
+        extra: columns of the context of an event.
         hidden: widths of the hidden layers.
         activation: after each hidden layer, "relu" or "dice".
 
@@ -99,11 +99,11 @@ class TargetScore(nn.Module):
         ConfigError: an invalid width.
     """
 
-    def __init__(self, width: int, beside: int, hidden: Sequence[int], activation: Activation) -> None:
+    def __init__(self, width: int, extra: int, hidden: Sequence[int], activation: Activation) -> None:
         super().__init__()
         check_hidden(hidden)
         first, *others = [*hidden, 1]
-        self.compare = Comparison(width, beside, first)
+        self.compare = ComparisonLinear(width, extra, first)
         self.activations = nn.ModuleList(ACTIVATIONS[activation](size) for size in hidden)
         self.layers = nn.ModuleList(Linear(*sizes) for sizes in zip([first, *others], others, strict=False))
 

@@ -129,8 +129,8 @@ class NextItem(Ranker):
 def _not_empty(events: JaggedRows) -> JaggedRows:
     """Return events without the samples that have none."""
     bounds = events.bounds()
-    kept = bounds[np.append(True, np.diff(bounds) > 0)]
-    return JaggedRows(events.values, torch.from_numpy(kept).to(events.values.device), kept)
+    bounds = bounds[np.append(True, np.diff(bounds) > 0)]
+    return JaggedRows(events.values, torch.from_numpy(bounds).to(events.values.device), bounds)
 
 
 def _with_events(

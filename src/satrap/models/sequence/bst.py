@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.models.layers.attention import with_last
-from satrap.models.layers.common import OutputLayer, Ranker, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
 from satrap.models.layers.encoders import TransformerEncoder, after
-from satrap.models.layers.history import TargetedHistory
+from satrap.models.layers.history import TargetedHistory, joined
 from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -65,7 +65,7 @@ class BST(Ranker):
         history = self.history = TargetedHistory(schema, "BST", context)
         self.tokens, self.flat = history.length + 1, pooling == "flat"
         self.project = XavierLinear(history.width, width, bias=False)
-        self.describe = XavierLinear(history.beside, width, bias=False) if history.beside else None
+        self.describe = XavierLinear(history.extra, width, bias=False) if history.extra else None
         self.encoder = TransformerEncoder(
             width,
             self.tokens,
@@ -75,8 +75,9 @@ class BST(Ranker):
             activation=nn.LeakyReLU,
             norm_first=False,
         )
-        outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
-        self.deep, last = mlp(outside + width * (self.tokens if self.flat else 1), hidden, dropout=dropout)
+        self.deep, last = mlp(
+            flat_width(schema) + width * (self.tokens if self.flat else 1), hidden, dropout=dropout
+        )
         self.head = OutputLayer(last, schema.labels)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
@@ -84,7 +85,7 @@ class BST(Ranker):
         rows = self.history.events(batch)
         events = self.project(rows.values)
         if self.describe is not None:
-            events = events + self.describe(torch.cat(self.history.described(batch), dim=1))
+            events = events + self.describe(joined(self.history.described(batch)))
         bounds, device = rows.bounds(), events.device
         order = torch.from_numpy(with_last(bounds)).to(device)
         tokens = torch.cat([events, self.project(self.history.target(batch))]).index_select(0, order)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers.common import OutputLayer, Ranker, mlp
-from satrap.models.layers.history import TargetedHistory, last_of, segment_softmax
+from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
+from satrap.models.layers.history import TargetedHistory, joined, last_of, segment_softmax
 from satrap.models.layers.recurrent import GRU, steps_of
 from satrap.models.layers.target_attention import ACTIVATIONS, Activation, TargetScore
 from satrap.runtime.arguments import checked
@@ -28,7 +28,7 @@ class DIEN(Ranker):
     Reference: Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
     arXiv 1809.03672. The auxiliary loss of the paper, which draws events that did not happen, is left out: a
     model here has no loss of its own, and the best published runs (BARS) give it the weight 0. Published size
-    (FuxiCTR): attention 256-128, MLP 1024-512-256. Steps follow one another, so long histories are slow.
+    (FuxiCTR): attention 256-128, MLP 1024-512-256. Long histories are slow, because steps follow one another.
 
     Args:
         schema: labels and features; one sequence, with `max_values`.
@@ -60,18 +60,19 @@ class DIEN(Ranker):
         super().__init__()
         self.history, self.softmax = TargetedHistory(schema, "DIEN", context), softmax
         width = self.history.width
-        self.interests = GRU(width + self.history.beside, width)
+        self.interests = GRU(width + self.history.extra, width)
         self.score = TargetScore(width, 0, attention, activation)
         self.evolution = GRU(width, width)
-        outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
-        self.deep, last = mlp(outside + width, hidden, dropout=dropout, activation=ACTIVATIONS[activation])
+        self.deep, last = mlp(
+            flat_width(schema) + width, hidden, dropout=dropout, activation=ACTIVATIONS[activation]
+        )
         self.head = OutputLayer(last, schema.labels)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
         events = self.history.events(batch)
         steps = steps_of(events.bounds(), events.values.device)
-        states = self.interests(torch.cat([events.values, *self.history.described(batch)], dim=1), steps)
+        states = self.interests(joined([events.values, *self.history.described(batch)]), steps)
         scores = self.score(self.history.target(batch), states, [], events.offsets)
         weights = segment_softmax(scores, events.offsets) if self.softmax else torch.sigmoid(scores)
         last = last_of(self.evolution(states, steps, weights), events.offsets)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers.common import OutputLayer, Ranker, mlp
-from satrap.models.layers.history import TargetedHistory, segment_softmax, segment_sum
+from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
+from satrap.models.layers.history import TargetedHistory, joined, segment_softmax, segment_sum
 from satrap.models.layers.target_attention import ACTIVATIONS, Activation, TargetScore
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -60,11 +60,10 @@ class DIN(Ranker):
     ) -> None:
         super().__init__()
         self.history, self.softmax = TargetedHistory(schema, "DIN", context), softmax
-        width, beside = self.history.width, self.history.beside
-        self.score = TargetScore(width, beside, attention, activation)
-        outside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
+        width, extra = self.history.width, self.history.extra
+        self.score = TargetScore(width, extra, attention, activation)
         self.deep, last = mlp(
-            outside + width + beside, hidden, dropout=dropout, activation=ACTIVATIONS[activation]
+            flat_width(schema) + width + extra, hidden, dropout=dropout, activation=ACTIVATIONS[activation]
         )
         self.head = OutputLayer(last, schema.labels)
 
@@ -74,6 +73,6 @@ class DIN(Ranker):
         weights = 1 + self.score(self.history.target(batch), events.values, context, events.offsets)
         if self.softmax:
             weights = segment_softmax(weights, events.offsets)
-        interest = segment_sum(weights * torch.cat([events.values, *context], dim=1), events.offsets)
+        interest = segment_sum(weights * joined([events.values, *context]), events.offsets)
         logits: Tensor = self.head(self.deep(torch.cat([batch.flat(), interest], dim=1)))
         return logits

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
 from satrap.models.layers.attention import HSTUBlock, layout, sight, with_last
-from satrap.models.layers.common import OutputLayer, Ranker, check_whole, history_of, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, check_whole, flat_width, history_of, mlp
 from satrap.models.layers.linear import XavierLinear
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
@@ -75,8 +75,7 @@ class HSTU(Ranker):
         counts = {"0": len(group.numbers), "1": schema.numeric_width}
         self.scales = nn.ModuleDict({k: XavierLinear(n, width, bias=False) for k, n in counts.items() if n})
         self.blocks = nn.ModuleList(HSTUBlock(width, heads, length + 1) for _ in range(layers))
-        beside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
-        self.deep, last = mlp(width + beside, hidden, dropout=dropout)
+        self.deep, last = mlp(width + flat_width(schema), hidden, dropout=dropout)
         self.head = OutputLayer(last, schema.labels)
         self.reset_parameters()
 

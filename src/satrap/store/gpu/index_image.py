@@ -19,7 +19,7 @@ _KEPT = [layout.STEP, layout.USED, layout.FREE, layout.HAND]
 def save(index: DeviceIndex) -> Image:
     """Return copies of all state that determines slots, and which row is evicted next.
 
-    The key "device" tells it from an image of rows in RAM, see `snapshot.index_snapshot`.
+    The key "device" distinguishes it from an image of rows in RAM, see `snapshot.index_snapshot`.
     """
     table, free = index.table, index.lists.free[: int(index.table.state[layout.FREE])]
     parts = {"device": table.words, "owners": table.owners, "words": table.state[_KEPT], "free": free}

@@ -31,7 +31,7 @@ from satrap.tools.init.open import open_data
 from satrap.tools.init.profile import Column, Profile, profile
 from satrap.tools.init.settings import FEW_NUMBERS, is_small, on_gpu, settings, starts_at_mean
 from satrap.tools.init.times import not_times, proposals, split_by_time
-from satrap.tools.init.trial import LEAST_ROWS, MOST_ROWS, Trial, add_counts, candidates, tried
+from satrap.tools.init.trial import LEAST_ROWS, MOST_ROWS, CountsTrial, add_counts, candidates, tried
 from satrap.tools.init.write import comment, scalar, section
 
 SUSPICIOUS: dict[Kind, float] = {"binary": 0.99, "multiclass": 0.99, "regression": 0.999}
@@ -104,7 +104,7 @@ class DraftRecipe:
     unused: int
     rows: int
     copies: dict[str, str]
-    trial: Trial | None = None
+    trial: CountsTrial | None = None
 
 
 def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: None) -> DraftRecipe:
@@ -166,7 +166,7 @@ def make_recipe(asked: InitRequest, progress: Callable[[int], None] = lambda _: 
 
 @dataclass(slots=True)
 class _Parts:
-    """What a recipe has besides data files, features, and the settings that follow from them."""
+    """Parts of a recipe that do not depend on data files and features."""
 
     target: LabelChoice
     split: list[str]
@@ -195,7 +195,7 @@ def _trial(
     parts: _Parts,
     data: Lines,
     features: Features,
-) -> Trial | None:
+) -> CountsTrial | None:
     """Try counts and mean labels of ids on the sample; None if nothing speaks for them, or rows are few."""
     sample, target = facts.sample, parts.target
     columns = candidates(facts.columns, decisions)
@@ -211,15 +211,15 @@ def _trial(
         validation = 9 if asked.test else 8
         train = (place != validation) & ((place != 9) | bool(asked.test))
         files = {"train": sample.filter(train), "validation": sample.filter(place == validation)}
-    kept = {key: data[key] for key in ("missing", *(["split"] if asked.time else [])) if key in data}
+    same = {key: data[key] for key in ("missing", *(["split"] if asked.time else [])) if key in data}
 
     def compose(names: dict[str, str], features: Features) -> str:
         lines: Lines = {part: (name, "") for part, name in names.items()}
-        return "\n".join(parts.lines(lines | kept, features, files["train"].num_rows))
+        return "\n".join(parts.lines(lines | same, features, files["train"].num_rows))
 
     counted = replace(features, lines=dict(features.lines))
     add_counts(counted, columns, "")
-    return tried(columns, compose, files, features, counted)
+    return replace(tried(columns, compose, files, features, counted), part=len(drawn) / facts.rows)
 
 
 def _check_features(features: Features, source: Source, unused: Mapping[str, str], *, kept: bool) -> None:

@@ -81,9 +81,9 @@ class RowSample:
         self._keep(table, numbers, hash_ids(numbers, _ORDER))
         while sum(map(len, self._hashes)) > self.most:
             self._limit //= np.uint64(2)
-            kept = list(zip(self._parts, self._numbers, self._hashes, strict=True))
+            pieces = list(zip(self._parts, self._numbers, self._hashes, strict=True))
             self._parts, self._numbers, self._hashes = [], [], []
-            for part in kept:
+            for part in pieces:
                 self._keep(*part)
 
     def _keep(self, table: pa.Table, numbers: Numbers, hashes: Hashes) -> None:

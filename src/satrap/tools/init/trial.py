@@ -26,8 +26,11 @@ ROWS_EACH = 2
 """Least rows per unique value."""
 EPOCHS = 4
 """Most epochs of a trial."""
-GAIN = 0.001
-"""Share of the logloss that counts and mean labels must save."""
+GAIN, GAIN_OF_PART = 0.001, 0.005
+"""Share of the logloss that counts and mean labels must save on all rows, and on a part of them.
+
+Where rows per id are few, counts help more, so the gain on a part of the rows is larger than the gain on all.
+"""
 RECIPE = "trial.yaml"
 
 Compose = Callable[[dict[str, str], Features], str]
@@ -35,37 +38,40 @@ Compose = Callable[[dict[str, str], Features], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CountsTrial:
     """The result of a trial: logloss on the validation rows, without and with counts and mean labels.
 
-    `failure` is the reason if a training failed.
+    `part` is the share of all rows that it used, `failure` the reason if a training failed.
     """
 
     columns: tuple[str, ...]
     without: float = 0.0
     counted: float = 0.0
+    part: float = 1.0
     failure: str = ""
 
     @property
     def useful(self) -> bool:
         """Whether a recipe should have these features."""
-        return not self.failure and self.counted < self.without * (1 - GAIN)
+        gain = GAIN if self.part >= 1 else GAIN_OF_PART
+        return not self.failure and self.counted < self.without * (1 - gain)
 
     def __str__(self) -> str:
         if self.failure:
             return f"could not be tried: {self.failure}"
-        return f"logloss on validation rows {self.without:.4f} without, {self.counted:.4f} with"
+        rows = "validation rows" if self.part >= 1 else f"validation rows of {self.part:.0%} of the rows"
+        return f"logloss on {rows} {self.without:.4f} without, {self.counted:.4f} with"
 
 
 def candidates(columns: dict[str, Column], decisions: dict[str, Decision]) -> list[str]:
     """Return the columns of ids whose counts may be useful."""
-    found = []
+    names = []
     for name, decision in decisions.items():
         distinct = columns[name].distinct.count
         frequent = columns[name].values >= ROWS_EACH * distinct
         if decision.kind == "category" and LEAST_VALUES <= distinct <= 0.9 * MOST_IDS and frequent:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def add_counts(features: Features, columns: Sequence[str], why: str) -> None:
@@ -79,7 +85,7 @@ def add_counts(features: Features, columns: Sequence[str], why: str) -> None:
 
 def tried(
     columns: Sequence[str], compose: Compose, files: dict[str, pa.Table], plain: Features, counted: Features
-) -> Trial:
+) -> CountsTrial:
     """Train with and without counts and mean labels, and compare the best logloss on the validation rows.
 
     Args:
@@ -99,8 +105,8 @@ def tried(
             try:
                 losses.append(_logloss(folder, number))
             except SatrapError as error:  # such as numbers written in another way
-                return Trial(tuple(columns), failure=error.what)
-    return Trial(tuple(columns), losses[0], losses[1])
+                return CountsTrial(tuple(columns), failure=error.what)
+    return CountsTrial(tuple(columns), losses[0], losses[1])
 
 
 def _logloss(folder: Path, number: int) -> float:

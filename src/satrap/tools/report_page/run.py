@@ -97,9 +97,14 @@ class RunReport:
 
     def floor(self) -> dict[str, float]:
         """Return metric -> value of a logistic regression on the test rows, from the recipe."""
-        return {
-            key.removeprefix("about.floor."): v for key, v in self.recipe.items() if "about.floor." in key
-        }
+        return self._expected("about.floor.")
+
+    def baseline(self) -> dict[str, float]:
+        """Return metric -> value of LightGBM on the validation rows, from the recipe."""
+        return self._expected("about.baseline.")
+
+    def _expected(self, prefix: str) -> dict[str, float]:
+        return {key.removeprefix(prefix): value for key, value in self.recipe.items() if prefix in key}
 
     def unlike(self, other: RunReport, part: str) -> str:
         """Return the difference between two runs' evaluations: "rows" or "labels", "" if none is known.

@@ -112,13 +112,20 @@ def _whole(value: Any) -> str:
 def metrics(runs: Sequence[RunReport]) -> list[Html]:
     """Return test and validation metrics; for several runs, with differences to the first run.
 
-    The floor is shown if all runs have the same. Better and worse values are coloured if both runs were
-    evaluated on the same rows and labels; otherwise a warning is shown.
+    Floor and baseline are shown if all runs have the same. Better and worse values are coloured if both runs
+    were evaluated on the same rows and labels; otherwise a warning is shown.
     """
     rows: list[list[Content]] = []
     unlike: dict[str, str] = {}
-    floors = runs[0].floor()
-    floors = floors if all(run.floor() == floors for run in runs) else {}
+    expected = {
+        "logistic regression": ("test", runs[0].floor(), [run.floor() for run in runs]),
+        "LightGBM": ("validation", runs[0].baseline(), [run.baseline() for run in runs]),
+    }
+    shown = {
+        name: (part, values)
+        for name, (part, values, of_each) in expected.items()
+        if values and all(other == values for other in of_each)
+    }
     for part in ("test", "validation"):
         each = [quality(run.metrics.get(part) or {}) for run in runs]
         other = [run.unlike(runs[0], part) for run in runs]
@@ -132,12 +139,11 @@ def metrics(runs: Sequence[RunReport]) -> list[Html]:
                     for i, values in enumerate(each)
                 ),
             ]
-            if floors:
-                row.append(_number(floors.get(key)) if part == "test" else "")
+            row += [_number(values.get(key)) if part == of else "" for of, values in shown.values()]
             rows.append(row)
     if not rows:
         return []
-    head = ["", *(run.name for run in runs), *(["logistic regression"] if floors else [])]
+    head = ["", *(run.name for run in runs), *shown]
     warnings = [
         f"{name} and {runs[0].name} were evaluated on different {what}, so their difference does not compare "
         "the models."

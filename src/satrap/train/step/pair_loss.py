@@ -228,13 +228,7 @@ def comparing(
         ConfigError: the model compares no vectors, or the data cannot be read twice.
         DataError: no row has an item.
     """
-    if not isinstance(model, TwoTowers):
-        raise ConfigError(
-            f"loss {settings.name} needs a model that compares vectors, and {type(model).__name__} has none",
-            why="the loss compares the vector of a query with the vectors of other items",
-            fix="use two_tower or sasrec, or remove the loss",
-        )
-    item = model.tower_features["item"]
+    item = compared(model, settings)
     catalogue = None
     if settings.counts_items and isinstance(data, Dataset):
         catalogue = Catalogue.of(data, item, getattr(model, "trained_events", {}))
@@ -245,6 +239,17 @@ def comparing(
             fix="read files or tables, or set negatives: 0 and logq: false",
         )
     return ComparingLoss(settings, schema, item, catalogue, group, seed)
+
+
+def compared(model: nn.Module, settings: PairLoss) -> Sequence[str]:
+    """Return the features of the items that a model compares; `ConfigError` if it compares no vectors."""
+    if not isinstance(model, TwoTowers):
+        raise ConfigError(
+            f"loss {settings.name} needs a model that compares vectors, and {type(model).__name__} has none",
+            why="the loss compares the vector of a query with the vectors of other items",
+            fix="use two_tower or sasrec, or remove the loss",
+        )
+    return model.tower_features["item"]
 
 
 def as_pairs(output: object) -> Pairs:

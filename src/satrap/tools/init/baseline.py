@@ -1,0 +1,105 @@
+"""LightGBM on the rows of a recipe, to compare with; it is used only if it is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.config import Recipe
+from satrap.errors import ConfigError
+from satrap.launch.datasets import open_part
+from satrap.metrics import Metrics
+from satrap.schema import Categorical, Feature, Numeric, Schema
+
+ROUNDS, PATIENCE = 1000, 50
+"""Most trees, and the trees without improvement on validation rows that end the training."""
+MOST_ROWS = 1_000_000
+"""Training rows that are read; LightGBM needs them in memory."""
+_NOTHING = -1e30
+"""Stands for a missing number while rows are read."""
+
+Matrix = npt.NDArray[np.float64]
+
+
+def check_baseline(kind: str | None = "binary") -> None:
+    """Raise `ConfigError` if LightGBM is not installed, or a label of this kind has no baseline."""
+    if find_spec("lightgbm") is None:
+        raise ConfigError(
+            "--baseline needs LightGBM, which is not installed",
+            fix="pip install lightgbm, or omit --baseline",
+        )
+    if kind not in (None, "binary"):
+        raise ConfigError(f"--baseline needs a binary label, not a {kind} one", fix="omit --baseline")
+
+
+def baseline(recipe: Recipe) -> dict[str, float]:
+    """Return "auc" and "logloss" of LightGBM on the validation rows of a recipe.
+
+    It has its default settings, and stops early by the logloss of the same rows. Its inputs are the numbers
+    and the single-valued ids of the recipe; ids are categories. Reads at most `MOST_ROWS` training rows.
+
+    Raises:
+        ConfigError: LightGBM is not installed, or the first label is not binary.
+        DataError: rows cannot be read.
+    """
+    label = recipe.schema().labels[0]
+    check_baseline(label.kind)
+    import lightgbm
+
+    features = _inputs(recipe.schema().features)
+    schema = Schema([label], features, salt=recipe.sections.salt)
+    (train, labels), (held, targets) = (_rows(recipe, schema, part) for part in ("train", "validation"))
+    categories = [i for i, feature in enumerate(features.values()) if isinstance(feature, Categorical)]
+    for column in categories:
+        known, codes = np.unique(train[:, column], return_inverse=True)
+        places = np.searchsorted(known, held[:, column]).clip(max=len(known) - 1)
+        held[:, column] = np.where(known[places] == held[:, column], places, np.nan)
+        train[:, column] = codes
+    model = lightgbm.train(
+        {"objective": "binary", "verbosity": -1, "num_threads": 1, "seed": recipe.sections.training.seed},
+        lightgbm.Dataset(train, labels, categorical_feature=categories),
+        ROUNDS,
+        valid_sets=[lightgbm.Dataset(held, targets)],
+        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+    )
+    metrics = Metrics([label])
+    metrics.update(targets[:, None].astype(np.float32), model.predict(held)[:, None].astype(np.float32))
+    values = metrics.compute()
+    return {name: round(values[name], 4) for name in ("auc", "logloss")}
+
+
+def _inputs(features: Any) -> dict[str, Feature]:
+    """Return the numbers, without transforms, and the single-valued ids among features, one per column."""
+    inputs: dict[str, Feature] = {}
+    for name, feature in features.items():
+        column = feature.column or name
+        if isinstance(feature, Numeric) and not (feature.of_ids or feature.sequence):
+            inputs.setdefault(column, Numeric(column=column, time=feature.time, missing=_NOTHING))
+        elif isinstance(feature, Categorical) and not (feature.multi or feature.boundaries or feature.cross):
+            inputs.setdefault(column, Categorical(dim=1, column=column, time=feature.time))
+    return inputs
+
+
+def _rows(recipe: Recipe, schema: Schema, part: str) -> tuple[Matrix, Matrix]:
+    """Return the inputs of a part of the rows, float64[n, features], and their labels, float64[n]."""
+    rows = open_part(recipe, schema, part)
+    if rows is None:
+        raise ConfigError(f"--baseline needs {part} rows", fix="set data.split, or omit --baseline")
+    parts, labels, size = list[Matrix](), list[Matrix](), 0
+    for batch in rows.with_options(shuffle=False):
+        assert batch.labels is not None
+        numbers = np.empty((batch.size, 0)) if batch.numeric is None else batch.numeric
+        columns: dict[str, Any] = {name: numbers[:, at.start] for name, at in schema.numeric_columns.items()}
+        # The upper bits of an id, which float64 holds exactly, are as unique as the whole id.
+        columns |= {name: ids.values >> np.uint64(11) for name, ids in batch.ids.items()}
+        parts.append(np.stack([columns[name] for name in schema.features], 1).astype(np.float64))
+        labels.append(batch.labels[:, 0].astype(np.float64))
+        size += batch.size
+        if size >= MOST_ROWS:
+            break
+    matrix = np.concatenate(parts)
+    matrix[matrix == np.float64(np.float32(_NOTHING))] = np.nan
+    return matrix, np.concatenate(labels)

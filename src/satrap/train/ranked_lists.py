@@ -1,0 +1,121 @@
+"""The lists that ranking metrics look at: groups of samples, or all items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from satrap.data.catalogue import Catalogue
+from satrap.data.streams import EventStream
+from satrap.dense import Workers
+from satrap.errors import ConfigError, DataError
+from satrap.settings.ranking import Ranking
+from satrap.train.group_sizes import check_group_sizes
+from satrap.train.item_ranking import ItemRanking, check_towers, items_of
+from satrap.train.tower_vectors import TowerVectors, TrainedModel
+
+
+class RankedLists:
+    """The lists that the ranking metrics of evaluations look at, see `Ranking`; none without such metrics.
+
+    By default, all items are the items of the training rows and of the evaluated rows. A model that
+    `Predictor.load` read knows no rows, so it has to be given the items:
+
+    ```python
+    predictor = satrap.train.Predictor.load("runs/x", ranking=Ranking(at=(10,), among="items"))
+    predictor.lists.rank_among(satrap.data.read("items.parquet", schema))
+    predictor.evaluate(test)["recall@10"]
+    ```
+
+    Args:
+        predictor: with the model and its rows.
+        ranking: the metrics; None: none.
+        workers: the processes that evaluate together; all call each method, with their shares of the rows.
+
+    Attributes:
+        ranking: the metrics.
+        items: the items that the next evaluation ranks; None: it ranks none.
+
+    Raises:
+        ConfigError: the model has no towers, or `ranking.exclude` names no items.
+    """
+
+    def __init__(self, predictor: TrainedModel, ranking: Ranking | None, workers: Workers) -> None:
+        self._predictor, self.ranking, self._workers = predictor, ranking, workers
+        self._rows: Any = None
+        self._known: Catalogue | None = None
+        self._listed = False
+        self.items: Catalogue | None = None
+        if ranking is not None and ranking.of_items:
+            check_towers(predictor.model, predictor.schema, ranking)
+
+    def rank_among(self, items: Any) -> None:
+        """Read all items: data with the features of an item, such as one row per item.
+
+        Raises:
+            ConfigError: the ranking metrics rank no items.
+            DataError: no row has an item.
+        """
+        if not self.of_items:
+            raise ConfigError(
+                "ranking metrics among items are not enabled",
+                fix='pass Ranking(at=(10,), among="items") to TrainingOptions or Predictor.load',
+            )
+        self._known, self._listed = self._items_of(items), True
+
+    def trained_on(self, rows: Any) -> None:
+        """Rank the items of training rows, unless `rank_among` has given all items."""
+        if not self.of_items or self._listed or rows is self._rows:
+            return
+        if isinstance(rows, EventStream):
+            raise ConfigError(
+                "the items to rank are unknown, because a log may never end",
+                fix="call predictor.lists.rank_among with one row per item before fit",
+            )
+        self._known, self._rows = self._items_of(rows), rows
+
+    def prepare(self, data: Any) -> None:
+        """Prepare the evaluation of a data set, if any, and check that its lists are long enough.
+
+        Raises:
+            ConfigError: the items to rank are unknown.
+            DataError: no group, or not the whole of the items, has as many as the largest k.
+        """
+        if self.ranking is None or data is None:
+            return
+        most = max(self.ranking.at)
+        if not self.ranking.of_items:
+            check_group_sizes(data.batches(), most, self._workers)
+            return
+        if self._known is None:
+            raise ConfigError(
+                "the items to rank are unknown",
+                fix="call predictor.lists.rank_among with one row per item before evaluate",
+            )
+        self.items = self._known if self._listed else self._known.joined(self._items_of(data))
+        if len(self.items) < most:
+            raise DataError(
+                f"ranking looks at the first {most} items, but the number of items is {len(self.items)}",
+                why="the first places would hold every item, whatever the model",
+                fix=f"set ranking at to smaller numbers than {len(self.items)}",
+            )
+
+    @property
+    def of_items(self) -> bool:
+        """Whether all items are ranked."""
+        return self.ranking is not None and self.ranking.of_items
+
+    @property
+    def unknown(self) -> bool:
+        """Whether all items are to be ranked, but `prepare` was not called."""
+        return self.of_items and self.items is None
+
+    def begin(self) -> ItemRanking | None:
+        """Compute the vectors of all items for an evaluation; None if no items are ranked."""
+        if self.ranking is None or self.items is None:
+            return None
+        if self._predictor.exchange.collective:
+            self._workers.meet("items to rank")
+        return ItemRanking(self._predictor, self.items, self.ranking, self._workers.data.rank)
+
+    def _items_of(self, data: Any) -> Catalogue:
+        return items_of(data, self._predictor.schema, TowerVectors(self._predictor, "item").schema)

@@ -1,0 +1,93 @@
+"""The rows that LightGBM gets, and its metrics; a class stands for the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from satrap.config import load
+from satrap.errors import ConfigError
+from satrap.tools.init import baseline as module
+from satrap.tools.init.baseline import baseline, check_baseline
+from tests.launch.runs import RECIPE, frame, make_recipe
+
+MORE = RECIPE.replace(
+    "model:",
+    """\
+  often: {numeric: true, column: user, count: log1p}
+  steps: {dim: 4, column: price, boundaries: [1, 5]}
+model:""",
+)
+
+
+class Library:
+    """Predicts the mean label of a row's user; keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.sets: list[Any] = []
+
+    def Dataset(self, rows: Any, labels: Any, categorical_feature: Any = ()) -> Any:  # noqa: N802
+        self.sets.append(SimpleNamespace(rows=rows.copy(), labels=labels, categories=categorical_feature))
+        return self.sets[-1]
+
+    def early_stopping(self, rounds: int, verbose: bool) -> int:
+        return rounds
+
+    def train(self, options: Any, data: Any, rounds: int, valid_sets: Any, callbacks: Any) -> Any:
+        assert (options["objective"], rounds, callbacks) == ("binary", 1000, [50])
+        user = data.rows[:, 0].astype(int)
+        means = np.bincount(user, data.labels) / np.bincount(user)
+
+        def predict(rows: Any) -> Any:
+            known = ~np.isnan(rows[:, 0])
+            return np.where(known, means[np.where(known, rows[:, 0], 0).astype(int)], 0.5).clip(0.01, 0.99)
+
+        return SimpleNamespace(predict=predict)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    made = Library()
+    monkeypatch.setitem(sys.modules, "lightgbm", made)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "find_spec", lambda _: made)
+    return made
+
+
+def test_it_gets_numbers_and_ids_of_the_same_rows(tmp_path: Path, library: Library) -> None:
+    rows = frame(2000)
+    rows.loc[8, "user"], rows.loc[3, "price"] = "only in a validation row", None
+    found = baseline(load(make_recipe(tmp_path, MORE, rows)))
+    train, held = library.sets
+    place = np.arange(2000) % 10
+    assert train.categories == [0, 1]
+    for part, kept in ((train, place < 8), (held, place == 8)):
+        np.testing.assert_array_equal(part.labels, rows["clicked"][kept])
+        np.testing.assert_allclose(part.rows[:, 2], rows["price"][kept], rtol=1e-6)
+    assert np.isnan(held.rows[0, 0])
+    assert len(np.unique(train.rows[:, 0])) == 30
+    codes = dict(zip(rows["user"][place < 8], train.rows[:, 0], strict=True))
+    assert [codes.get(user, np.nan) for user in rows["user"][place == 8]][1:] == held.rows[1:, 0].tolist()
+    means = rows[place < 8].groupby("user")["clicked"].mean()
+    expected = rows["user"][place == 8].map(means).fillna(0.5).clip(0.01, 0.99)
+    assert found["auc"] == pytest.approx(roc_auc_score(held.labels, expected), abs=1e-3)
+    assert found["logloss"] == pytest.approx(log_loss(held.labels, expected), abs=1e-3)
+
+
+def test_what_it_cannot_do_is_refused(
+    tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = RECIPE.replace("labels: [clicked]", "labels: [{name: price, kind: regression}]")
+    with pytest.raises(ConfigError, match="needs a binary label, not a regression one"):
+        baseline(load(make_recipe(tmp_path, text)))
+    text = RECIPE.replace("  split: {modulo: 10, validation: [8], test: [9]}\n", "")
+    with pytest.raises(ConfigError, match="needs validation rows"):
+        baseline(load(make_recipe(tmp_path, text)))
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="not installed"):
+        check_baseline()
