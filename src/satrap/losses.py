@@ -29,7 +29,8 @@ class PairLoss:
     Args:
         in_batch: whether the items of the other samples are negatives; default True.
         negatives: number of items that each worker draws for a batch, with replacement; default 0. They are
-            drawn from the items of the training rows, as a function of seed, epoch and batch.
+            drawn from the items of the training rows, and of histories whose events the model predicts, as a
+            function of seed, epoch and batch.
         power: items are drawn with a probability proportional to (number of their rows) ** power: 0, the
             default, is uniform, 1 the frequency.
         hardest: count only this many negatives of each query, those with the highest scores; default all.

@@ -64,6 +64,8 @@ class TwoTowers(Protocol):
 
     Attributes:
         tower_features: the features that each tower reads, in the schema's order: "user" and "item".
+        trained_events: optional. If training also predicts events of a history: feature of the history ->
+            feature of the item. Losses then count and draw the items of events as well.
     """
 
     tower_features: Mapping[str, Sequence[str]]

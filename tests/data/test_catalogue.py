@@ -62,6 +62,18 @@ def test_items_and_counts_are_those_of_the_rows(implicit: bool, monkeypatch: pyt
     assert items.items.ids["tags"].offsets is not None
 
 
+def test_events_of_histories_count_as_rows_of_items() -> None:
+    past = satrap.Categorical(dim=2, multi=True, pooling="none", sequence="past", table="item", max_values=2)
+    schema = satrap.Schema(
+        [satrap.Label(name="seen", implicit=True)], {"item": FEATURES["item"], "past": past}
+    )
+    rows = {"item": ["a", "b", None], "past": [["c", "a"], ["c", None], ["d"]]}
+    items = Catalogue.of(satrap.data.read(rows, schema), ["item"], {"past": "item"})
+    assert len(items) == 3  # a row without an item does not count, nor do its events
+    np.testing.assert_array_equal(items.counts[items.find(ids_of(["a", "b", "c"]))], [2, 1, 2])
+    assert items.items.ids.keys() == {"item"}
+
+
 def test_unknown_ids_have_no_place_and_no_share() -> None:
     items = Catalogue.of(satrap.data.read(frame(), SCHEMA), ["item"])
     unknown = ids_of(["never", "i1"])

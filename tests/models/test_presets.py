@@ -10,6 +10,8 @@ from satrap.launch.network import make_model
 from satrap.models.presets import PRESETS
 from tests.launch.runs import make_recipe
 from tests.models.helpers import make_schema
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
+from tests.models.retrieval.histories import SCHEMA as NEXT_ITEM_HISTORY
 from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.models.sequence.histories import SCHEMA as HISTORY
 
@@ -18,14 +20,17 @@ from tests.models.sequence.histories import SCHEMA as HISTORY
 def test_presets_stand_for_arguments(name):
     labels = ("click", "bought") if name == "esmm" else ("y",)
     schema = HISTORY if name in HISTORIES else make_schema(dims=(16, 16, 16), labels=labels)
+    key: dict[str, object] = {"hidden": [4]}
+    if name in NEXT_ITEM:
+        schema, key = NEXT_ITEM_HISTORY, {"dropout": 0.7}
     assert {"tiny", "published"} <= PRESETS[name].keys()
     with torch.device("meta"):
         assert models.create(name, schema, preset="tiny").arguments == {}
         for preset, arguments in PRESETS[name].items():
             model = models.create(name, schema, preset=preset)
             assert models.describe(model) == {"name": name, "arguments": arguments}
-        other = models.create(name, schema, preset="published", hidden=[4])
-    assert other.arguments == {**PRESETS[name]["published"], "hidden": [4]}
+        other = models.create(name, schema, preset="published", **key)
+    assert other.arguments == {**PRESETS[name]["published"], **key}
 
 
 @pytest.mark.parametrize(

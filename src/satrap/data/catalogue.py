@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from satrap.batch import Batch, Ids
+from satrap.batch import Batch, Ids, Jagged
 from satrap.data.batch_rows import concat_rows, take_rows
 from satrap.data.dataset import Dataset
 from satrap.errors import DataError
@@ -28,7 +29,7 @@ class Catalogue:
         key: the feature that identifies items.
         items: one sample per item, with the features of an item only; its numbers have the columns of the
             whole schema, with zeros for other features.
-        counts: int64[items], rows of each item.
+        counts: int64[items], rows and counted events of each item.
     """
 
     def __init__(self, key: str, items: Batch, counts: npt.NDArray[np.int64]) -> None:
@@ -37,13 +38,17 @@ class Catalogue:
         self._sums: dict[float, npt.NDArray[np.float64]] = {}
 
     @classmethod
-    def of(cls, data: Dataset, features: Sequence[str]) -> Catalogue:
+    def of(
+        cls, data: Dataset, features: Sequence[str], events: Mapping[str, str] = MappingProxyType({})
+    ) -> Catalogue:
         """Read a data set once and return its items; rows without an id, or with label 0, do not count.
 
         Args:
             data: the rows; the rows of all workers count.
             features: the features of an item, the first one with a single id identifies it. An item has the
                 features of its first row.
+            events: feature of a history -> feature of the item; events of rows that count also count.
+                Either none, or one for each feature of the item.
 
         Raises:
             DataError: no row has an item.
@@ -52,10 +57,11 @@ class Catalogue:
         schema = data.schema
         key = key_of_items(schema, features)
         labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
-        part = Schema(labels, {name: schema.features[name] for name in features}, salt=schema.salt)
+        read = {name: schema.features[name] for name in (*features, *events)}
+        part = Schema(labels, read, salt=schema.salt)
         rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, worker=0, workers=1)
         ids, counts, firsts = np.empty(0, np.uint64), np.empty(0, np.int64), list[Batch]()
-        for batch in _positive(rows):
+        for batch in (_with_events(positive, key, events) for positive in _positive(rows, key)):
             unique, first, often = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
             places = np.searchsorted(ids, unique)
             known = np.zeros(len(unique), np.bool_)
@@ -123,9 +129,24 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
     return np.random.default_rng([*seeds, zlib.crc32(batch.ids[key].values.tobytes())])
 
 
-def _positive(rows: Dataset) -> Iterator[Batch]:
+def _with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:
+    """Return the items of some rows and then, as more rows, the events of their histories.
+
+    Args:
+        batch: rows with the features of an item and, if `events` is not empty, of a history.
+        key: the feature that identifies items; events without an id are left out.
+        events: feature of a history -> feature of the item.
+    """
+    if not events:
+        return batch
+    past = {item: batch.ids[history].values for history, item in events.items()}
+    known = past[key] != MISSING_ID
+    ids = {name: Jagged(np.concatenate((batch.ids[name].values, past[name][known]))) for name in past}
+    return Batch(len(ids[key].values), ids)
+
+
+def _positive(rows: Dataset, key: str) -> Iterator[Batch]:
     """Yield the rows that have an item and, if there is a label, label 1."""
-    key = key_of_items(rows.schema, rows.schema.features)
     for batch in rows.batches():
         keep = batch.ids[key].values != MISSING_ID
         if batch.labels is not None:

@@ -52,6 +52,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "published": {"levels": 2, "own_experts": 2, "shared_experts": 2, "expert_hidden": [512, 256, 128]},
     },
     "esmm": {"tiny": {}, "published": {"hidden": [360, 200, 80]}},
+    "gru4rec": {"tiny": {}, "published": {"layers": 1, "hidden": 100, "dropout": 0.2}},
+    "sasrec": {"tiny": {}, "published": {"layers": 2, "heads": 1, "dropout": 0.2}},
+    "bert4rec": {"tiny": {}, "published": {"layers": 2, "heads": 2, "masked": 0.2}},
     "din": {
         "tiny": {},
         "published": {"attention": [512, 256], "activation": "dice", "hidden": [1024, 512, 256]},
@@ -65,5 +68,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 xdeepfm, autoint (AutoInt+), fibinet, masknet, finalnet: the best of BARS on Criteo_x1. gdcn: FuxiCTR's
 configuration. wukong, ple, din, dien, bst: the sizes of FuxiCTR's published results. rankmixer: Zhu et al.,
 arXiv 2507.15551, 2025, over a hundred million weights, and a billion. mmoe: the documentation of
-TorchEasyRec. esmm: its paper. hstu: DLRMv3, a ranker of MLPerf Inference.
+TorchEasyRec. esmm: its paper. hstu: DLRMv3, a ranker of MLPerf Inference. gru4rec with BPR on RSC15, sasrec
+and bert4rec on MovieLens-1M: their papers; the width is the dim of the item's table: 100, 50 and 64.
 """

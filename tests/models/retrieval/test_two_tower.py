@@ -105,12 +105,25 @@ def test_arguments_make_the_same_model_again() -> None:
     assert made == {"name": "two_tower", "arguments": {"item": ["b"], "width": 4}}
 
 
+def test_features_of_neither_tower_are_not_used() -> None:
+    model = TwoTower(MIXED, item=["b"], user=["n", "a"], hidden=[3])
+    assert model.tower_features == {"user": ("a", "n"), "item": ("b",)}
+    batch, other = (make_batch(model, MIXED, seed=seed) for seed in (1, 2))
+    used = {name: batch.embeddings[name] for name in ("a", "b")}
+    numeric = torch.cat([batch.numeric[:, :1], other.numeric[:, 1:]], dim=1)
+    mixed = EmbeddedBatch(batch.size, other.embeddings | used, numeric)
+    torch.testing.assert_close(model(mixed), model(batch))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, r"no features of the item\n"),
         ({"item": list(MIXED.features)}, r"no features of the user\n"),
         ({"item": ["bb"]}, r"item names 'bb', which is not a feature\n.*did you mean 'b'"),
+        ({"item": ["b"], "user": ["aa"]}, r"user names 'aa', which is not a feature"),
+        ({"item": ["b"], "user": ["a", "b"]}, "has feature 'b' in item and in user"),
+        ({"item": ["b"], "user": []}, r"no features of the user\n"),
         ({"item": ["b"], "width": 0}, "width must be a whole number >= 1"),
     ],
 )

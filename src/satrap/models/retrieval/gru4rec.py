@@ -46,6 +46,7 @@ class GRU4Rec(NextItem):
     ) -> None:
         super().__init__(schema)
         self.every_event = every_event
+        self.trained_events = self.pairs if every_event else {}
         self.dropout = nn.Dropout(dropout)
         self.encoder = GRUEncoder(self.width, hidden, layers=layers)
         self.project = XavierLinear(hidden, self.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +34,8 @@ class NextItem(Ranker):
 
     Attributes:
         tower_features: the features of the "item"; all others belong to the "user".
+        trained_events: feature of the history -> feature of the item, if training also predicts events of the
+            history; else empty. Losses then count and draw the items of events as well.
         width: width of the vectors, the dim of the tables.
         longest: most events of a history.
 
@@ -60,6 +63,7 @@ class NextItem(Ranker):
         others = tuple(key for key in schema.features if key not in items)
         self.tower_features = {"user": others, "item": items}
         self.key = key_of_items(schema, items)
+        self.trained_events: Mapping[str, str] = {}
         self.nothing = nn.Parameter(torch.empty(self.width))
 
     def reset_parameters(self) -> None:

@@ -48,6 +48,7 @@ class SASRec(NextItem):
     ) -> None:
         super().__init__(schema)
         self.every_event = every_event
+        self.trained_events = self.pairs if every_event else {}
         self.encoder = TransformerEncoder(
             self.width, self.longest, layers=layers, heads=heads, causal=True, dropout=dropout
         )

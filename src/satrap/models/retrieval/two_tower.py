@@ -21,7 +21,7 @@ class TwoTower(Ranker):
     """An MLP of the user's features, an MLP of the item's features, and the dot product of their outputs.
 
     The score depends only on the dot product, so an index of item vectors, as `satrap export items` writes,
-    finds the best of millions of items for a user's vector. All other features belong to the user.
+    finds the best of millions of items for a user's vector.
 
     Reference: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016; Yi et al.,
     "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019.
@@ -29,6 +29,8 @@ class TwoTower(Ranker):
     Args:
         schema: one label with one output, and features; dims may differ.
         item: the features of the item, at least one and not all.
+        user: the features of the user, default all others. The network does not use features of neither, such
+            as the items that `satrap.settings.Ranking` excludes.
         hidden: widths of the hidden layers of each tower, default 128.
         width: width of the vectors, default 32.
         normalize: divide vectors by their lengths, so that scores are cosines; for a loss with a
@@ -52,6 +54,7 @@ class TwoTower(Ranker):
         schema: Schema,
         *,
         item: Sequence[str] = (),
+        user: Sequence[str] | None = None,
         hidden: Sequence[int] = (128,),
         width: int = 32,
         normalize: bool = False,
@@ -61,7 +64,7 @@ class TwoTower(Ranker):
         super().__init__()
         check_pooled(schema, "TwoTower")
         check_whole("width", width)
-        self.tower_features, self.normalize = _divided(schema, item), normalize
+        self.tower_features, self.normalize = _divided(schema, item, user), normalize
         self.first = one_output(schema, "TwoTower")
         self.numbers = {
             tower: [schema.numeric_columns[name] for name in names if name in schema.numeric_columns]
@@ -100,17 +103,25 @@ class TwoTower(Ranker):
         return EmbeddedBatch(batch.size, {name: batch[name] for name in names}, numeric)
 
 
-def _divided(schema: Schema, item: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    for name in item:
-        if name not in schema.features:
-            raise ConfigError(
-                f"item names {name!r}, which is not a feature",
-                fix=f"{did_you_mean(name, schema.features)}features: {', '.join(schema.features)}",
-            )
-    user = tuple(name for name in schema.features if name not in item)
-    if not item or not user:
+def _divided(
+    schema: Schema, item: Sequence[str], user: Sequence[str] | None
+) -> Mapping[str, tuple[str, ...]]:
+    for argument, names in {"item": item, "user": user or ()}.items():
+        for name in names:
+            if name not in schema.features:
+                raise ConfigError(
+                    f"{argument} names {name!r}, which is not a feature",
+                    fix=f"{did_you_mean(name, schema.features)}features: {', '.join(schema.features)}",
+                )
+    if user is not None and (both := [name for name in user if name in item]):
+        raise ConfigError(
+            f"TwoTower has feature {both[0]!r} in item and in user",
+            fix=f"remove {both[0]} from one of them",
+        )
+    chosen = tuple(n for n in schema.features if (n not in item if user is None else n in user))
+    if not item or not chosen:
         raise ConfigError(
             f"TwoTower has no features of the {'user' if item else 'item'}",
             fix="name the item's features, such as item: [movie, genres]; all others belong to the user",
         )
-    return {"user": user, "item": tuple(name for name in schema.features if name in item)}
+    return {"user": chosen, "item": tuple(name for name in schema.features if name in item)}

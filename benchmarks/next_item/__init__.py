@@ -1,0 +1,1 @@
+"""Next item among all items, see README.md."""
