@@ -34,7 +34,7 @@ def test_bad_settings_are_errors(kind: Any, wrong: dict[str, Any], what: str) ->
 
 
 def test_an_unknown_loss_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"loss 'sampled_softmx' is unknown") as error:
+    with pytest.raises(ConfigError, match=r"loss 'sampled_softmx' in settings is unknown") as error:
         losses.from_dict({"name": "sampled_softmx"})
     assert "sampled_softmax" in (error.value.fix or "")
 

@@ -112,6 +112,7 @@ KINDS: tuple[type[PairLoss], ...] = (SampledSoftmax, BPR)
 """All losses of pairs."""
 
 
+@checked()
 def from_dict(settings: Mapping[str, Any]) -> PairLoss:
     """Build a loss from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
@@ -123,6 +124,11 @@ def from_dict(settings: Mapping[str, Any]) -> PairLoss:
     name = arguments.pop("name", None)
     if name not in kinds:
         raise ConfigError(
-            f"loss {name!r} is unknown", fix=f"{did_you_mean(str(name), kinds)}use one of {', '.join(kinds)}"
+            f"loss {name!r} in settings is unknown",
+            fix=f"{did_you_mean(str(name), kinds)}use one of {', '.join(kinds)}",
         )
     return kinds[name](**arguments)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,6 +20,7 @@ from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
 from satrap.store import RowChunk, StoreConfig
 from satrap.store.shard import open_store
+from tests.models.retrieval.histories import NAMES as NEXT_ITEM
 from tests.models.sequence.histories import NAMES as HISTORIES
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 
@@ -57,6 +58,7 @@ HANDED_OUT = {
     "satrap.store.TableSettings.of",
     "satrap.train.Observer",
     "satrap.train.Predictor.logits",
+    "satrap.train.Predictor.output",
     "satrap.train.Predictor.outputs",
     "satrap.train.Predictor.predicted",
     "satrap.train.Progress",
@@ -152,7 +154,12 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.data.Join": {"source": COLUMNS, "on": "user"},
         "satrap.data.RowSplit": {"modulo": 10, "keep": (1,)},
         "satrap.data.TimeRange": {"column": "at", "start": "2024-01-01"},
+        "satrap.losses.BPR": {},
+        "satrap.losses.PairLoss": {},
+        "satrap.losses.SampledSoftmax": {},
         "satrap.metrics.BinaryMetrics": {"names": ["y"]},
+        "satrap.metrics.GroupRankingMetrics": {"at": [5]},
+        "satrap.metrics.RankingMetrics": {"at": [5]},
         "satrap.metrics.ClassMetrics": {},
         "satrap.metrics.Metrics": {"labels": SCHEMA.labels},
         "satrap.metrics.OwnMetrics": {"functions": [own], "widths": (1, 1), "grouped": False, "limit": 9},
@@ -169,6 +176,7 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.store.StoreConfig": {},
         "satrap.store.TableSettings": {},
         "satrap.store.Tier": {"path": str(things.folder), "size": 1 << 20},
+        "satrap.train.Ranking": {"at": (5,)},
         "satrap.train.Checkpointing": {"url": str(things.folder)},
         "satrap.train.Publishing": {"url": str(things.folder)},
         "satrap.train.WorkerContext": {},
@@ -180,7 +188,9 @@ def constructors(things: Things) -> dict[str, Call]:
     )
     for name, _ in inspect.getmembers(satrap.models, inspect.isclass):
         if name in satrap.models.__all__:
-            schema = make_schema(tags=history) if name.lower() in HISTORIES else SCHEMA
+            schema = make_schema(tags=history) if name.lower() in (*HISTORIES, *NEXT_ITEM) else SCHEMA
+            if name == "ESMM":
+                schema = satrap.Schema(["clicked", "bought"], SCHEMA.features)
             needed = {"item": ["item"]} if name == "TwoTower" else {}
             found[f"satrap.models.{name}"] = {"schema": schema, **needed}
     for kind in (satrap.optim.Optimizer, *satrap_.optim.KINDS):
@@ -212,7 +222,8 @@ def functions(things: Things) -> dict[str, Call]:
     binary = satrap.metrics.BinaryMetrics(["y"])
     mine = satrap.metrics.OwnMetrics([own], (1, 1), grouped=False, limit=9)
     several, numbers = satrap.metrics.Metrics(SCHEMA.labels), satrap.metrics.RegressionMetrics(LABEL)
-    kinds = satrap.metrics.ClassMetrics()
+    kinds, ranking = satrap.metrics.ClassMetrics(), satrap.train.Ranking((5,), among="items")
+    ranked, grouped = satrap.metrics.RankingMetrics([5]), satrap.metrics.GroupRankingMetrics([5])
     return {
         "satrap.Schema.replace": Call(SCHEMA.replace, {"features": {}, "labels": None}),
         "satrap.Schema.table_of": Call(SCHEMA.table_of, {"feature": "user"}),
@@ -264,6 +275,27 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.metrics.ClassMetrics.merge": Call(kinds.merge, {"other": satrap.metrics.ClassMetrics()}),
         "satrap.metrics.ClassMetrics.restore": Call(kinds.restore, {"state": kinds.state()}),
         "satrap.metrics.ClassMetrics.update": Call(kinds.update, classes),
+        "satrap.losses.from_dict": Call(satrap.losses.from_dict, {"settings": {"name": "bpr"}}),
+        "satrap.metrics.GroupRankingMetrics.merge": Call(grouped.merge, {"other": grouped}),
+        "satrap.metrics.GroupRankingMetrics.restore": Call(grouped.restore, {"state": grouped.state()}),
+        "satrap.metrics.GroupRankingMetrics.update": Call(
+            grouped.update, {"groups": IDS[:2], "scores": TRUTH[:, 0], "relevant": TRUTH[:, 0] > 0}
+        ),
+        "satrap.metrics.Metrics.empty": Call(several.empty, {"ranking": True}),
+        "satrap.metrics.Metrics.rank": Call(
+            satrap.metrics.Metrics(SCHEMA.labels, ranking=ranking).rank,
+            {"queries": IDS, "items": IDS, "ranks": SPLITS[:1].repeat(4) + 1, "tied": np.ones(4, np.int64)},
+        ),
+        "satrap.metrics.RankingMetrics.merge": Call(ranked.merge, {"other": ranked}),
+        "satrap.metrics.RankingMetrics.restore": Call(ranked.restore, {"state": ranked.state()}),
+        "satrap.metrics.RankingMetrics.update": Call(
+            ranked.update, {"queries": IDS, "items": IDS, "ranks": np.ones(4, np.int64), "tied": None}
+        ),
+        "satrap.models.model_class": Call(satrap.models.model_class, {"name": "dnn"}),
+        "satrap.train.Ranking.check": Call(ranking.check, {"schema": SCHEMA}),
+        "satrap.train.TrainingOptions.suited": Call(
+            satrap.train.TrainingOptions().suited, {"labels": SCHEMA.labels}
+        ),
         "satrap.metrics.Metrics.merge": Call(several.merge, {"other": several.empty()}),
         "satrap.metrics.Metrics.restore": Call(several.restore, {"state": several.state()}),
         "satrap.metrics.Metrics.update": Call(several.update, {**metrics, "predictions": TRUTH}),

@@ -284,7 +284,7 @@ def test_each_model_is_one_short_file(name):
     source = Path(inspect.getfile(models._MODELS[name]))
     assert source.stem == name
     assert (
-        len(source.read_text().splitlines()) <= 120
+        len(source.read_text().splitlines()) <= 130
     )  # a pass, its initial weights, and its order for stages
 
 

@@ -73,3 +73,21 @@ def test_a_log_that_may_not_end_needs_given_items(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a log may never end"):
         trainer.fit(read_stream(FolderLog(str(tmp_path)), schema))
     trainer.close()
+
+
+@pytest.mark.parametrize("every_event", [False, True])
+def test_events_that_a_model_predicts_are_ranked(every_event: bool) -> None:
+    event: dict[str, Any] = {"multi": True, "pooling": "none", "sequence": "h", "max_values": 4}
+    features = {
+        "history": satrap.Categorical(dim=4, table="movie", **event),
+        "movie": satrap.Categorical(dim=4),
+    }
+    schema = satrap.Schema([satrap.Label(name="seen", implicit=True)], features)
+    rows = {"movie": [1, 2, 3], "history": [[4, 5], [5], [6, 1]]}
+    model = satrap.models.create("sasrec", schema, every_event=every_event)
+    options = satrap.train.TrainingOptions(ranking=satrap.train.Ranking((2,), among="items"))
+    loss, data = satrap.losses.SampledSoftmax(), satrap.data.read(rows, schema)
+    with closing(satrap.Trainer(model, schema, mode="sync", loss=loss, training=options)) as trainer:
+        trainer.fit(data, validation=data)
+        assert trainer.predictor.lists.items is not None
+        assert len(trainer.predictor.lists.items) == (6 if every_event else 3)

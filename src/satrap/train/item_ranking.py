@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,19 +65,23 @@ def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> No
         )
 
 
-def items_of(data: Any, whole: Schema, part: Schema) -> Catalogue:
+def items_of(
+    data: Any, whole: Schema, part: Schema, events: Mapping[str, str] = MappingProxyType({})
+) -> Catalogue:
     """Read a data set, the rows of all workers, and return its items.
 
     Args:
         data: a `Dataset`, or another data set whose batches have the features of an item.
         whole: the features of the batches of another data set.
         part: the features of an item.
+        events: of a `Dataset`, feature of a history -> feature of the item; its events are also items.
 
     Raises:
         DataError: no row has an item.
     """
     if isinstance(data, Dataset):
-        return Catalogue.of(data.with_options(schema=part), tuple(part.features))
+        read = part.replace({name: whole.features[name] for name in events})
+        return Catalogue.of(data.with_options(schema=read), tuple(part.features), events)
     rows = data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
     key, items = key_of_items(part, part.features), None
     for batch in rows.batches():

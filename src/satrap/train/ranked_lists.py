@@ -71,7 +71,7 @@ class RankedLists:
                 "the items to rank are unknown, because a log may never end",
                 fix="call predictor.lists.rank_among with one row per item before fit",
             )
-        self._known, self._rows = self._items_of(rows), rows
+        self._known, self._rows = self._items_of(rows, events=True), rows
 
     def prepare(self, data: Any) -> None:
         """Prepare the evaluation of a data set, if any, and check that its lists are long enough.
@@ -91,7 +91,7 @@ class RankedLists:
                 "the items to rank are unknown",
                 fix="call predictor.lists.rank_among with one row per item before evaluate",
             )
-        self.items = self._known if self._listed else self._known.joined(self._items_of(data))
+        self.items = self._known if self._listed else self._known.joined(self._items_of(data, events=True))
         if len(self.items) < most:
             raise DataError(
                 f"ranking looks at the first {most} items, but the number of items is {len(self.items)}",
@@ -117,5 +117,7 @@ class RankedLists:
             self._workers.meet("items to rank")
         return ItemRanking(self._predictor, self.items, self.ranking, self._workers.data.rank)
 
-    def _items_of(self, data: Any) -> Catalogue:
-        return items_of(data, self._predictor.schema, TowerVectors(self._predictor, "item").schema)
+    def _items_of(self, data: Any, *, events: bool = False) -> Catalogue:
+        schema, part = self._predictor.schema, TowerVectors(self._predictor, "item").schema
+        predicted = getattr(self._predictor.model, "trained_events", {}) if events else {}
+        return items_of(data, schema, part, predicted)

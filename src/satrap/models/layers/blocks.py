@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.errors import ConfigError
-from satrap.models.layers.common import mlp
+from satrap.models.layers.common import check_dropout, mlp
 from satrap.models.layers.linear import Linear, XavierLinear, xavier_bound
 
 
@@ -103,6 +103,7 @@ class MaskBlock(nn.Module):
         hidden, inner = mlp(start, [rows + rows % 2])
         self.mask = nn.Sequential(*hidden, Linear(inner, width))
         layers = [Linear(width, out, bias=False), nn.LayerNorm(out), nn.ReLU()]
+        check_dropout(dropout)
         self.deep = nn.Sequential(*layers, *([nn.Dropout(dropout)] if dropout else []))
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:

@@ -98,6 +98,12 @@ def check_whole(what: str, value: int) -> None:
         raise ConfigError(f"{what} must be a whole number >= 1, got {value!r}")
 
 
+def check_dropout(dropout: float) -> None:
+    """Raise `ConfigError` unless a probability of dropout is >= 0 and < 1."""
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
+
+
 def check_categorical(schema: Schema, model: str) -> None:
     """Raise `ConfigError` if the schema has no categorical feature."""
     if not schema.categorical:
@@ -147,8 +153,7 @@ def mlp(
     `ConfigError` for a width below 1 or a dropout outside [0, 1).
     """
     check_hidden(hidden)
-    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ConfigError(f"dropout must be >= 0 and < 1, got {dropout!r}")
+    check_dropout(dropout)
     layers: list[nn.Module] = []
     for size in hidden:
         layers.append(Linear(width, size))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from satrap.batch import JaggedRows
 from satrap.errors import ConfigError
 from satrap.models.layers.attention import TransformerBlock, layout
-from satrap.models.layers.common import check_whole
+from satrap.models.layers.common import check_dropout, check_whole
 from satrap.models.layers.recurrent import GRU, steps_of
 
 
@@ -51,6 +51,7 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         for name, value in {"layers": layers, "width": width, "heads": heads}.items():
             check_whole(name, value)
+        check_dropout(dropout)
         if width % heads:
             raise ConfigError(f"width {width} must be a multiple of heads {heads}")
         self.causal = causal

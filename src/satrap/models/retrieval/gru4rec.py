@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from satrap.batch import JaggedRows
+from satrap.models.layers.common import check_dropout
 from satrap.models.layers.encoders import GRUEncoder
 from satrap.models.layers.history import last_of
 from satrap.models.layers.linear import XavierLinear
@@ -47,6 +48,7 @@ class GRU4Rec(NextItem):
         super().__init__(schema)
         self.every_event = every_event
         self.trained_events = self.pairs if every_event else {}
+        check_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
         self.encoder = GRUEncoder(self.width, hidden, layers=layers)
         self.project = XavierLinear(hidden, self.width)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.models.layers.attention import with_last
-from satrap.models.layers.common import OutputLayer, Ranker, flat_width, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, check_whole, flat_width, mlp
 from satrap.models.layers.encoders import TransformerEncoder, after
 from satrap.models.layers.history import TargetedHistory, joined
 from satrap.models.layers.linear import XavierLinear
@@ -64,6 +64,7 @@ class BST(Ranker):
         super().__init__()
         history = self.history = TargetedHistory(schema, "BST", context)
         self.tokens, self.flat = history.length + 1, pooling == "flat"
+        check_whole("width", width)
         self.project = XavierLinear(history.width, width, bias=False)
         self.describe = XavierLinear(history.extra, width, bias=False) if history.extra else None
         self.encoder = TransformerEncoder(
