@@ -487,3 +487,11 @@ def test_numbers_of_events_are_measured():
     found = measure(schema, read(PAST, schema)).numeric["paid"].transform[0]["standardize"]
     numbers = [n for row in PAST["paid"] for n in row or [] if n is not None]
     assert (found["mean"], found["std"]) == pytest.approx((np.mean(numbers), np.std(numbers)))
+
+
+def test_a_missing_text_that_is_a_number_also_means_missing_among_numbers() -> None:
+    schema = Schema([], {"n": Numeric(missing=-1.0)})
+    data = read({"n": [-999.0, 2.0, 999.0]}, schema).with_options(missing=("-999", "nan", "inf"))
+    batch = next(data.batches())
+    assert batch.numeric is not None
+    assert batch.numeric[:, 0].tolist() == [-1.0, 2.0, 999.0]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.errors import ExchangeError
+from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange import Lookup
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig
@@ -175,3 +175,10 @@ def cuts() -> list[Cut]:
 def hello() -> dict[str, Any]:
     _, [text] = journaled.hello(1)
     return unpack_text(text)
+
+
+def test_an_open_address_without_a_key_is_refused_before_the_journal_is_made(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with pytest.raises(ConfigError, match="key"):
+        ShardServer("0.0.0.0:0", journal=journal)
+    assert not journal.exists()
