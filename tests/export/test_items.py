@@ -25,7 +25,7 @@ from satrap.export.items import _Seen
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.schema import Schema
 from satrap.train import Predictor
-from satrap.train.tower_vectors import TowerVectors
+from satrap.train.ranking.tower_vectors import TowerVectors
 from tests.export.runs import frame, trained
 from tests.support.examples import examples
 

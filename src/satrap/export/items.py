@@ -23,7 +23,7 @@ from satrap.launch.predictions import Columns, ParquetWriter, output_columns
 from satrap.launch.scoring import checked_output, load_predictor, model_place, scoring_recipe
 from satrap.runtime.user_code import blaming
 from satrap.schema import MISSING_ID, Categorical, Schema
-from satrap.train.tower_vectors import TowerVectors
+from satrap.train.ranking.tower_vectors import TowerVectors
 
 VECTOR = "vector"
 """Column of the vectors."""

@@ -30,8 +30,8 @@ from satrap.schema import Schema
 from satrap.store import Eviction, Shard, StoreConfig
 from satrap.train import Predictor
 from satrap.train.predictor import predictor_for, prepare
+from satrap.train.ranking.tower_vectors import TowerVectors
 from satrap.train.step.loss import prediction_names
-from satrap.train.tower_vectors import TowerVectors
 
 SCORING_KEYS = (
     *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device", "serving"),

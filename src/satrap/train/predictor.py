@@ -37,7 +37,7 @@ from satrap.settings.ranking import Ranking
 from satrap.settings.training import Metric
 from satrap.store import BUCKETS, Shard, StoreConfig
 from satrap.store.shard import open_store
-from satrap.train.ranked_lists import RankedLists
+from satrap.train.ranking.ranked_lists import RankedLists
 from satrap.train.schedule import lookahead
 from satrap.train.schema_checks import check_batch, check_data, check_labels, failing
 from satrap.train.state.across_workers import merged

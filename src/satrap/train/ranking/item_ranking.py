@@ -20,7 +20,7 @@ from satrap.metrics.reservoir import mix
 from satrap.pairs import key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
-from satrap.train.tower_vectors import TowerVectors, TrainedModel, towers_of
+from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
 
 Ids = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]

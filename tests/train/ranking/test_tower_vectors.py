@@ -15,7 +15,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.schema import Schema
 from satrap.train import Predictor
-from satrap.train.tower_vectors import TowerVectors, towers_of
+from satrap.train.ranking.tower_vectors import TowerVectors, towers_of
 from tests.export.runs import frame, schema_of, trained
 
 

@@ -9,9 +9,9 @@ from satrap.data.streams import EventStream
 from satrap.dense import Workers
 from satrap.errors import ConfigError, DataError
 from satrap.settings.ranking import Ranking
-from satrap.train.group_sizes import check_group_sizes
-from satrap.train.item_ranking import ItemRanking, check_towers, items_of
-from satrap.train.tower_vectors import TowerVectors, TrainedModel
+from satrap.train.ranking.group_sizes import check_group_sizes
+from satrap.train.ranking.item_ranking import ItemRanking, check_towers, items_of
+from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel
 
 
 class RankedLists:

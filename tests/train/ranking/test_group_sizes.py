@@ -10,7 +10,7 @@ import pytest
 from satrap.batch import Batch
 from satrap.dense import Workers
 from satrap.errors import DataError, SatrapError
-from satrap.train.group_sizes import check_group_sizes
+from satrap.train.ranking.group_sizes import check_group_sizes
 from tests.dense.threads import together
 
 

@@ -16,9 +16,10 @@ import satrap
 from satrap.batch import Batch
 from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
-from satrap.train import Ranking, Trainer, item_ranking
-from satrap.train.item_ranking import check_towers, items_of
-from satrap.train.tower_vectors import TowerVectors
+from satrap.train import Ranking, Trainer
+from satrap.train.ranking import item_ranking
+from satrap.train.ranking.item_ranking import check_towers, items_of
+from satrap.train.ranking.tower_vectors import TowerVectors
 from tests.train.towers import AT, ITEM, TEST, TRAIN, read, schema_of, trainer_of
 
 
