@@ -92,6 +92,22 @@ def cuts(shard: Bench) -> int:
     return len(shard.service.store.groups[0]._cuts)
 
 
+def test_a_client_that_leaves_takes_only_its_own_lookups_with_it() -> None:
+    with bench() as shard:
+        for client in (1, 2):
+            greet(shard, client, "first")
+            shard.send(Header(MessageKind.LOOKUP, 1, client, 1, 1), pack([gradients([0.0] * 4)]))
+        assert looked_up(shard) == {1, 2}
+        shard.send(Header(MessageKind.BYE, 1, 2, 2, 2))
+        assert looked_up(shard) == {1}
+
+
+def looked_up(shard: Bench) -> set[int]:
+    """Return the clients with lookups that the shard keeps for their updates."""
+    assert shard.service._opened is not None
+    return {client for client, _ in shard.service._opened._found._kept}
+
+
 def test_only_a_generation_that_may_come_next_makes_an_end_of_the_one_before() -> None:
     _, [text] = hello(1)
 
