@@ -19,6 +19,8 @@ MOST_IDS = 1_000_000
 """Most ids of one feature's counts, so that they fit into memory, messages and checkpoints."""
 MOST_FOLDS = 20
 """Most folds of the training rows."""
+LEAST_MEAN = 1e-6
+"""Least distance of the mean of all rows from 0 and 1, so that log odds are finite."""
 _MOST_BYTES = MOST_IDS * (8 + 2 * 4 * MOST_FOLDS) + 4096
 
 
@@ -29,13 +31,14 @@ class IdCounts:
         ids: uint64[n], ascending, 1 to `MOST_IDS` of them.
         rows: uint32[n, folds].
         ones: uint32[n, folds]; None: no label was counted.
+        folds_by: digest of the columns that decide the folds, see `FoldColumns.digest`; 0: unknown.
 
     Raises:
         ValueError: arrays of other types or shapes.
     """
 
-    def __init__(self, ids: Any, rows: Any, ones: Any = None) -> None:
-        self.ids, self.rows, self.ones = ids, rows, ones
+    def __init__(self, ids: Any, rows: Any, ones: Any = None, folds_by: int = 0) -> None:
+        self.ids, self.rows, self.ones, self.folds_by = ids, rows, ones, folds_by
         tables = [rows] if ones is None else [rows, ones]
         if (
             ids.dtype != np.uint64
@@ -73,7 +76,7 @@ class IdCounts:
         """
         assert self.ones is not None
         rows, ones = self._totals
-        mean, places = ones.sum() / rows.sum(), self._places(ids)
+        mean, places = np.clip(ones.sum() / max(rows.sum(), 1), LEAST_MEAN, 1 - LEAST_MEAN), self._places(ids)
         known = places >= 0
         counted, positive = (np.where(known, total[places], 0.0) for total in self._totals)
         if folds is not None:
@@ -99,13 +102,15 @@ class IdCounts:
         """Return the counts without an id. If it is the only one, its rows count for the id 1."""
         keep = self.ids != np.uint64(id_)
         if not keep.any():
-            return IdCounts(np.ones(1, np.uint64), self.rows, self.ones)
-        return IdCounts(self.ids[keep], self.rows[keep], None if self.ones is None else self.ones[keep])
+            return IdCounts(np.ones(1, np.uint64), self.rows, self.ones, self.folds_by)
+        ones = None if self.ones is None else self.ones[keep]
+        return IdCounts(self.ids[keep], self.rows[keep], ones, self.folds_by)
 
     def to_bytes(self) -> bytes:
         """Return the counts as safetensors, as in a checkpoint."""
         ones = {} if self.ones is None else {"ones": self.ones}
-        return save({"ids": self.ids, "rows": self.rows, **ones})
+        folds_by = {"folds_by": np.array([self.folds_by], np.uint64)}
+        return save({"ids": self.ids, "rows": self.rows, **ones, **folds_by})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> IdCounts:
@@ -116,7 +121,8 @@ class IdCounts:
             raise ValueError(f"counts are unreadable: {error}") from error
         if not {"ids", "rows"} <= tables.keys():
             raise ValueError("counts lack ids or rows")
-        return cls(tables["ids"], tables["rows"], tables.get("ones"))
+        [folds_by] = tables.get("folds_by", np.zeros(1, np.uint64)).astype(np.uint64).ravel()[:1].tolist()
+        return cls(tables["ids"], tables["rows"], tables.get("ones"), folds_by)
 
     @cached_property
     def text(self) -> str:

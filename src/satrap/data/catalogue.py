@@ -59,7 +59,8 @@ class Catalogue:
         labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
         read = {name: schema.features[name] for name in (*features, *events)}
         part = Schema(labels, read, salt=schema.salt)
-        rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, worker=0, workers=1)
+        whole = {"worker": 0, "workers": 1, "training": False}  # served items have the counts of all rows
+        rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
         ids, counts, firsts = np.empty(0, np.uint64), np.empty(0, np.int64), list[Batch]()
         for batch in (_with_events(positive, key, events) for positive in _positive(rows, key)):
             unique, first, often = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
@@ -73,7 +74,9 @@ class Catalogue:
             counts = np.insert(counts, places[~known], often[~known])
         if not len(ids):
             raise DataError(
-                "no row has an item", where=rows.source.label, fix=f"check the column of feature {key!r}"
+                f"no row has an item{' and label 1' * bool(labels)}",
+                where=rows.source.label,
+                fix=f"check the column of feature {key!r}{' and the label' * bool(labels)}",
             )
         items = concat_rows(firsts)
         items = take_rows(items, np.argsort(items.ids[key].values, kind="stable"))
@@ -117,7 +120,7 @@ class Catalogue:
 
     def _cumulative(self, power: float) -> npt.NDArray[np.float64]:
         if power not in self._sums:
-            self._sums[power] = np.cumsum(self.counts.astype(np.float64) ** power)
+            self._sums[power] = np.cumsum((self.counts / self.counts.max()) ** power)
         return self._sums[power]
 
 
@@ -126,7 +129,9 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
 
     So a batch that is read again, such as by a resumed run, draws the same items.
     """
-    return np.random.default_rng([*seeds, zlib.crc32(batch.ids[key].values.tobytes())])
+    return np.random.default_rng(
+        [*(seed % (1 << 64) for seed in seeds), zlib.crc32(batch.ids[key].values.tobytes())]
+    )
 
 
 def _with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:

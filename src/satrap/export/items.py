@@ -74,7 +74,7 @@ def export_items(
             rows = open_sources(recipe, vectors.schema, sources)
         else:
             rows = _training_rows(folder, recipe, _with_key(vectors.schema, name))
-        rows = rows.with_options(batch_size=ROWS, shuffle=False)
+        rows = rows.with_options(batch_size=ROWS, shuffle=False, training=False)
         written = _written(rows, name, vectors, None if sources else _Seen())
         try:
             count = _write(partial, rows, name, written, {"step": predictor.step, "tower": tower})

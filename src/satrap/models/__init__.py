@@ -129,8 +129,11 @@ def arguments(name: str, preset: str | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: unknown name or preset; the message suggests the nearest one.
     """
-    parameters = inspect.signature(model_class(name)).parameters
-    defaults = {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
+    # Of the constructor, not of the class: some versions of Python show the arguments of `Ranker.__new__`.
+    parameters = inspect.signature(model_class(name).__init__).parameters
+    defaults = {
+        key: parameter.default for key, parameter in parameters.items() if key not in ("self", "schema")
+    }
     return {**defaults, **_preset(name, preset)}
 
 

@@ -404,6 +404,12 @@ def _loss_for(model: nn.Module, schema: Schema, loss: Loss | PairLoss | None) ->
     """Return the loss, by default of the labels; `ConfigError` if it needs vectors that the model lacks."""
     if isinstance(loss, PairLoss):
         compared(model, loss)
+        if len(schema.labels) != 1 or schema.labels[0].kind != "binary":
+            raise ConfigError(
+                f"loss {loss.name} needs one label, binary or implicit",
+                why="rows with label 1 are the pairs",
+                fix="set implicit: true in the label, or threshold for a rating",
+            )
     return loss or LabelLoss(schema.labels)
 
 

@@ -2,10 +2,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import satrap
 from satrap import Categorical, Numeric, Schema, Vector
 from satrap.data.encode.encoder import MISSING, ColumnChunk, Missing
 from satrap.data.encode.folds import FoldColumns, fold_of
 from satrap.data.source import Origin
+from satrap.errors import ConfigError
 
 FEATURES = {
     "user": Categorical(dim=4),
@@ -61,3 +63,16 @@ def test_folds_are_of_equal_size():
     counts = np.bincount(fold_of(FoldColumns(schema).hashes(chunk.hashed, chunk.floats), 5))
     assert len(counts) == 5
     assert abs(counts - 10_000).max() < 500
+
+
+def test_counts_measured_with_other_features_are_refused_for_training_rows() -> None:
+    rows = {"user": [1, 2, 3, 4] * 30, "city": list(range(12)) * 10, "clicked": [0, 1] * 60}
+    mean = satrap.Numeric(column="user", mean_label=satrap.schema.MeanLabel())
+    features = {"city": satrap.Categorical(dim=2), "mean": mean}
+    schema = satrap.Schema(["clicked"], features)
+    measured = satrap.data.measure(schema, satrap.data.read(rows, schema).with_options(training=True))
+    fewer = satrap.Schema(["clicked"], {"mean": measured.features["mean"]})
+    next(satrap.data.read(rows, measured).with_options(training=True).batches())
+    next(satrap.data.read(rows, fewer).batches())
+    with pytest.raises(ConfigError, match="counts were measured with other features"):
+        next(satrap.data.read(rows, fewer).with_options(training=True).batches())

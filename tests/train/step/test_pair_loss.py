@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from satrap.exchange.collective import CollectiveExchange
 from satrap.losses import BPR, PairLoss, SampledSoftmax
 from satrap.pairs import Pairs
 from satrap.store import StoreConfig
-from satrap.train import Checkpointing
+from satrap.train import Checkpointing, Observer, Progress
 from satrap.train.step import pair_loss
 from satrap.train.step.pair_loss import ComparingLoss, comparing
 from tests.dense.threads import together
@@ -130,12 +130,23 @@ def test_a_loss_and_its_gradients_are_those_of_a_loop(
             assert all(each is None or not each.any() for each in (one, other))
 
 
-def test_rows_with_label_0_do_not_count() -> None:
-    vectors = torch.randn(4, 3), torch.randn(4, 3), torch.zeros(0, 3)
-    ids = np.arange(1, 5, dtype=np.uint64)
-    pairs = Pairs(*vectors[:2], ids, vectors[2], ids[:0])
-    loss, labels = SampledSoftmax(), torch.tensor([1.0, 0.0, 1.0, 0.0])
-    torch.testing.assert_close(at_work(loss)(pairs, embedded(labels)), by_loop(loss, pairs, labels))
+@pytest.mark.parametrize("loss", [SampledSoftmax(), SampledSoftmax(negatives=2, logq=True), BPR(negatives=2)])
+def test_rows_with_label_0_or_without_an_item_do_not_count(loss: PairLoss) -> None:
+    queries, items, drawn = torch.randn(5, 3), torch.randn(5, 3), torch.randn(2, 3)
+    ids, others = np.array([1, 2, 3, 4, 0], np.uint64), np.array([5, 6], np.uint64)
+    labels = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])
+    found = at_work(loss)(Pairs(queries, items, ids, drawn, others), embedded(labels))
+    kept = [0, 2, 3]
+    expected = by_loop(loss, Pairs(queries[kept], items[kept], ids[kept], drawn, others), torch.ones(3))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_batch_without_pairs_has_no_loss() -> None:
+    vectors = torch.randn(2, 3, requires_grad=True)
+    pairs = Pairs(vectors, vectors, np.zeros(2, np.uint64), vectors[:0], np.zeros(0, np.uint64))
+    loss = at_work(SampledSoftmax())(pairs, embedded(torch.ones(2)))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0
 
 
 def test_memory_of_scores_does_not_grow_with_the_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,6 +361,15 @@ def made(model: Any, loss: PairLoss) -> Any:
     return closing(make_trainer(model=model, schema=SCHEMA, loss=loss, mode="sync"))
 
 
+def test_a_loss_of_pairs_needs_a_binary_label() -> None:
+    schema = satrap.Schema(
+        [satrap.Label(name="stars", kind="regression", mean=0.0, std=1.0)], SCHEMA.features
+    )
+    model = satrap.models.TwoTower(schema, item=["movie"])
+    with pytest.raises(ConfigError, match="needs one label, binary or implicit"):
+        make_trainer(model=model, schema=schema, loss=SampledSoftmax(), mode="sync")
+
+
 def test_counting_items_needs_rows_that_can_be_read_twice() -> None:
     class Once:
         def batches(self, epoch: int = 0, position: Any = None) -> Any:
@@ -367,18 +387,53 @@ def test_a_model_that_returns_logits_is_an_error() -> None:
         at_work(SampledSoftmax())(torch.zeros(3, 1), embedded(torch.ones(3)))
 
 
+class Cut(Observer):
+    """Ends a training with an error after some steps."""
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == 11:
+            raise InterruptedError
+
+
 def test_hybrid_training_resumes_with_the_same_draws(tmp_path: Any) -> None:
     data = satrap.data.read(table(400), SCHEMA, batch_size=16).with_options(shuffle=True, seed=2)
     loss, ended = SampledSoftmax(negatives=5, logq=True), []
-    for stops in ((None,), (9, None)):
-        url = str(tmp_path / str(len(stops)))
-        for number, steps in enumerate(stops):
+    for cuts in ((False,), (True, False)):
+        saved = Checkpointing(str(tmp_path / str(len(cuts))), every_steps=3)
+        for number, cut in enumerate(cuts):
             trainer = make_trainer(model=towers(), schema=SCHEMA, loss=loss, mode="hybrid", staleness=3)
-            saved = Checkpointing(url, every_steps=3)
-            trainer.fit(data, epochs=2, steps=steps, checkpoint=saved, resume=number > 0)
+            arguments: dict[str, Any] = {"checkpoint": saved, "resume": number > 0, "epochs": 2}
+            with pytest.raises(InterruptedError) if cut else nullcontext():
+                trainer.fit(data, **arguments, observers=[Cut()] if cut else [])
             found = contents(trainer)
             trainer.close()
         ended.append(found)
     for name, columns in ended[0].items():
         for one, other in itertools.zip_longest(columns, ended[1][name]):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("counts", [(4, 1), (3, 0)])
+def test_the_loss_of_workers_is_the_mean_over_all_their_pairs(counts: tuple[int, int]) -> None:
+    """A worker whose histories are longer has more pairs per sample, and another one may have none."""
+    torch.manual_seed(0)
+    total, loss = sum(counts), SampledSoftmax(hardest=9)
+    queries, items, ids = (
+        torch.randn(total, 4),
+        torch.randn(total, 4),
+        np.arange(1, total + 1, dtype=np.uint64),
+    )
+    nothing = torch.zeros(0, 4), np.zeros(0, np.uint64)
+
+    def one(workers: Workers) -> float:
+        start = sum(counts[: workers.rank])
+        part = slice(start, start + counts[workers.rank])
+        at = at_work(loss, workers.data)
+        if not counts[workers.rank]:
+            return at.absent(torch.device("cpu")).item()
+        samples = np.zeros(counts[workers.rank], np.int64)
+        pairs = Pairs(queries[part], items[part], ids[part], *nothing, samples)
+        return at(pairs, embedded(torch.ones(1))).item()
+
+    expected = at_work(loss)(Pairs(queries, items, ids, *nothing), embedded(torch.ones(total)))
+    assert sum(together(2, one)) / 2 == pytest.approx(float(expected), rel=1e-5)

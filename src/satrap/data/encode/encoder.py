@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
-from satrap.data.encode.folds import FoldColumns, numbers_of_ids
+from satrap.data.encode.folds import FoldColumns, check_folds, numbers_of_ids
 from satrap.data.encode.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.encode.times import PARTS, to_seconds
 from satrap.data.encode.transforms import Doubles, compile_steps
@@ -96,6 +96,8 @@ class Encoder:
         self.schema = schema
         means = any(feature.mean_label for feature in schema.numeric.values())
         self._folds_by = FoldColumns(schema) if training and means else None
+        if self._folds_by is not None:
+            check_folds(schema, self._folds_by)
         self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
         self._columns = schema.numeric_columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 
 from satrap.batch import Ids
 from satrap.data.encode.hashing import cross_ids, hash_numbers
+from satrap.errors import ConfigError
 from satrap.schema import MISSING_ID, Numeric, Schema, Vector
 
 Doubles = npt.NDArray[np.float64]
@@ -35,6 +38,11 @@ class FoldColumns:
                 parts = feature.cross or (feature.column or name,)
                 columns |= {(part, feature.boundaries is None) for part in parts}
         self._columns = sorted(columns)
+
+    @property
+    def digest(self) -> int:
+        """A number from 1 that differs between different columns."""
+        return zlib.crc32(json.dumps(self._columns).encode()) + 1
 
     def hashes(self, hashed: Callable[[str], Ids], floats: Callable[[str], Doubles]) -> Ids:
         """Return the hash of each row, uint64[n]; its remainder by the number of folds is the fold.
@@ -63,3 +71,18 @@ def numbers_of_ids(ids: Ids, feature: Numeric, hashes: Ids | None = None) -> Dou
         values = counts.log_odds(ids, mean.smoothing, folds)
     values[ids == MISSING_ID] = np.nan
     return values
+
+
+def check_folds(schema: Schema, by: FoldColumns) -> None:
+    """Raise `ConfigError` if mean labels of training rows were measured with other columns in the folds."""
+    for name, feature in schema.numeric.items():
+        if (
+            feature.mean_label is not None
+            and feature.counts
+            and feature.counts.folds_by not in (0, by.digest)
+        ):
+            raise ConfigError(
+                f"feature {name!r}: its counts were measured with other features",
+                why="a training row would be in another fold, and its mean label would contain its own label",
+                fix="call satrap.data.measure on the schema without counts",
+            )

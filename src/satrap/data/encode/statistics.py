@@ -216,6 +216,9 @@ def _measure_counts(schema: Schema, dataset: Dataset) -> Schema:
             values, known = targets[labels[name].name]
             tallies[name].add(ids, fold_of(hashes, tallies[name].folds), values[:, 0], known)
     filled = {name: replace(feature, counts=tallies[name].counts()) for name, feature in chosen.items()}
+    for feature in filled.values():
+        assert feature.counts is not None
+        feature.counts.folds_by = folds_by.digest
     return schema.replace(filled)
 
 

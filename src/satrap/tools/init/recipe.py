@@ -359,6 +359,8 @@ def _check_asked(asked: InitRequest) -> None:
             why="it predicts a label, or finds items for users by their earlier choices",
             fix="add --label COL for a column to predict, or --user COL --item COL for a log of choices",
         )
+    if asked.user is not None and asked.user == asked.item:
+        raise ConfigError(f"--user and --item are both {asked.item!r}", fix="give two different columns")
     label = {"--kind": asked.kind, "--positive": asked.positive, "--threshold": asked.threshold}
     other = [name for name, value in label.items() if value not in (None, ())] if asked.item else []
     if other or (asked.user and not asked.item):

@@ -60,7 +60,7 @@ class ForwardBackward:
         ):  # no other worker waits for a pass of this one
             parts = [(part, share) for part, share in parts if part is not NO_BATCH]
         for number, (part, of_batch) in enumerate(parts, 1):
-            share = step.share * of_batch
+            share = of_batch if self._comparing else step.share * of_batch  # a loss of pairs knows all pairs
             with phases.timed("forward"), self._state.workers.watched("forward pass"):
                 loss, part_logits = self._forward(part, leaves, share)
                 logits += [] if part is NO_BATCH or part_logits is None else [part_logits]

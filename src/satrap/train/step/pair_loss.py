@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,8 +21,9 @@ from satrap.dense import WorkerGroup
 from satrap.errors import ConfigError, TrainingError
 from satrap.losses import PairLoss, SampledSoftmax
 from satrap.pairs import Pairs, TwoTowers, key_of_items
-from satrap.schema import Schema
+from satrap.schema import MISSING_ID, Schema
 
+TINY = float(np.finfo(np.float32).tiny)
 SCORES = 1 << 22
 """Most scores in memory at once: negatives are scored in blocks, and again for the gradients."""
 
@@ -96,7 +98,9 @@ class ComparingLoss:
         return float(weights.sum(dtype=np.float64))
 
     def __call__(self, output: object, batch: EmbeddedBatch) -> Tensor:
-        """Return the mean loss over the pairs of a batch, weighted by its labels and weights.
+        """Return the loss over the pairs of a batch, weighted by its labels and weights.
+
+        Its mean over the workers is the mean over all their pairs.
 
         Args:
             output: `Pairs`, as the model returned them.
@@ -105,23 +109,23 @@ class ComparingLoss:
         Raises:
             TrainingError: the model returned something else.
         """
-        pairs = as_pairs(output)
+        pairs, weights = _counting(as_pairs(output), batch)
         of_items, drawn = self._facts(pairs.item_ids), self._facts(pairs.candidate_ids)
         vectors, facts = pairs.candidates, drawn
         if self._settings.in_batch:
             vectors, facts = torch.cat((pairs.items, vectors)), np.concatenate((of_items, drawn))
-        vectors, facts, samples = self._of_all(vectors, facts, len(of_items) * self._settings.in_batch)
+        sizes = len(of_items) * self._settings.in_batch, float(weights.detach().sum())
+        vectors, facts, samples, weight = self._of_all(vectors, facts, sizes)
         place = samples, len(facts) - samples
         negatives = Negatives(vectors, _ids(facts, vectors), self._log_counts(facts, *place, vectors))
         log_counts = self._log_counts(of_items, *place, vectors)
         losses = self._losses(pairs, _ids(of_items, vectors), log_counts, negatives)
-        weights = _weights(batch, pairs)
-        return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+        return (losses * weights).sum() * (self._group.size / max(weight, TINY))
 
     def absent(self, device: torch.device) -> Tensor:
         """Take part in the step of other workers without a batch; return a loss of 0."""
         nothing = torch.zeros(0, 0, device=device, requires_grad=True)
-        return self._of_all(nothing, np.zeros((0, 4)), 0)[0].sum() * 0
+        return self._of_all(nothing, np.zeros((0, 4)), (0, 0.0))[0].sum() * 0
 
     def _losses(self, pairs: Pairs, ids: Tensor, log_counts: Tensor, negatives: Negatives) -> Tensor:
         """Return the loss of each pair, float32[n]."""
@@ -172,26 +176,35 @@ class ComparingLoss:
         counts = np.ones(len(facts))
         if self._corrects:
             counts = samples * facts[:, 2] + drawn * facts[:, 3]
-            counts[counts == 0] = 1.0 / max(samples + drawn, 1)  # not in the training rows
+            counts[counts == 0] = 1.0 / max(samples + drawn, 1)  # not in the training rows, or hardly drawn
         return torch.from_numpy(np.log(counts)).to(like)
 
-    def _of_all(self, vectors: Tensor, facts: Facts, samples: int) -> tuple[Tensor, Facts, int]:
-        """Return the vectors and facts of all workers, and how many of them are of samples, not drawn."""
+    def _of_all(
+        self, vectors: Tensor, facts: Facts, sizes: tuple[int, float]
+    ) -> tuple[Tensor, Facts, int, float]:
+        """Return vectors and facts of all workers, how many are not drawn, and the weight of all pairs.
+
+        `sizes` are the last two of this worker.
+        """
         if self._group.size == 1:
-            return vectors, facts, samples
+            return vectors, facts, *sizes
         with self._group.watched("comparison with the items of all workers"):
-            sizes = torch.zeros(self._group.size, 3, dtype=torch.int64)
-            sizes[self._group.rank] = torch.tensor((*vectors.shape, samples))
-            self._group.sum(sizes)
-            width, start = int(sizes[:, 1].max()), int(sizes[: self._group.rank, 0].sum())
-            total, samples = int(sizes[:, 0].sum()), int(sizes[:, 2].sum())
+            counts = torch.zeros(self._group.size, 4, dtype=torch.float64)
+            counts[self._group.rank] = torch.tensor((*vectors.shape, *sizes), dtype=torch.float64)
+            self._group.sum(counts)
+            width, start = int(counts[:, 1].max()), int(counts[: self._group.rank, 0].sum())
+            total, samples, weight = (
+                int(counts[:, 0].sum()),
+                int(counts[:, 2].sum()),
+                float(counts[:, 3].sum()),
+            )
             every = torch.zeros(total, 4, dtype=torch.float64)
             every[start : start + len(facts)] = torch.from_numpy(facts)
             self._group.sum(every)
         if not len(vectors):
             vectors = vectors.new_zeros(0, width).requires_grad_()
         joined = cast(Any, _Joined).apply(vectors, self._group, start, total)
-        return joined, every.numpy(), samples
+        return joined, every.numpy(), samples, weight
 
 
 class _Joined(torch.autograd.Function):
@@ -275,13 +288,21 @@ def _others(ids: Tensor, among: Tensor) -> Tensor:
     return len(among) - equal
 
 
-def _weights(batch: EmbeddedBatch, pairs: Pairs) -> Tensor:
-    """Return the weight of each pair, float32[n]."""
+def _counting(pairs: Pairs, batch: EmbeddedBatch) -> tuple[Pairs, Tensor]:
+    """Return the pairs that count, and the weight of each, float32[n]: not with label 0 or a missing item."""
     assert batch.labels is not None
     weights = batch.labels[:, 0] if batch.weights is None else batch.labels[:, 0] * batch.weights
     if batch.label_mask is not None:
         weights = weights * batch.label_mask[:, 0]
-    return weights if pairs.samples is None else weights[torch.from_numpy(pairs.samples).to(weights.device)]
+    samples = np.arange(len(pairs.item_ids)) if pairs.samples is None else pairs.samples
+    weights = weights[torch.from_numpy(samples).to(weights.device)]
+    counting = np.flatnonzero((weights > 0).cpu().numpy() & (pairs.item_ids != MISSING_ID))
+    if len(counting) == len(samples):
+        return pairs, weights
+    places, ids = torch.from_numpy(counting).to(weights.device), pairs.item_ids[counting]
+    queries, items = pairs.queries[places], pairs.items[places]
+    kept = replace(pairs, queries=queries, items=items, item_ids=ids, samples=samples[counting])
+    return kept, weights[places]
 
 
 def _no_items(schema: Schema, item: Sequence[str]) -> Batch:
