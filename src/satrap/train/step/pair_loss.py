@@ -301,8 +301,8 @@ def _counting(pairs: Pairs, batch: EmbeddedBatch) -> tuple[Pairs, Tensor]:
         return pairs, weights
     places, ids = torch.from_numpy(counting).to(weights.device), pairs.item_ids[counting]
     queries, items = pairs.queries[places], pairs.items[places]
-    kept = replace(pairs, queries=queries, items=items, item_ids=ids, samples=samples[counting])
-    return kept, weights[places]
+    counted = replace(pairs, queries=queries, items=items, item_ids=ids, samples=samples[counting])
+    return counted, weights[places]
 
 
 def _no_items(schema: Schema, item: Sequence[str]) -> Batch:
