@@ -11,7 +11,7 @@ import torch
 import satrap
 from satrap.batch import JaggedRows
 from satrap.errors import ConfigError
-from satrap.models.retrieval.next_item import NextItem, next_events
+from satrap.models.retrieval.next_item import NextItem
 from satrap.pairs import Pairs, TwoTowers
 from satrap.schema import Feature
 from tests.models.retrieval.histories import EVENT, FEATURES, LONGEST, SCHEMA, WIDTH, embedded
@@ -21,17 +21,13 @@ class Sums(NextItem):
     """The vector of a history is the sum of its events so far."""
 
     def __init__(self, schema: satrap.Schema, *, every_event: bool = False) -> None:
-        super().__init__(schema)
-        self.every_event = every_event
+        super().__init__(schema, every_event=every_event)
         self.reset_parameters()
 
     def encoded(self, events: JaggedRows, *, last: bool) -> torch.Tensor:
         bounds = events.bounds().tolist()
         sums = torch.cat([events.values[:0], *(events.values[a:b].cumsum(0) for a, b in pairwise(bounds))])
         return sums[events.offsets[1:] - 1] if last else sums
-
-    def trained(self, events: JaggedRows) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        return next_events(self, events, every_event=self.every_event)
 
 
 def made(every_event: bool = False) -> Sums:

@@ -48,11 +48,10 @@ class BERT4Rec(NextItem):
         dropout: float = 0.2,
         masked: float = 0.2,
     ) -> None:
-        super().__init__(schema)
+        super().__init__(schema, every_event=masked > 0)
         if not 0 <= masked < 1:
             raise ConfigError(f"BERT4Rec: masked must be >= 0 and < 1, got {masked}")
         self.masked = masked
-        self.trained_events = self.pairs if masked else {}
         self.mask = nn.Parameter(torch.empty(self.width))
         self.encoder = TransformerEncoder(
             self.width, self.longest + 1, layers=layers, heads=heads, causal=False, dropout=dropout

@@ -9,7 +9,7 @@ from satrap.models.layers.common import check_dropout
 from satrap.models.layers.encoders import GRUEncoder
 from satrap.models.layers.history import last_of
 from satrap.models.layers.linear import XavierLinear
-from satrap.models.retrieval.next_item import NextItem, Whole, next_events
+from satrap.models.retrieval.next_item import NextItem
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -45,9 +45,7 @@ class GRU4Rec(NextItem):
         dropout: float = 0.2,
         every_event: bool = False,
     ) -> None:
-        super().__init__(schema)
-        self.every_event = every_event
-        self.trained_events = self.pairs if every_event else {}
+        super().__init__(schema, every_event=every_event)
         check_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
         self.encoder = GRUEncoder(self.width, hidden, layers=layers)
@@ -61,7 +59,3 @@ class GRU4Rec(NextItem):
         chosen = last_of(states, events.offsets) if last else states
         result: Tensor = self.project(chosen)
         return result
-
-    def trained(self, events: JaggedRows) -> tuple[Tensor, Tensor, Whole]:
-        """See `NextItem.trained`."""
-        return next_events(self, events, every_event=self.every_event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from satrap.schema import MISSING_ID, Schema
 Whole = npt.NDArray[np.int64]
 
 
-class NextItem(Ranker):
+class NextItem(Ranker, ABC):
     """A vector of a history, compared with vectors of items; subclasses encode the history.
 
     The vector of an item is the sum of the rows of its features. Each feature of the history shares its table
@@ -31,6 +32,7 @@ class NextItem(Ranker):
     Args:
         schema: one label with one output; one sequence with `max_values`; and for each of its features a
             feature of the item with the same table, and one id per sample.
+        every_event: whether training also predicts events of the history.
 
     Attributes:
         tower_features: the features of the "item"; all others belong to the "user".
@@ -45,7 +47,7 @@ class NextItem(Ranker):
 
     needs = ("sequence", "target", "one label")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, every_event: bool) -> None:
         super().__init__()
         name = type(self).__name__
         one_output(schema, name)
@@ -63,13 +65,14 @@ class NextItem(Ranker):
         others = tuple(key for key in schema.features if key not in items)
         self.tower_features = {"user": others, "item": items}
         self.key = key_of_items(schema, items)
-        self.trained_events: Mapping[str, str] = {}
+        self.trained_events: Mapping[str, str] = self.pairs if every_event else {}
         self.nothing = nn.Parameter(torch.empty(self.width))
 
     def reset_parameters(self) -> None:
         """Set the initial vector of an empty history; the layers set their own weights."""
         nn.init.zeros_(self.nothing)
 
+    @abstractmethod
     def encoded(self, events: JaggedRows, *, last: bool) -> Tensor:
         """Return the vector of what an event and earlier ones lead to.
 
@@ -80,7 +83,6 @@ class NextItem(Ranker):
         Returns:
             float32[n, width], or float32[histories, width] with `last`.
         """
-        raise NotImplementedError
 
     def forward(self, batch: EmbeddedBatch) -> Tensor | Pairs:
         """Return logits float32[size, 1]; the vectors, if the batch has candidates."""
@@ -95,11 +97,21 @@ class NextItem(Ranker):
     def trained(self, events: JaggedRows) -> tuple[Tensor, Tensor, Whole]:
         """Return the vectors that training compares, of histories that are not empty.
 
+        An event is predicted from earlier ones, so the encoder must not see later ones.
+
         Returns:
             The vectors of the histories; vectors that are compared with events of the history, and the
             positions of these events.
         """
-        return self.encoded(events, last=True), events.values[:0], np.zeros(0, np.int64)
+        if not self.trained_events:
+            return self.encoded(events, last=True), events.values[:0], np.zeros(0, np.int64)
+        outputs, bounds = self.encoded(events, last=False), events.bounds()
+        first = np.zeros(len(outputs) + 1, np.bool_)
+        first[bounds] = True
+        after = np.flatnonzero(~first)
+        places = torch.from_numpy(np.concatenate((bounds[1:] - 1, after - 1))).to(outputs.device)
+        chosen = outputs.index_select(0, places)
+        return chosen[: len(bounds) - 1], chosen[len(bounds) - 1 :], after
 
     def tower_vectors(self, tower: str, batch: EmbeddedBatch) -> Tensor:
         """Return the vectors float32[size, width] of "user", from the history, or "item"."""
@@ -149,22 +161,3 @@ def _with_events(
         item_ids=np.concatenate((pairs.item_ids, ids[chosen])),
         samples=np.concatenate((np.arange(len(pairs.item_ids)), samples[chosen])),
     )
-
-
-def next_events(model: NextItem, events: JaggedRows, *, every_event: bool) -> tuple[Tensor, Tensor, Whole]:
-    """Return the result of `NextItem.trained` for an encoder that sees no later events.
-
-    Args:
-        model: encodes the events.
-        events: of histories that are not empty.
-        every_event: also compare what follows each event with the event that follows it.
-    """
-    if not every_event:
-        return NextItem.trained(model, events)
-    outputs, bounds = model.encoded(events, last=False), events.bounds()
-    first = np.zeros(len(outputs) + 1, np.bool_)
-    first[bounds] = True
-    after = np.flatnonzero(~first)
-    places = torch.from_numpy(np.concatenate((bounds[1:] - 1, after - 1))).to(outputs.device)
-    chosen = outputs.index_select(0, places)
-    return chosen[: len(bounds) - 1], chosen[len(bounds) - 1 :], after

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from satrap.batch import JaggedRows
 from satrap.models.layers.encoders import TransformerEncoder
-from satrap.models.retrieval.next_item import NextItem, Whole, next_events
+from satrap.models.retrieval.next_item import NextItem
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -46,9 +46,7 @@ class SASRec(NextItem):
         dropout: float = 0.2,
         every_event: bool = False,
     ) -> None:
-        super().__init__(schema)
-        self.every_event = every_event
-        self.trained_events = self.pairs if every_event else {}
+        super().__init__(schema, every_event=every_event)
         self.encoder = TransformerEncoder(
             self.width, self.longest, layers=layers, heads=heads, causal=True, dropout=dropout
         )
@@ -58,7 +56,3 @@ class SASRec(NextItem):
         """See `NextItem.encoded`."""
         scaled = replace(events, values=events.values * math.sqrt(self.width))
         return self.encoder(scaled, last=last)  # type: ignore[no-any-return]
-
-    def trained(self, events: JaggedRows) -> tuple[Tensor, Tensor, Whole]:
-        """See `NextItem.trained`."""
-        return next_events(self, events, every_event=self.every_event)
