@@ -14,7 +14,7 @@ def test_pairs_with_the_unit_matrix_are_products():
         with torch.no_grad():
             model.products.weight.copy_(torch.eye(4).expand(count, 4, 4))
         batch = make_batch(model, schema)
-        first, pairs = model._parts(batch)
+        first, pairs = model.inputs(batch)
         fields = [*(rows[:, :4] for rows in batch.embeddings.values()), batch.numeric * model.numbers.weight]
         expected = [fields[i] * fields[j] for i in range(4) for j in range(i + 1, 4)]
         torch.testing.assert_close(pairs[:, :24], torch.cat(expected, dim=1))
@@ -28,6 +28,6 @@ def test_a_field_without_weight_has_no_products():
         for layer in (model.weigh.down, model.weigh.up):
             layer.weight.copy_(torch.diag(torch.tensor([1.0, 0.0, 1.0])))
     batch = make_batch(model, schema)
-    weighted = model._parts(batch)[1][:, 12:].unflatten(1, (3, 4))  # pairs 01, 02, 12
+    weighted = model.inputs(batch)[1][:, 12:].unflatten(1, (3, 4))  # pairs 01, 02, 12
     assert not weighted[:, [0, 2]].any()
     assert weighted[:, 1].any()

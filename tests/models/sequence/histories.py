@@ -194,3 +194,12 @@ def randomised(model: Any) -> Any:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     return model
+
+
+def check_order_matters(model: Any) -> None:
+    """A history gives other logits than the same events in the reverse order."""
+    batch, turned = make_batch([3]), make_batch([3])
+    for rows in (*turned.embeddings.values(), *turned.events.values()):
+        if isinstance(rows, JaggedRows):
+            rows.values = rows.values.flip(0)
+    assert not torch.allclose(model(batch), model(turned), atol=1e-4)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
+from satrap.models.layers.blocks import ShallowAndDeep
 from satrap.models.layers.common import (
     FirstOrder,
     OutputLayer,
-    Ranker,
-    beside,
     check_whole,
     mlp,
     num_outputs,
@@ -32,7 +29,7 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
-class FiBiNET(Ranker):
+class FiBiNET(ShallowAndDeep):
     """A linear model plus an MLP on the products `(W x_i) * x_j` of all pairs of fields, computed twice.
 
     Once from the vectors, once from the vectors times weights of the fields (squeeze and excitation). Rows
@@ -60,6 +57,7 @@ class FiBiNET(Ranker):
 
     needs = ("ids",)
     one_width = True
+    first_modules = ("first", "weigh", "products", "numbers", "vectors")
 
     @checked()
     def __init__(
@@ -89,19 +87,8 @@ class FiBiNET(Ranker):
         self.deep, last = mlp(fields * (fields - 1) * dim, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = OutputLayer(last, schema.labels, bias=False)
 
-    def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
-        parts = (self.first, self.weigh, self.products, self.numbers, self.vectors)
-        deep = [(partial(beside, layer), layer) for layer in self.deep]
-        return [(self._parts, *parts), *deep, (lambda first, x: first + self.head(x), self.head)]
-
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, outputs]."""
-        first, pairs = self._parts(batch)
-        logits: Tensor = first + self.head(self.deep(pairs))
-        return logits
-
-    def _parts(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+        """See `ShallowAndDeep.inputs`."""
         rows, dim = self.vectors(batch), self.vectors.width
         first = self.first(rows[..., dim:].sum(1), batch.numeric)
         fields = self.numbers(rows[..., :dim], batch.numeric)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
+from satrap.models.layers.blocks import ShallowAndDeep
 from satrap.models.layers.common import (
     FirstOrder,
     OutputLayer,
-    Ranker,
-    beside,
     check_whole,
     mlp,
     num_outputs,
@@ -26,7 +23,7 @@ from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
 
-class XDeepFM(Ranker):
+class XDeepFM(ShallowAndDeep):
     """A linear model, a compressed interaction network (CIN) of all fields, and an MLP, summed.
 
     Layer k of the CIN has products of degree k + 1 of the vectors, column by column. Its memory for a sample
@@ -52,6 +49,7 @@ class XDeepFM(Ranker):
 
     needs = ("ids",)
     one_width = True
+    first_modules = ("first", "cin", "explicit", "numbers", "vectors")
 
     @checked()
     def __init__(
@@ -80,19 +78,8 @@ class XDeepFM(Ranker):
         self.explicit = OutputLayer(sum(cin), schema.labels, bias=False)
         self.head = OutputLayer(last, schema.labels, bias=False)
 
-    def chain(self) -> list[Any]:
-        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
-        parts = (self.first, self.cin, self.explicit, self.numbers, self.vectors)
-        deep = [(partial(beside, layer), layer) for layer in self.deep]
-        return [(self._parts, *parts), *deep, (lambda shallow, x: shallow + self.head(x), self.head)]
-
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, outputs]."""
-        shallow, flat = self._parts(batch)
-        logits: Tensor = shallow + self.head(self.deep(flat))
-        return logits
-
-    def _parts(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+        """See `ShallowAndDeep.inputs`."""
         rows, dim, numeric = self.vectors(batch), self.vectors.width, batch.numeric
         vectors = rows[..., :dim]
         first = self.first(rows[..., dim:].sum(1), numeric)

@@ -1,16 +1,50 @@
-"""Building blocks of networks: a Wukong layer, a RankMixer block, a mask block, factorized layers."""
+"""Building blocks: a shallow part next to an MLP, and layers of Wukong, RankMixer, MaskNet and FinalNet."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers.common import check_dropout, mlp
+from satrap.models.layers.common import OutputLayer, Ranker, beside, check_dropout, mlp
 from satrap.models.layers.linear import Linear, XavierLinear, xavier_bound
+
+
+class ShallowAndDeep(Ranker, ABC):
+    """Logits of a shallow part plus the logits of an MLP: `shallow + head(deep(x))`.
+
+    Attributes:
+        deep: the MLP.
+        head: from its output to logits.
+        first_modules: names of the modules that `inputs` uses, for `chain`.
+    """
+
+    deep: nn.Sequential
+    head: OutputLayer
+    first_modules: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def inputs(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+        """Return the shallow part's logits float32[size, outputs], and the MLP's input."""
+
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.parallel.stages`."""
+        first = (self.inputs, *(getattr(self, name) for name in self.first_modules))
+        deep = [(partial(beside, layer), layer) for layer in self.deep]
+        return [first, *deep, (lambda shallow, x: shallow + self.head(x), self.head)]
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, outputs]."""
+        shallow, x = self.inputs(batch)
+        logits: Tensor = shallow + self.head(self.deep(x))
+        return logits
 
 
 class WukongLayer(nn.Module):

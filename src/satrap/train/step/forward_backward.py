@@ -36,8 +36,8 @@ class ForwardBackward:
         self._predictor, self._dense = state.predictor, state.dense
         self.weight = known_weight if isinstance(loss, LabelLoss) else _size
         self._comparing = loss if isinstance(loss, ComparingLoss) else None
-        if self._comparing is not None:
-            self.weight = self._comparing.weight
+        compares_all = self._comparing is not None and self._comparing.collective
+        self._waited_for = state.dense.collective or compares_all
 
     def with_candidates(self, batch: Batch, epoch: int) -> Batch:
         """Return a batch with the items that it is compared with, if the loss compares items."""
@@ -55,9 +55,7 @@ class ForwardBackward:
         """
         phases, logits = self._state.run.stages, list[Tensor]()
         parts = parts_of(step.ticket, self._microbatches, self.weight)
-        if not (
-            self._dense.collective or (self._comparing and self._comparing.collective)
-        ):  # no other worker waits for a pass of this one
+        if not self._waited_for:  # no other worker waits for a pass of this one
             parts = [(part, share) for part, share in parts if part is not NO_BATCH]
         for number, (part, of_batch) in enumerate(parts, 1):
             share = of_batch if self._comparing else step.share * of_batch  # a loss of pairs knows all pairs

@@ -88,15 +88,6 @@ class ComparingLoss:
             batch.candidates = self._catalogue.draw(self._settings.negatives, self._settings.power, random)
         return batch
 
-    @staticmethod
-    def weight(batch: Batch) -> float:
-        """Return the denominator of the mean loss of a batch: the sum of the weights of its pairs."""
-        assert batch.labels is not None
-        weights = batch.labels[:, 0] if batch.weights is None else batch.labels[:, 0] * batch.weights
-        if batch.label_mask is not None:
-            weights = weights * batch.label_mask[:, 0]
-        return float(weights.sum(dtype=np.float64))
-
     def __call__(self, output: object, batch: EmbeddedBatch) -> Tensor:
         """Return the loss over the pairs of a batch, weighted by its labels and weights.
 
