@@ -8,6 +8,7 @@ from satrap import compatibility
 from satrap.compatibility import (
     BUT,
     IDLE,
+    IMPLICIT,
     NEEDS,
     NO_TABLES,
     PAIRS,
@@ -31,7 +32,7 @@ def refusal(settings: dict[str, object]) -> ConfigError:
 
 def test_rules_name_keys_of_a_recipe() -> None:
     keys = {dotted((*pattern, key)) for pattern, model in walk() for key in model.model_fields}
-    others = {NO_TABLES, PAIRS, *PLACED, POOLS, SEVERAL, TORCHRUN, "TrainingOptions.microbatches"}
+    others = {IMPLICIT, NO_TABLES, PAIRS, *PLACED, POOLS, SEVERAL, TORCHRUN, "TrainingOptions.microbatches"}
     assert set(SETTINGS) - keys == others
 
 

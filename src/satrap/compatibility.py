@@ -77,7 +77,7 @@ class Rule(NamedTuple):
 
 NO_TABLES = "a recipe without categorical features"
 SEVERAL, POOLS, TORCHRUN = "several workers", "an exchange that pools rows", "torchrun"
-PAIRS = "a loss of pairs"
+PAIRS, IMPLICIT = "a loss of pairs", "an implicit label"
 PLACED = "eviction or admission of such a table", "memory of such a table"
 """Settings without a key: tables, processes and exchanges."""
 
@@ -188,6 +188,9 @@ cluster.placements: replicated | cluster.placements: all replicated NOT WITH den
 TrainingOptions.microbatches NOT WITH dense.mesh.pipeline
     BECAUSE a pipeline has its own setting, Mesh.microbatches
     -> leave {} at 1
+an implicit label NEEDS training.loss
+    BECAUSE the label is 1 in all rows, so a loss must compare the item of a row with other items
+    -> set {training.loss} to sampled_softmax or bpr
 a loss of pairs NOT WITH dense.microbatches | TrainingOptions.microbatches
     BECAUSE the items of a batch are compared with each other
     -> set microbatches to 1

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 MOST_LINES = {
     ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
     ("dense", "train"): 10_740,  # 340 of them for losses of pairs, 500 for ranking metrics
-    ("config", "settings"): 3_180,  # 140 of them for ranking metrics, 10 for a tier in host memory
+    ("config", "settings"): 3_190,  # 140 of them for ranking metrics, 10 for a tier in host memory
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.schema import Categorical, Label, Schema
+from satrap.schema import Categorical, Label, Numeric, Schema
 from satrap.settings.ranking import Ranking
 from satrap.settings.training import TrainingOptions
 
@@ -45,3 +45,17 @@ def test_each_metric_can_be_the_monitor() -> None:
     with pytest.raises(ConfigError, match="'ndcg@5' is not a metric") as caught:
         TrainingOptions(ranking=Ranking(at=(10,)), monitor="ndcg@5")
     assert "did you mean 'ndcg@10'" in str(caught.value.fix)
+
+
+IMPLICIT = [Label(name="seen", implicit=True)]
+
+
+def test_an_implicit_label_has_no_groups_and_no_logloss() -> None:
+    schema = Schema(IMPLICIT, {"x": Numeric()})
+    with pytest.raises(ConfigError, match="the label is implicit") as error:
+        Ranking((5,)).check(schema)
+    assert error.value.fix == "set among: items"
+    options = TrainingOptions().suited(IMPLICIT)
+    assert (options.ranking, options.monitor) == (Ranking((10,), among="items"), "ndcg@10")
+    with pytest.raises(ConfigError, match="monitor logloss is not a metric of an implicit label"):
+        TrainingOptions(monitor="logloss").suited(IMPLICIT)

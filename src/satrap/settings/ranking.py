@@ -75,6 +75,12 @@ class Ranking:
 
     def check(self, schema: Schema) -> None:
         """Raise `ConfigError` unless a schema has the group, label and feature that the metrics need."""
+        if not self.of_items and schema.labels and all(label.implicit for label in schema.labels):
+            raise ConfigError(
+                "ranking within groups needs a label with a column, but the label is implicit",
+                why="all samples of a group would be relevant",
+                fix="set among: items",
+            )
         if not self.of_items and schema.group is None:
             raise ConfigError(
                 "ranking needs a group column",
@@ -91,12 +97,6 @@ class Ranking:
                 "ranking needs a binary label",
                 why="samples with label 1 are the relevant ones",
                 fix="for a rating, use a binary label with threshold, such as threshold: 4",
-            )
-        if not self.of_items and all(label.implicit for label in schema.labels if label.kind == "binary"):
-            raise ConfigError(
-                "ranking within groups needs a label with a column, but the label is implicit",
-                why="all samples of a group would be relevant",
-                fix="set among: items",
             )
         if self.exclude is not None:
             feature = schema.categorical.get(self.exclude)

@@ -97,11 +97,21 @@ class TrainingOptions:
             )
 
     def suited(self, labels: Sequence[Label]) -> TrainingOptions:
-        """Return the options with the default metrics of an implicit label, if there is one."""
+        """Return the options with the default metrics of an implicit label, if there is one.
+
+        Raises:
+            ConfigError: the monitor is logloss, which an implicit label does not have.
+        """
         if not any(label.implicit for label in labels):
             return self
         ranking = self.ranking or Ranking((10,), among="items")
-        monitor = self.monitor if self.monitor in self.directions else f"ndcg@{max(ranking.at)}"
+        monitor = f"ndcg@{max(ranking.at)}" if self.monitor == "auc" else self.monitor
+        if monitor == "logloss":
+            raise ConfigError(
+                "monitor logloss is not a metric of an implicit label",
+                why="the label is 1 in all rows",
+                fix=f"use a ranking metric, such as {ranking.names[3]}",
+            )
         return replace(self, ranking=ranking, monitor=monitor)
 
     @property

@@ -17,7 +17,7 @@ from satrap import compatibility, models
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
-from satrap.compatibility import PAIRS, POOLS
+from satrap.compatibility import IMPLICIT, PAIRS, POOLS
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -157,8 +157,8 @@ class Trainer:
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
-        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store, loss)
-        compatibility.check(settings)
+        settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
+        compatibility.check(settings := settings | _of_loss(schema, loss))
         kind = _backend(schedule, self.workers, options)
         self.model = _prepared(model, options, chosen, self.workers)
         clip_norm, precision = options.clip_norm, options.precision
@@ -374,7 +374,6 @@ class Trainer:
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
     check_training(data, trainer.schema)
-    labels = trainer.schema.labels
     if not trainer.dense.trainable:
         raise ConfigError(
             "this trainer has no dense_optimizer, so it can only evaluate and predict",
@@ -383,13 +382,7 @@ def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, 
         )
     if epochs < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-    if isinstance(trainer.loss, LabelLoss) and (name := next((x.name for x in labels if x.implicit), None)):
-        raise ConfigError(
-            f"label {name!r} is implicit, and the loss learns nothing from labels that are all 1",
-            why="rows without a 0 say only what belongs together, so a loss must compare it with other items",
-            fix="set a loss of pairs: loss: {name: sampled_softmax} in a recipe, satrap.losses in Python",
-        )
-    unmeasured = [label.name for label in labels if label.unmeasured]
+    unmeasured = [label.name for label in trainer.schema.labels if label.unmeasured]
     if unmeasured and isinstance(trainer.loss, LabelLoss):
         raise ConfigError(
             f"label {unmeasured[0]!r} has no mean and std yet",
@@ -508,7 +501,6 @@ def _settings_of(
     options: TrainingOptions,
     workers: Workers,
     store: StoreConfig,
-    loss: Loss | PairLoss | None,
 ) -> dict[str, Any]:
     """Return arguments of a trainer as settings of `satrap.compatibility`."""
     return {
@@ -517,10 +509,15 @@ def _settings_of(
         "training.device": device.type,
         "embedding.device": rows_device(store.device).type,
         "dense.offload.weights": weights_are_off(model),
-        PAIRS: isinstance(loss, PairLoss),
         **options.settings,
         **workers.mesh.settings,
     }
+
+
+def _of_loss(schema: Schema, loss: Loss | PairLoss | None) -> dict[str, Any]:
+    """Return a loss, and the kind of the labels, as settings of `satrap.compatibility`."""
+    implicit = any(label.implicit for label in schema.labels)
+    return {PAIRS: isinstance(loss, PairLoss), IMPLICIT: implicit, "training.loss": loss}
 
 
 def _whole(options: TrainingOptions) -> bool:

@@ -52,12 +52,13 @@ def test_what_cannot_be_counted_is_refused(monkeypatch):
         assert "the same value" in error_of(found.counts).what
 
 
-def test_folds_that_follow_the_ids_are_refused():
-    ids = np.repeat(np.arange(1, 11, dtype=np.uint64), 8)
-    labels = np.tile([0, 1], 40)
+@pytest.mark.parametrize("rows", [4, 8])
+def test_folds_that_follow_the_ids_are_refused(rows):
+    ids = np.repeat(np.arange(1, 11, dtype=np.uint64), rows)
+    labels = np.tile([0, 1], 5 * rows)
     found = IdTally("m", MeanLabel())
     found.add(ids, (ids % 5).astype(np.int64), labels)
     assert "in the same fold" in error_of(found.counts).what
     found = IdTally("m", MeanLabel())
-    found.add(ids, np.tile(np.arange(5), 16), labels)
+    found.add(ids, np.tile(np.arange(5), 2 * rows), labels)
     assert len(found.counts().ids) == 10

@@ -293,7 +293,11 @@ def test_two_hundred_steps_equal_plain_pytorch(loss: PairLoss) -> None:
 def plainly(loss: PairLoss, batches: list[Batch], first: dict[str, Tensor]) -> Any:
     """The same training with `torch.nn.Embedding`, `F.cross_entropy` and full matrices of scores."""
     fresh = make_trainer(
-        model=towers(), schema=SCHEMA, mode="sync", embedding_optimizer=satrap.optim.SGD(lr=0.05)
+        model=towers(),
+        schema=SCHEMA,
+        loss=loss,
+        mode="sync",
+        embedding_optimizer=satrap.optim.SGD(lr=0.05),
     )
     numbers: dict[str, list[int]] = {"user": [], "movie": []}
     for batch in batches:
@@ -359,6 +363,11 @@ def test_a_loss_of_pairs_needs_a_model_of_vectors() -> None:
 
 def made(model: Any, loss: PairLoss) -> Any:
     return closing(make_trainer(model=model, schema=SCHEMA, loss=loss, mode="sync"))
+
+
+def test_an_implicit_label_needs_a_loss() -> None:
+    with pytest.raises(ConfigError, match="an implicit label needs loss"):
+        make_trainer(model=towers(), schema=SCHEMA, mode="sync")
 
 
 def test_a_loss_of_pairs_needs_a_binary_label() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from satrap import compatibility
-from satrap.compatibility import NO_TABLES, PAIRS, PLACED, SETTINGS, SEVERAL
+from satrap.compatibility import IMPLICIT, NO_TABLES, PAIRS, PLACED, SETTINGS, SEVERAL
 from satrap.config.checks.tables import RetentionKeys, kept
 from satrap.config.keys.derive import Keys
 from satrap.config.keys.sections import Sections
@@ -43,11 +43,13 @@ def check_combinations(sections: Sections, source: RecipeSource, **more: Any) ->
     placed = {name: table for name, table in tables.items() if name in chosen or name in others}
     paths = _deciding(tables, ("embedding.eviction", "embedding.admission"))
     paths |= _deciding(placed, (PLACED[0], PLACED[0]))
-    paths[PAIRS] = ("training", "loss")
+    implicit = [number for number, label in enumerate(sections.labels) if label.implicit]
+    paths |= {PAIRS: ("training", "loss"), IMPLICIT: ("labels", *implicit[:1], "implicit")}
     if limited := [name for name, table in placed.items() if table.memory is not None]:
         paths[PLACED[1]] = ("tables", limited[0], "memory")
     settings |= {"embedding.eviction": False, "embedding.admission": False} | dict.fromkeys(paths, True)
     settings[PAIRS] = isinstance(sections.training.loss, PairLoss)
+    settings[IMPLICIT] = bool(implicit)
 
     def path(key: str) -> KeyPath:
         return paths.get(key, (key,) if key == NO_TABLES else tuple(key.split(".")))

@@ -13,7 +13,7 @@ from satrap.schema import MISSING_ID, MeanLabel
 
 _HELD = 1 << 20
 """Least rows that are counted at once."""
-_OFTEN, _MOSTLY = 8, 0.5
+_OFTEN, _MOSTLY = 3, 0.5
 """Rows of an id from which it is frequent, and the share of frequent ids in one fold that is an error."""
 
 

@@ -583,8 +583,5 @@ def _of_times(facts: Profile, times: Sequence[str]) -> list[str]:
 
 
 def _left_out(unused: dict[str, str]) -> list[str]:
-    return (
-        ["  # Unused columns:", *(f"  #   {name or '(no name)'}: {why}" for name, why in unused.items())]
-        if unused
-        else []
-    )
+    lines = (f"{' '.join(name.split()) or '(no name)'}: {why}" for name, why in unused.items())
+    return ["  # Unused columns:", *(f"  #   {line}" for line in lines)] if unused else []

@@ -103,6 +103,7 @@ def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
     """
     batch = int(min(4096, max(64, 2 ** round(math.log2(max(1, rows) / 100)))))
     negatives = int(min(512, 2 ** math.ceil(math.log2(max(2, items)))))
+    most = 10 if items >= 20 else max(1, items // 2)  # some items may be in rows that were not read
     return {
         "model": {
             "name": ("two_tower", "vectors of users and items, to find the best of many items"),
@@ -124,8 +125,8 @@ def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
                 {"name": "sampled_softmax", "negatives": negatives, "logq": True},
                 "each item against the items of other rows and drawn ones",
             ),
-            "ranking": ({"at": [10], "among": "items"}, "all items are ranked for each user"),
-            "monitor": ("ndcg@10", "the higher the item is in the list, the better"),
+            "ranking": ({"at": [most], "among": "items"}, "all items are ranked for each user"),
+            "monitor": (f"ndcg@{most}", "the higher the item is in the list, the better"),
             "epochs": (20, "at most; a few suffice"),
             "patience": (2, "stop after this many epochs without improvement on validation rows"),
             "seed": (1, ""),
