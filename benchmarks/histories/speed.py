@@ -9,6 +9,7 @@ optimizer are left out: they are the same.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -51,7 +52,7 @@ def relu_mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
 
 
-class Padded(nn.Module):
+class Padded(nn.Module, ABC):
     """A model of padded events [size, longest, 32], targets [size, 32], and all other columns [size, 48]."""
 
     def __init__(self, added: int) -> None:
@@ -62,8 +63,9 @@ class Padded(nn.Module):
         logits: Tensor = self.deep(torch.cat([flat, self.interest(events, real, target)], dim=1))
         return logits
 
+    @abstractmethod
     def interest(self, events: Tensor, real: Tensor, target: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Return the part of the MLP's input that the history gives, [size, added]."""
 
 
 def compared(target: Tensor, events: Tensor) -> Tensor:
