@@ -27,6 +27,7 @@ NAMES = [
     "losses",
     "metrics",
     "models",
+    "nn",
     "optim",
     "store",
     "train",
@@ -52,7 +53,9 @@ def test_every_module_imports_and_exports_what_it_lists() -> None:
         assert missing == [], module.name
 
 
-@pytest.mark.parametrize("name", ["data", "dense", "metrics", "models", "optim", "report", "store", "train"])
+@pytest.mark.parametrize(
+    "name", ["data", "dense", "metrics", "models", "nn", "optim", "report", "store", "train"]
+)
 def test_dir_shows_the_public_names_alone(name: str) -> None:
     module = importlib.import_module(f"satrap.{name}")
     assert dir(module) == sorted(module.__all__)
