@@ -25,6 +25,7 @@ NAMES = [
     "losses",
     "metrics",
     "models",
+    "nn",
     "optim",
     "store",
     "train",
