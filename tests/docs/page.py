@@ -8,7 +8,8 @@ What a fenced block of a page means:
 - after a line `<!-- not run: REASON -->`: quoted only, for programs that this repository does not install.
 
 Output on a page must occur in what is printed, as consecutive whole lines. `...` stands for any characters of
-a line, and alone on a line for any number of lines. A command or program that fails, fails the page.
+a line, and alone on a line for any number of lines. Metrics, which are numbers with four decimals, may differ
+by `TOLERANCE`: they depend on the processor. A command or program that fails, fails the page.
 
 Programs and commands of satrap begin with its imports done, as all processes do that tests start.
 """
@@ -29,6 +30,8 @@ from satrap.runtime.numba_cache import COMPILING
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"^<!-- not run: .+ -->\n\Z", re.MULTILINE)
 FENCE = re.compile(r"^ *```", re.MULTILINE)
+METRIC = re.compile(r"(?<![\d.])(\d+\.\d{4})(?!\d)")
+TOLERANCE = 0.03
 
 
 class FalsePageError(AssertionError):
@@ -144,10 +147,22 @@ def execute(step: Step, folder: Path) -> tuple[int, str]:
 
 
 def occurs(shown: str, printed: str) -> bool:
-    """Whether the lines shown are among those printed, one after another; `...` as above."""
-    wanted = []
-    for line in shown.rstrip().splitlines():
-        words = [re.escape(word) for word in line.rstrip().split("...")]
-        wanted.append(r"(?:.*\n)*?" if line.strip() == "..." else r".*".join(words) + r" *\n")
+    """Whether the lines shown are among those printed, one after another; `...` and metrics as above."""
+    lines = [_pattern(line.rstrip()) for line in shown.rstrip().splitlines()]
+    metrics = [float(metric) for metric in METRIC.findall(shown)]
     text = "\n".join(printed.splitlines()) + "\n"
-    return re.search(r"^" + "".join(wanted), text, re.MULTILINE) is not None
+    pattern, start = re.compile("^" + "".join(lines), re.MULTILINE), 0
+    while (found := pattern.search(text, start)) is not None:
+        if all(abs(float(a) - b) <= TOLERANCE for a, b in zip(found.groups(), metrics, strict=True)):
+            return True
+        start = found.start() + 1
+    return False
+
+
+def _pattern(line: str) -> str:
+    """Return a regular expression for a line of a page, with a group for each metric."""
+    if line.strip() == "...":
+        return r"(?:.*\n)*?"
+    texts = METRIC.split(line)[::2]
+    words = (r".*".join(re.escape(word) for word in text.split("...")) for text in texts)
+    return r"(\d+\.\d{4})".join(words) + r" *\n"
