@@ -95,8 +95,14 @@ def commands(body: str, line: int) -> Iterator[Step]:
         line += len(lines)
 
 
-def follow(page: Path, folder: Path) -> None:
+def follow(page: Path, folder: Path, python: Path | None = None) -> None:
     """Do what a page says, in a folder.
+
+    Args:
+        page: the page.
+        folder: the current folder of all steps.
+        python: the Python of another environment, which a user would have activated; then every step begins
+            with its imports, as it does for the user.
 
     Raises:
         FalsePageError: a command fails or prints something else; the message names the page's line.
@@ -105,7 +111,7 @@ def follow(page: Path, folder: Path) -> None:
         if step.kind == "file":
             (folder / step.title).write_text(step.text, encoding="utf-8")
             continue
-        code, printed = execute(step, folder)
+        code, printed = execute(step, folder, python)
         where = f"{page.name}, line {step.line}: {step.text}"
         if code != 0:
             raise FalsePageError(f"{where}\nexit code {code}\n{printed}")
@@ -129,18 +135,23 @@ def started(step: Step) -> list[str]:
     return ["bash", "-c", step.text]
 
 
-def execute(step: Step, folder: Path) -> tuple[int, str]:
+def execute(step: Step, folder: Path, python: Path | None = None) -> tuple[int, str]:
     """Run a command or a program; return its exit code and what it prints, errors included."""
-    tools = os.path.dirname(sys.executable)
+    tools = os.path.dirname(python or sys.executable)
+    environment = {**os.environ, "COLUMNS": "100", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    command = started(step)
+    if python is not None:
+        environment.pop("PYTHONPATH", None)
+        command = [str(python), "-"] if step.kind == "python" else ["bash", "-c", step.text]
     done = subprocess.run(
-        started(step),
+        command,
         input=step.text if step.kind == "python" else "",
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=600,
-        env={**os.environ, "COLUMNS": "100", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
+        env=environment,
         check=False,
     )
     return done.returncode, done.stdout

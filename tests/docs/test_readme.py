@@ -25,7 +25,8 @@ pytestmark = pytest.mark.cluster
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name == language]
 
 
 def ratings() -> pd.DataFrame:
