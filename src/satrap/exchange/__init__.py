@@ -24,3 +24,7 @@ __all__ = [
     "Telemetry",
     "Traffic",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -23,3 +23,7 @@ __all__ = [
     "shard_values",
     "worker_values",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
