@@ -231,7 +231,7 @@ class RunFolder:
             new_run += ", with a larger training.patience"
         elif key:
             new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
-        return new_run
+        return f"to begin with its weights and rows: satrap train RECIPE --from {name}; {new_run}"
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""
