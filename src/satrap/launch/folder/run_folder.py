@@ -228,9 +228,11 @@ class RunFolder:
         if snapshots and self.stopped in ("", "stopped"):
             return f"to continue it: {resume}; {new_run}"
         if self.stopped == "patience":
-            new_run += ", with a larger training.patience"
-        elif key:
-            new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
+            return f"{new_run}; to train longer, raise training.patience"
+        if key:
+            return (
+                f"{new_run}; to train longer, raise {key}; only runs with checkpoint.every_steps can continue"
+            )
         return new_run
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
