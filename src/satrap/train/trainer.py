@@ -36,6 +36,7 @@ from satrap.runtime.formatting import described
 from satrap.schema import Schema, Table
 from satrap.settings.saving import Checkpointing
 from satrap.settings.training import TrainingOptions
+from satrap.settings.warm_start import WarmStart
 from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.store.gpu.device import rows_device
 from satrap.store.shard import open_store
@@ -53,6 +54,7 @@ from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
 from satrap.train.state.training_state import TrainingState
+from satrap.train.state.warm_start import WarmStartReport, start_from
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
@@ -76,12 +78,7 @@ class Trainer:
     """Trains a PyTorch model whose embeddings live in a satrap store.
 
     ```python
-    trainer = satrap.Trainer(
-        model, schema,
-        embedding_optimizer=satrap.optim.RowWiseAdagrad(lr=0.05),
-        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        mode="hybrid", staleness=4,
-    )
+    trainer = satrap.Trainer(model, schema, dense_optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
     result = trainer.fit(train, validation=validation, epochs=2)
     trainer.evaluate(test)
     ```
@@ -144,8 +141,7 @@ class Trainer:
         place: WorkerContext | None = None,
     ) -> None:
         make = dense_optimizer and DenseOptimizer(dense_optimizer)
-        if place is None:  # a recipe chooses its own
-            _tell_defaults(embedding_optimizer, dense_optimizer)
+        _log_defaults(embedding_optimizer, dense_optimizer, place)
         check_made_for(model, schema)
         place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
@@ -168,6 +164,7 @@ class Trainer:
         self.exchange = _exchange(place, tables, store, pools=whole)
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
+        self._load_rows = partial(load_rows, self.exchange.rows, schema, self._tables, store)
         compatibility.check(settings | _of_exchange(self.exchange))
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
@@ -181,13 +178,11 @@ class Trainer:
         )
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl.of(options)
-        arguments = {
-            "model": network,
+        optimizers = {
             "embedding_optimizer": embedding_optimizer.to_dict(),
             "dense_optimizer": (make and make.description) or None,
-            "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
-            **_settings(store, options),
         }
+        arguments = {"model": network, **optimizers, **_settings(store, options, loss)}
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
     @property
@@ -256,8 +251,17 @@ class Trainer:
             self.state.restore_best()  # only after everything is written: it replaces rows and weights
         return self.run.finish()
 
-    def _load_rows(self) -> None:
-        load_rows(self.exchange.rows, self.schema, self._tables, self.store)
+    def warm_start(self, url: str, *, state: bool = False) -> WarmStartReport:
+        """Take weights and rows of another run, as far as they match, before `fit`; return what matched.
+
+        Numeric features keep the statistics of this trainer's schema. For the arguments see `WarmStart`.
+
+        Raises:
+            CheckpointError: the checkpoint is missing or damaged.
+            ConfigError: nothing matches, or the trainer has begun to train.
+        """
+        self.predictor.check_open()
+        return start_from(WarmStart(url, state), self.state, self._tables, self.store)
 
     def request_stop(self) -> None:
         """End `fit` after the step, or during an evaluation, on all workers; safe in a signal handler.
@@ -294,14 +298,7 @@ class Trainer:
         """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
-
-        Args:
-            data: samples; labels are not needed.
-            stream: return a generator of one such array per batch instead, which needs memory for one batch
-                only. Default False.
-
-        Raises:
-            DataError: the data cannot be read.
+        With `stream`, return a generator of one such array per batch, which needs little memory.
         """
         return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 
@@ -338,9 +335,8 @@ class Trainer:
             model: the network, or a function that makes it from the schema. Not needed if it is one of
                 `satrap.models`, or if the URL is a run folder with the code of the user's own model, which is
                 then executed.
-            dense_optimizer: as for the constructor; default None: the saved one, with its arguments. If that
-                is not one of `torch.optim`, or had several parameter groups, the trainer can evaluate and
-                predict only.
+            dense_optimizer: as for the constructor; default None: the saved one. If that is not one of
+                `torch.optim`, or had several parameter groups, the trainer can evaluate and predict only.
             memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also for
                 tables that had their own.
             **arguments: other constructor arguments; mode, staleness and both optimizers default to the
@@ -380,11 +376,11 @@ class Trainer:
         )
 
 
-def _tell_defaults(embedding: Optimizer, dense: MakeOptimizer | None) -> None:
-    """Log which optimizers were chosen by default."""
+def _log_defaults(embedding: Optimizer, dense: MakeOptimizer | None, place: WorkerContext | None) -> None:
+    """Log the optimizers that were chosen by default; with a place, a recipe has chosen them."""
     chosen = [f"embedding_optimizer={described(embedding)}"] if embedding is EMBEDDING_DEFAULT else []
     chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
-    if chosen:
+    if chosen and place is None:
         logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
 
 
@@ -430,9 +426,10 @@ def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
     return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
 
 
-def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
-    """Return the settings of the store and the options for a checkpoint, as plain data."""
+def _settings(store: StoreConfig, options: TrainingOptions, loss: Loss | PairLoss | None) -> dict[str, Any]:
+    """Return the settings of the store, the options and the loss for a checkpoint, as plain data."""
     return {
+        "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
         "seed": store.seed,
         "initial_scale": store.initial_scale,
         "embedding_dtype": store.dtype,
