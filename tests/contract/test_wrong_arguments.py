@@ -113,12 +113,14 @@ class Things:
         first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
         self.predictor = satrap.train.Predictor(Tower(), SCHEMA, first)
         self.dataset = satrap.data.read(COLUMNS, SCHEMA)
+        self.embeddings = satrap.nn.EmbeddingCollection(SCHEMA)
 
     def close(self) -> None:
         self.trainer.close()
         self.untrained.close()
         self.shard.close()
         self.predictor.close()
+        self.embeddings.close()
 
 
 def _adam(parameters: Any) -> torch.optim.Optimizer:
@@ -166,6 +168,8 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.metrics.Metrics": {"labels": SCHEMA.labels},
         "satrap.metrics.OwnMetrics": {"functions": [own], "widths": (1, 1), "grouped": False, "limit": 9},
         "satrap.metrics.RegressionMetrics": {"label": LABEL},
+        "satrap.nn.EmbeddingCollection": {"features": {"user": satrap.Categorical(dim=8)}},
+        "satrap.nn.RowOptimizer": {"embeddings": things.embeddings},
         "satrap.optim.Cosine": {"steps": 9},
         "satrap.optim.Exponential": {"gamma": 0.5},
         "satrap.optim.Staircase": {"every": 9},
@@ -224,6 +228,7 @@ def functions(things: Things) -> dict[str, Call]:
     binary = satrap.metrics.BinaryMetrics(["y"])
     mine = satrap.metrics.OwnMetrics([own], (1, 1), grouped=False, limit=9)
     several, numbers = satrap.metrics.Metrics(SCHEMA.labels), satrap.metrics.RegressionMetrics(LABEL)
+    rows = satrap.nn.RowOptimizer(things.embeddings)
     kinds, ranking = satrap.metrics.ClassMetrics(), satrap.train.Ranking((5,), among="items")
     ranked, grouped = satrap.metrics.RankingMetrics([5]), satrap.metrics.GroupRankingMetrics([5])
     return {
@@ -318,6 +323,8 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.models.create_own, {"reference": "satrap.models:LR", "schema": SCHEMA}
         ),
         "satrap.models.describe": Call(satrap.models.describe, model),
+        "satrap.nn.RowOptimizer.step": Call(rows.step, {"closure": None}),
+        "satrap.nn.RowOptimizer.zero_grad": Call(rows.zero_grad, {"set_to_none": True}),
         "satrap.optim.Schedule.factor": Call(satrap.optim.Constant().factor, {"step": 1}),
         "satrap.optim.from_dict": Call(satrap.optim.from_dict, {"settings": SGD.to_dict()}),
         "satrap.optim.schedule_from_dict": Call(
@@ -464,7 +471,12 @@ def _methods(place: str, kind: type) -> Iterator[str]:
             yield f"{place}.{key}"
 
 
-FUNCTIONS = {"satrap.train.lookahead.issue", "satrap.train.lookahead.staleness"}
+FUNCTIONS = {
+    "satrap.nn.EmbeddingCollection.exchange",
+    "satrap.nn.RowOptimizer.step.closure",
+    "satrap.train.lookahead.issue",
+    "satrap.train.lookahead.staleness",
+}
 """Functions that are called; a class is one, and what it raises is its own."""
 
 WITHOUT = {"satrap.models.names", "satrap.optim.names"}

@@ -10,7 +10,3 @@ from satrap.exchange.collective.placement import Placement
 from satrap.exchange.collective.ranks import Alone, Ranks
 
 __all__ = ["Alone", "CollectiveExchange", "Placement", "Ranks"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
