@@ -161,3 +161,19 @@ def catboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> 
         early_stopping_rounds=PATIENCE,
     )
     return float(roc_auc_score(columns.target(test), model.predict_proba(unseen)[:, 1]))
+
+
+def xgboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> float:
+    """AUC of XGBoost with its defaults and an early stop; ids and texts are categories."""
+    import xgboost as library
+
+    _, (fit, held, unseen) = _categories(columns, [train, valid, test])
+    model = library.XGBClassifier(
+        n_estimators=ROUNDS,
+        random_state=seed,
+        n_jobs=1,
+        enable_categorical=True,
+        early_stopping_rounds=PATIENCE,
+    )
+    model.fit(fit, columns.target(train), eval_set=[(held, columns.target(valid))], verbose=False)
+    return float(roc_auc_score(columns.target(test), model.predict_proba(unseen)[:, 1]))

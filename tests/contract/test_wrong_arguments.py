@@ -112,11 +112,13 @@ class Things:
         first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
         self.predictor = satrap.train.Predictor(Tower(), SCHEMA, first)
         self.dataset = satrap.data.read(COLUMNS, SCHEMA)
+        self.embeddings = satrap.nn.EmbeddingCollection(SCHEMA)
 
     def close(self) -> None:
         self.trainer.close()
         self.shard.close()
         self.predictor.close()
+        self.embeddings.close()
 
 
 def _adam(parameters: Any) -> torch.optim.Optimizer:
@@ -164,6 +166,8 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.metrics.Metrics": {"labels": SCHEMA.labels},
         "satrap.metrics.OwnMetrics": {"functions": [own], "widths": (1, 1), "grouped": False, "limit": 9},
         "satrap.metrics.RegressionMetrics": {"label": LABEL},
+        "satrap.nn.EmbeddingCollection": {"features": {"user": satrap.Categorical(dim=8)}},
+        "satrap.nn.RowOptimizer": {"embeddings": things.embeddings},
         "satrap.optim.Cosine": {"steps": 9},
         "satrap.optim.Exponential": {"gamma": 0.5},
         "satrap.optim.Staircase": {"every": 9},
@@ -222,6 +226,7 @@ def functions(things: Things) -> dict[str, Call]:
     binary = satrap.metrics.BinaryMetrics(["y"])
     mine = satrap.metrics.OwnMetrics([own], (1, 1), grouped=False, limit=9)
     several, numbers = satrap.metrics.Metrics(SCHEMA.labels), satrap.metrics.RegressionMetrics(LABEL)
+    rows = satrap.nn.RowOptimizer(things.embeddings)
     kinds, ranking = satrap.metrics.ClassMetrics(), satrap.train.Ranking((5,), among="items")
     ranked, grouped = satrap.metrics.RankingMetrics([5]), satrap.metrics.GroupRankingMetrics([5])
     return {
@@ -235,8 +240,7 @@ def functions(things: Things) -> dict[str, Call]:
             trainer.fit, {"data": data, **fit, "checkpoint": None, "resume": False, "progress": False}
         ),
         "satrap.Trainer.load": Call(satrap.Trainer.load, {"url": url, **model, "memory": None}),
-        "satrap.Trainer.predict": Call(trainer.predict, {"data": data}),
-        "satrap.Trainer.predict_all": Call(trainer.predict_all, {"data": data}),
+        "satrap.Trainer.predict": Call(trainer.predict, {"data": data, "stream": False}),
         "satrap.Trainer.save": Call(trainer.save, {"url": url}),
         "satrap.data.Dataset.batches": Call(dataset.batches, {"epoch": 0, "position": None}),
         "satrap.data.Dataset.pieces": Call(dataset.pieces, {"cursor": None}),
@@ -316,6 +320,8 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.models.create_own, {"reference": "satrap.models:LR", "schema": SCHEMA}
         ),
         "satrap.models.describe": Call(satrap.models.describe, model),
+        "satrap.nn.RowOptimizer.step": Call(rows.step, {"closure": None}),
+        "satrap.nn.RowOptimizer.zero_grad": Call(rows.zero_grad, {"set_to_none": True}),
         "satrap.optim.Schedule.factor": Call(satrap.optim.Constant().factor, {"step": 1}),
         "satrap.optim.from_dict": Call(satrap.optim.from_dict, {"settings": SGD.to_dict()}),
         "satrap.optim.schedule_from_dict": Call(
@@ -399,8 +405,7 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.train.Predictor.load, {"url": url, **model, "device": "cpu", "store": config, "threads": 1}
         ),
         "satrap.train.Predictor.measure": Call(predictor.measure, {"batches": batches}),
-        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data}),
-        "satrap.train.Predictor.predict_all": Call(predictor.predict_all, {"data": data}),
+        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data, "stream": False}),
         "satrap.train.Predictor.predict_batches": Call(predictor.predict_batches, {"batches": batches}),
         "satrap.train.Predictor.scored": Call(predictor.scored, {"batches": batches}),
         "satrap.train.Predictor.tickets": Call(predictor.tickets, {"batches": batches}),
@@ -463,7 +468,12 @@ def _methods(place: str, kind: type) -> Iterator[str]:
             yield f"{place}.{key}"
 
 
-FUNCTIONS = {"satrap.train.lookahead.issue", "satrap.train.lookahead.staleness"}
+FUNCTIONS = {
+    "satrap.nn.EmbeddingCollection.exchange",
+    "satrap.nn.RowOptimizer.step.closure",
+    "satrap.train.lookahead.issue",
+    "satrap.train.lookahead.staleness",
+}
 """Functions that are called; a class is one, and what it raises is its own."""
 
 WITHOUT = {"satrap.models.names", "satrap.optim.names"}

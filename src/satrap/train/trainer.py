@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from satrap.losses import PairLoss
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
+from satrap.runtime.formatting import described
 from satrap.schema import Schema, Table
 from satrap.settings.saving import Checkpointing
 from satrap.settings.training import TrainingOptions
@@ -46,6 +48,7 @@ from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
 from satrap.train.schema_checks import check_data, check_made_for, check_training
+from satrap.train.state.dense_optimizer import ADAM, DenseOptimizer, adam
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
@@ -58,14 +61,6 @@ from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
 Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
-ADAM = "dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
-"""An example of an argument, for errors."""
-
-
-def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the default optimizer of a network, as in a recipe."""
-    return torch.optim.Adam(parameters, lr=DENSE_LR)
 
 
 @checked(
@@ -107,9 +102,10 @@ class Trainer:
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
         schema: labels and features.
-        embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05.
+        embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05, as in a recipe.
         dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with
-            lr 0.001. None: the trainer can evaluate and predict only.
+            lr 0.001, as in a recipe; defaults are reported in the log `satrap`. None: the trainer can
+            evaluate and predict only.
         mode: "hybrid" (default), "sync" or "async".
         staleness: τ of "hybrid" and "async", default 4.
         lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
@@ -147,14 +143,16 @@ class Trainer:
         loss: Loss | PairLoss | None = None,
         place: WorkerContext | None = None,
     ) -> None:
-        make = dense_optimizer and _with_check(dense_optimizer)
+        make = dense_optimizer and DenseOptimizer(dense_optimizer)
+        if place is None:  # a recipe chooses its own
+            _tell_defaults(embedding_optimizer, dense_optimizer)
         check_made_for(model, schema)
         place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
-        described, dims = models.describe(model), getattr(model, "embedding_dims", None)
+        network, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
@@ -184,8 +182,9 @@ class Trainer:
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl.of(options)
         arguments = {
-            "model": described,
+            "model": network,
             "embedding_optimizer": embedding_optimizer.to_dict(),
+            "dense_optimizer": (make and make.description) or None,
             "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
             **_settings(store, options),
         }
@@ -287,19 +286,24 @@ class Trainer:
         self.state.settle("evaluation")
         return self.predictor.evaluate(data)
 
-    def predict(self, data: BatchSource) -> Iterator[Rows]:
-        """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
+    @overload
+    def predict(self, data: BatchSource, *, stream: Literal[False] = False) -> Rows: ...
+    @overload
+    def predict(self, data: BatchSource, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: BatchSource, *, stream: bool = False) -> Rows | Iterator[Rows]:
+        """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
-        """
-        return self.predictor.predict(data)
 
-    def predict_all(self, data: BatchSource) -> Rows:
-        """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
+        Args:
+            data: samples; labels are not needed.
+            stream: return a generator of one such array per batch instead, which needs memory for one batch
+                only. Default False.
 
-        They are equal to the results of `predict`, which needs memory for one batch only.
+        Raises:
+            DataError: the data cannot be read.
         """
-        return self.predictor.predict_all(data)
+        return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 
     def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
@@ -334,10 +338,12 @@ class Trainer:
             model: the network, or a function that makes it from the schema. Not needed if it is one of
                 `satrap.models`, or if the URL is a run folder with the code of the user's own model, which is
                 then executed.
-            dense_optimizer: as for the constructor; None: evaluate and predict only.
+            dense_optimizer: as for the constructor; default None: the saved one, with its arguments. If that
+                is not one of `torch.optim`, or had several parameter groups, the trainer can evaluate and
+                predict only.
             memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also for
                 tables that had their own.
-            **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
+            **arguments: other constructor arguments; mode, staleness and both optimizers default to the
                 saved ones. All other settings of the store are as saved.
 
         Raises:
@@ -348,7 +354,9 @@ class Trainer:
         check_resumable(checkpoint.settings, url)
         saved = trainer_arguments(checkpoint, model, url)
         saved["store"] = saved["store"].limited(StoreConfig(memory=memory, eviction=eviction, tier=tier))
-        trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)
+        if dense_optimizer is not None:
+            saved["dense_optimizer"] = dense_optimizer
+        trainer = cls(**saved | arguments)
         try:
             trainer.state.restore(checkpoint)
         except SatrapError:
@@ -370,6 +378,14 @@ class Trainer:
             f"Trainer({type(self.model).__name__}, {len(schema.features)} features, "
             f"labels={list(schema.label_names)}, mode={mode}, steps={self.run.steps})"
         )
+
+
+def _tell_defaults(embedding: Optimizer, dense: MakeOptimizer | None) -> None:
+    """Log which optimizers were chosen by default."""
+    chosen = [f"embedding_optimizer={described(embedding)}"] if embedding is EMBEDDING_DEFAULT else []
+    chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
+    if chosen:
+        logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
 
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
@@ -428,27 +444,6 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "metrics": user_code.references_of(options.metrics),
         **({} if options.ranking is None else {"ranking": asdict(options.ranking)}),
     }
-
-
-def _with_check(dense: MakeOptimizer) -> MakeOptimizer:
-    """Return a function that makes an optimizer, and checks its type."""
-
-    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        try:
-            made: object = dense(parameters)
-        except TypeError as error:
-            raise ConfigError(
-                f"dense_optimizer cannot be called with a list of parameters: {error}", fix=f"pass {ADAM}"
-            ) from error
-        if not isinstance(made, torch.optim.Optimizer):
-            raise ConfigError(
-                f"dense_optimizer returned a value of type {type(made).__name__}, not an optimizer",
-                why="the network would not be trained",
-                fix="return one of torch.optim, for example torch.optim.Adam(parameters, lr=1e-3)",
-            )
-        return made
-
-    return make
 
 
 def _prepared(

@@ -15,7 +15,7 @@ from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
     folder = tmp_path_factory.mktemp("train")
-    make_recipe(folder)
+    make_recipe(folder, RECIPE + "about: {published: {dnn: 0.7, din/ndcg@10: 0.25}}\n")
     return folder, process("train", "clicks.yaml", "--set", "training.epochs=3", folder=folder)
 
 
@@ -31,7 +31,12 @@ def test_train_leaves_a_run_folder(run: tuple[Path, Answer]) -> None:
         "tensorboard",
         "model",
     }
-    assert answer.out.splitlines()[-2:] == ["run folder: runs/clicks-1", "next: satrap report runs/clicks-1"]
+    assert answer.out.splitlines()[-4:] == [
+        "published  dnn: test AUC 0.7000",
+        "published  din: test NDCG@10 0.2500",
+        "run folder: runs/clicks-1",
+        "next: satrap report runs/clicks-1",
+    ]
     assert load(made / "recipe.yaml").sections.training.epochs == 3
 
 

@@ -79,14 +79,16 @@ def train(
     file = recipe or str(Path(str(output)) / "recipe.yaml")
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
     from satrap.launch.cluster.torchrun_worker import speaks
+    from satrap.runtime.formatting import metric_name
 
     outcome = run(loaded, output, resume=resume)
     if outcome.result.stopped == "stopped":
         return int(until_done)
     if speaks(loaded):
         about = outcome.folder.recipe().sections.about
-        for model, auc in about.published.items():
-            click.echo(f"published  {model}: test AUC {auc:.4f}")
+        for key, value in about.published.items():
+            model, _, metric = key.partition("/")
+            click.echo(f"published  {model}: test {metric_name(metric or 'auc')} {value:.4f}")
         click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
     return 0
 

@@ -260,7 +260,7 @@ class AboutKeys(Keys):
     baseline: dict[str, float] = Field(default_factory=dict)
     """Metric -> value of LightGBM on the validation rows, by `satrap init --baseline`."""
     published: dict[str, float] = Field(default_factory=dict)
-    """Model -> published test AUC."""
+    """Model -> published test AUC; `model/metric`, such as `sasrec/ndcg@10` -> another test metric."""
 
 
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})

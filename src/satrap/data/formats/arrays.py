@@ -39,14 +39,15 @@ def to_table(values: Any) -> tuple[pa.Table, str] | None:
     if isinstance(values, pa.RecordBatch):
         return pa.Table.from_batches([values]), "pyarrow.RecordBatch"
     if isinstance(values, Mapping):
-        return _from_columns(list(values.items()), "dict"), "dict"
+        return table_of(list(values.items()), "dict"), "dict"
     if type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "columns"):
         columns = [(str(name), values.iloc[:, i]) for i, name in enumerate(values.columns)]
-        return _from_columns(columns, "DataFrame"), "DataFrame"
+        return table_of(columns, "DataFrame"), "DataFrame"
     return None
 
 
-def _from_columns(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
+def table_of(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
+    """Return the table of some (name, values); `label` names it in the errors of `to_table`."""
     arrays: list[pa.Array] = []
     for name, values in columns:
         try:

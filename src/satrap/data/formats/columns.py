@@ -23,6 +23,8 @@ def as_array(values: Any) -> pa.Array:
         return as_array(values.combine_chunks() if values.num_chunks != 1 else values.chunk(0))
     if isinstance(values, pa.Array):
         return _usual(values)
+    if callable(getattr(values, "detach", None)):
+        values = _of_tensor(values)
     try:
         if isinstance(values, np.ndarray) and values.ndim == 2:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1), from_pandas=True)
@@ -49,6 +51,13 @@ def as_array(values: Any) -> pa.Array:
             fix="give a list, an array or a Series",
         ) from error
     return as_array(array)
+
+
+def _of_tensor(tensor: Any) -> npt.NDArray[Any]:
+    """Return a tensor of PyTorch as an array; bfloat16, which NumPy lacks, as float32."""
+    on_host = tensor.detach().cpu()
+    array: npt.NDArray[Any] = (on_host.float() if "bfloat16" in str(tensor.dtype) else on_host).numpy()
+    return array
 
 
 def _usual(array: pa.Array) -> pa.Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
 from satrap.data.catalogue import Catalogue
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
-from satrap.pairs import key_of_items
+from satrap.pairs import TrainedEvents, key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
 from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
@@ -65,29 +64,28 @@ def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> No
         )
 
 
-def items_of(
-    data: Any, whole: Schema, part: Schema, events: Mapping[str, str] = MappingProxyType({})
-) -> Catalogue:
+def items_of(data: Any, whole: Schema, part: Schema, events: TrainedEvents | None = None) -> Catalogue:
     """Read a data set, the rows of all workers, and return its items.
 
     Args:
         data: a `Dataset`, or another data set whose batches have the features of an item.
         whole: the features of the batches of another data set.
         part: the features of an item.
-        events: of a `Dataset`, feature of a history -> feature of the item; its events are also items.
+        events: of the histories of a `Dataset`; they are also items.
 
     Raises:
         DataError: no row has an item.
     """
     if isinstance(data, Dataset):
-        read = part.replace({name: whole.features[name] for name in events})
+        read = part.replace({name: whole.features[name] for name in (events.items if events else ())})
         return Catalogue.of(data.with_options(schema=read), tuple(part.features), events)
     rows = data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
     key, items = key_of_items(part, part.features), None
     for batch in rows.batches():
         ids, first, counts = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
         known = ids != MISSING_ID
-        added = Catalogue(key, take_rows(features_of(batch, whole, part), first[known]), counts[known])
+        one = take_rows(features_of(batch, whole, part), first[known])
+        added = Catalogue(key, one, counts[known].astype(np.float64))
         items = added if items is None or not len(items) else items.joined(added)
     if items is None or not len(items):
         raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")

@@ -119,5 +119,5 @@ class RankedLists:
 
     def _items_of(self, data: Any, *, events: bool = False) -> Catalogue:
         schema, part = self._predictor.schema, TowerVectors(self._predictor, "item").schema
-        predicted = getattr(self._predictor.model, "trained_events", {}) if events else {}
+        predicted = getattr(self._predictor.model, "trained_events", None) if events else None
         return items_of(data, schema, part, predicted)
