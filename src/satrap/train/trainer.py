@@ -8,8 +8,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -18,6 +16,7 @@ from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
 from satrap.compatibility import IMPLICIT, PAIRS, POOLS
+from satrap.data.python_batches import as_batches
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -38,7 +37,7 @@ from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.store.gpu.device import rows_device
 from satrap.store.shard import open_store
 from satrap.train.loop import Loop
-from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
+from satrap.train.predictor import BatchSource, Predictor, Rows, TrainingData, metrics_of, prepare
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer, Result
 from satrap.train.progress.plateau_control import PlateauControl
@@ -57,8 +56,6 @@ from satrap.train.step.pair_loss import ComparingLoss, compared, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
-Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
 ADAM = "dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
 """An example of an argument, for errors."""
 
@@ -73,8 +70,6 @@ def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     schema='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
     embedding_optimizer="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
     dense_optimizer=f"the trainer passes it the parameters: pass {ADAM}",
-    data=DATA,
-    validation=DATA,
     observers="derive a class from satrap.train.Observer, override its methods, pass observers=[Mine()]",
 )
 class Trainer:
@@ -198,9 +193,9 @@ class Trainer:
 
     def fit(
         self,
-        data: TrainingData,
+        data: Any,
         *,
-        validation: BatchSource | None = None,
+        validation: Any = None,
         epochs: int = 1,
         steps: int | None = None,
         observers: Sequence[Observer] = (),
@@ -211,7 +206,9 @@ class Trainer:
         """Train the model.
 
         Args:
-            data: the training samples, as a data set or a stream, which is one epoch that may never end.
+            data: the training samples: a data set, or a stream, which is one epoch that may never end. Or
+                anything that `satrap.data.read` takes, whose rows are then shuffled, or an iterable of dicts
+                of columns, each a batch, such as a `DataLoader`.
             validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
                 is "auc" or "logloss" and not all labels are binary, the loss decides instead.
             epochs: number of epochs, default 1.
@@ -232,9 +229,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, data, validation, epochs, steps)
-        self.predictor.lists.trained_on(data)
-        self.predictor.lists.prepare(validation)
+        data, validation = _batches_to_fit(self, data, validation, epochs, steps)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -268,11 +263,12 @@ class Trainer:
         """
         self.state.stopping = True
 
-    def evaluate(self, data: BatchSource) -> dict[str, float]:
+    def evaluate(self, data: Any) -> dict[str, float]:
         """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
-            data: samples with labels; each of several workers passes its share, and gets the metrics of all.
+            data: samples with labels, as for `fit`, but in their order. Each of several workers passes its
+                share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
@@ -287,14 +283,14 @@ class Trainer:
         self.state.settle("evaluation")
         return self.predictor.evaluate(data)
 
-    def predict(self, data: BatchSource) -> Iterator[Rows]:
+    def predict(self, data: Any) -> Iterator[Rows]:
         """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
         """
         return self.predictor.predict(data)
 
-    def predict_all(self, data: BatchSource) -> Rows:
+    def predict_all(self, data: Any) -> Rows:
         """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
 
         They are equal to the results of `predict`, which needs memory for one batch only.
@@ -370,6 +366,19 @@ class Trainer:
             f"Trainer({type(self.model).__name__}, {len(schema.features)} features, "
             f"labels={list(schema.label_names)}, mode={mode}, steps={self.run.steps})"
         )
+
+
+def _batches_to_fit(
+    trainer: Trainer, data: Any, validation: Any, epochs: int, steps: int | None
+) -> tuple[TrainingData, BatchSource | None]:
+    """Return the data and the validation data of a `fit` as batches, checked."""
+    data = as_batches(data, trainer.schema, training=True)
+    if validation is not None:
+        validation = as_batches(validation, trainer.schema, name="validation")
+    _check_fit(trainer, data, validation, epochs, steps)
+    trainer.predictor.lists.trained_on(data)
+    trainer.predictor.lists.prepare(validation)
+    return data, validation
 
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
