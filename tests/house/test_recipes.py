@@ -36,13 +36,6 @@ def test_a_recipe_loads_builds_and_names_its_licence(path: Path) -> None:
     assert about.floor or about.published
 
 
-def test_the_readmes_recipe_loads(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme.split("```yaml\n")[1].split("```")[0]
-    (tmp_path / "readme.yaml").write_text(block, encoding="utf-8")
-    assert load(tmp_path / "readme.yaml").schema().label_names == ("liked",)
-
-
 @pytest.mark.parametrize(
     "path", [BUNDLED / "goodbooks.yaml", ROOT / "examples" / "recipes" / "goodbooks.yaml"]
 )

@@ -9,7 +9,3 @@ from satrap.config.recipe import Recipe, load, without_data
 from satrap.config.show import annotated, origins, reference, to_yaml
 
 __all__ = ["Recipe", "annotated", "load", "origins", "reference", "to_yaml", "unknown_value", "without_data"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -10,7 +10,3 @@ from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import NO_BATCH, BatchLookup, EmbeddingPlan, tables_of
 
 __all__ = ["NO_BATCH", "BatchLookup", "EmbeddingPlan", "Embeddings", "embeddings_of", "tables_of"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -24,7 +24,3 @@ __all__ = [
     "Telemetry",
     "Traffic",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -6,7 +6,3 @@ from satrap.launch.scoring import evaluate, predict
 from satrap.launch.training import train
 
 __all__ = ["InterruptedRunError", "RunFolder", "RunOutcome", "evaluate", "predict", "train"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -23,7 +23,3 @@ __all__ = [
     "shard_values",
     "worker_values",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

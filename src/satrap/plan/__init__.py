@@ -12,7 +12,3 @@ from satrap.plan.topology import Topology, WorkerRates
 from satrap.plan.workload import TableLoad, Workload
 
 __all__ = ["Cost", "PlacementCosts", "Plan", "TableLoad", "Topology", "WorkerRates", "Workload", "place"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

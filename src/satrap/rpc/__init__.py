@@ -8,7 +8,3 @@ from satrap.rpc.transport.address import check_listen, is_loopback, split_addres
 from satrap.rpc.transport.key import Key, create_key, read_key
 
 __all__ = ["Key", "check_listen", "create_key", "is_loopback", "read_key", "split_address"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -11,7 +11,3 @@ from satrap.embedding.workers.plan import PooledEmbeddings, PooledPlan
 from satrap.embedding.workers.service import EmbeddingService
 
 __all__ = ["ClientThreads", "EmbeddingService", "PooledEmbeddings", "PooledExchange", "PooledPlan"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -21,7 +21,3 @@ __all__ = [
     "Wire",
     "WorkerId",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

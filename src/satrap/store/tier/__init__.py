@@ -5,7 +5,3 @@ from satrap.store.tier.cold import fitting_records, most_records
 from satrap.store.tier.tiered import Tiered
 
 __all__ = ["Tier", "Tiered", "fitting_records", "most_records"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

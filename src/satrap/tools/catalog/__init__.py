@@ -4,7 +4,3 @@ from satrap.tools.catalog.listing import listed, shown
 from satrap.tools.catalog.model_info import ModelArgument, ModelInfo, about, catalog
 
 __all__ = ["ModelArgument", "ModelInfo", "about", "catalog", "listed", "shown"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

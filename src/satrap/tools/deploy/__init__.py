@@ -23,7 +23,3 @@ __all__ = [
     "kubernetes",
     "ray_serve",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -4,7 +4,3 @@ from satrap.tools.doctor.examine import examine
 from satrap.tools.doctor.finding import Finding
 
 __all__ = ["Finding", "examine"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -3,7 +3,3 @@
 from satrap.tools.init.recipe import InitRequest, make_recipe
 
 __all__ = ["InitRequest", "make_recipe"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

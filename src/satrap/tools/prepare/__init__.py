@@ -3,7 +3,3 @@
 from satrap.tools.prepare.prepare import Prepared, PrepareProgress, prepare
 
 __all__ = ["PrepareProgress", "Prepared", "prepare"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

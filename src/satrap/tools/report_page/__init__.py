@@ -4,7 +4,3 @@ from satrap.tools.report_page.html import page
 from satrap.tools.report_page.run import LabelCurves, RunReport, Scores, TableSize
 
 __all__ = ["LabelCurves", "RunReport", "Scores", "TableSize", "page"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

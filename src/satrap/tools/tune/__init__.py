@@ -6,7 +6,3 @@ from satrap.tools.tune.words import result_lines
 from satrap.train.progress.progress_line import LiveLine
 
 __all__ = ["BEST", "LiveLine", "SearchLimits", "StudyResult", "result_lines", "tune"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

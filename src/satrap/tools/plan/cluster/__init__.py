@@ -9,7 +9,3 @@ from satrap.tools.plan.cluster.machines import Machine, read
 from satrap.tools.plan.cluster.plan import ClusterPlan, plan_cluster
 
 __all__ = ["ClusterPlan", "Demand", "Machine", "plan_cluster", "read"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

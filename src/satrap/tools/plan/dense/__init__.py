@@ -9,7 +9,3 @@ from satrap.tools.plan.dense.meshes import DensePlan, plan_dense
 from satrap.tools.plan.dense.network import Need, NetworkSpec, Speed
 
 __all__ = ["DensePlan", "Inputs", "Need", "NetworkSpec", "Speed", "plan_dense"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
