@@ -25,6 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks.first_try.baselines import (
     Columns,
+    Scores,
     boosted_trees,
     catboost,
     installed,
@@ -32,7 +33,7 @@ from benchmarks.first_try.baselines import (
     logistic_regression,
     xgboost,
 )
-from benchmarks.first_try.data_sets import DATA_SETS
+from benchmarks.first_try.data_sets import DATA_SETS, write_files
 from benchmarks.record import write
 from satrap.config import load
 
@@ -72,13 +73,12 @@ def trained(folder: Path, seed: int, run: str, settings: tuple[str, ...] = ()) -
 
 def one(data: Path, name: str, seed: int, kinds: Sequence[str], most: int) -> dict[str, Any]:
     """Run everything on a data set with a seed; return the test AUC of each kind of model."""
-    chosen = DATA_SETS[name]
-    parts = chosen.load(data, seed)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        for part, rows in zip(("train.csv", "test.csv"), parts, strict=True):
-            rows.to_csv(folder / part, index=False)
-        init = satrap(folder, "init", "train.csv", "--test", "test.csv", "--label", chosen.label)
+        write_files(data, name, seed, folder)
+        trial = () if {"satrap", *MODES} & set(kinds) else ("--no-trial",)  # the columns are the same
+        asked = ("train.csv", "--test", "test.csv", "--label", DATA_SETS[name].label)
+        init = satrap(folder, "init", *asked, *trial)
         figures: dict[str, Any] = {"set": name, "seed": seed, "init_cpu_seconds": round(init, 1)}
         if "satrap" in kinds:
             figures["satrap"] = trained(folder, seed, "run")
@@ -100,13 +100,13 @@ def one(data: Path, name: str, seed: int, kinds: Sequence[str], most: int) -> di
     return figures
 
 
-def timed(score: Callable[[], float], most: int) -> dict[str, Any]:
-    """Compute an AUC in a process of its own; None if it needs more than `most` processor seconds."""
+def timed(score: Callable[[], Scores], most: int) -> dict[str, Any]:
+    """Compute scores in a process of its own; AUC None if it needs more than `most` processor seconds."""
     receiver, sender = FORK.Pipe(duplex=False)
 
     def work() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (most, most))
-        sender.send({"auc": score(), "cpu_seconds": round(time.process_time(), 1)})
+        sender.send({**score(), "cpu_seconds": round(time.process_time(), 1)})
 
     process = FORK.Process(target=work)
     process.start()

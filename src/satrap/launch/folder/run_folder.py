@@ -228,10 +228,9 @@ class RunFolder:
         if snapshots and self.stopped in ("", "stopped"):
             return f"to continue it: {resume}; {new_run}"
         if self.stopped == "patience":
-            new_run += ", with a larger training.patience"
-        elif key:
-            new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
-        return new_run
+            key = "training.patience"
+        longer = f"; to train longer, raise {key}" if key else ""
+        return f"to begin with its weights and rows: satrap train RECIPE --from {name}; {new_run}{longer}"
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""

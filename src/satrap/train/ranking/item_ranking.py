@@ -19,6 +19,7 @@ from satrap.metrics.reservoir import mix
 from satrap.pairs import TrainedEvents, key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
+from satrap.train.ranking.seen_items import SeenItems
 from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
 
 Ids = npt.NDArray[np.uint64]
@@ -46,16 +47,23 @@ class RankedItems(NamedTuple):
 def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> None:
     """Raise `ConfigError` unless all items can be ranked.
 
-    The model must have towers, a feature must identify items, and `ranking.exclude` must name items.
+    The model must have towers, a feature must identify items, and `ranking.exclude` must name items or users.
     """
-    key = key_of_items(schema, towers_of(model).tower_features["item"])
-    name = ranking.exclude
-    if name is not None and (
-        schema.table_of(name) != schema.table_of(key)
-        or any(
-            getattr(schema.categorical[name], each) != getattr(schema.categorical[key], each)
-            for each in ID_SETTINGS
-        )
+    of_item = towers_of(model).tower_features["item"]
+    key, name = key_of_items(schema, of_item), ranking.exclude
+    if name is None:
+        return
+    shared = schema.table_of(name) == schema.table_of(key)
+    if ranking.excludes_seen(schema):
+        if shared or name in of_item:
+            raise ConfigError(
+                f"exclude names feature {name!r}, which describes an item",
+                why="a feature of one id names the user, whose items in training rows are left out",
+                fix="name the feature of the user, or a feature of several items, such as a history",
+            )
+    elif not shared or any(
+        getattr(schema.categorical[name], each) != getattr(schema.categorical[key], each)
+        for each in ID_SETTINGS
     ):
         raise ConfigError(
             f"exclude names feature {name!r}, which does not have the ids of items",
@@ -113,12 +121,20 @@ class ItemRanking:
         predictor: with the model and its rows.
         items: all items.
         ranking: its `exclude`.
+        seen: the items of the training rows of each user, if `exclude` names the user.
         worker: number of this worker, for the queries of samples without a group.
     """
 
-    def __init__(self, predictor: TrainedModel, items: Catalogue, ranking: Ranking, worker: int = 0) -> None:
+    def __init__(
+        self,
+        predictor: TrainedModel,
+        items: Catalogue,
+        ranking: Ranking,
+        seen: SeenItems | None = None,
+        worker: int = 0,
+    ) -> None:
         self._model, self._schema, self._items = towers_of(predictor.model), predictor.schema, items
-        self._exclude, self._next = ranking.exclude, worker << 40
+        self._exclude, self._seen, self._next = ranking.exclude, seen, worker << 40
         of_items = TowerVectors(predictor, "item")
         blocks = (slice_rows(items.items, i, min(i + ROWS, len(items))) for i in range(0, len(items), ROWS))
         vectors = np.concatenate([of_items(block) for block in blocks])
@@ -168,6 +184,8 @@ class ItemRanking:
         if self._exclude is None:
             return np.empty(0, np.int64), np.empty(0, np.int64), itself
         values, ends = _taken(batch.ids[self._exclude], samples)
+        if self._seen is not None:
+            values, ends = self._seen(values)
         row = np.repeat(np.arange(len(samples)), np.diff(ends))
         place = self._items.find(values)
         itself[row[place == places[row]]] = True

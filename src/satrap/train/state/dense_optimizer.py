@@ -85,7 +85,7 @@ def rebuilt(saved: Mapping[str, Any] | None) -> MakeOptimizer | None:
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
         raise ValueError(f"the optimizer {saved['name']!r} is not one of torch.optim")
     arguments: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in saved["arguments"].items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in saved["arguments"].items()
     }
     inspect.signature(kind).bind([], **arguments)
     return partial(kind, **arguments)
