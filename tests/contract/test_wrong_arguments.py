@@ -241,8 +241,7 @@ def functions(things: Things) -> dict[str, Call]:
             trainer.fit, {"data": data, **fit, "checkpoint": None, "resume": False, "progress": False}
         ),
         "satrap.Trainer.load": Call(satrap.Trainer.load, {"url": url, **model, "memory": None}),
-        "satrap.Trainer.predict": Call(trainer.predict, {"data": data}),
-        "satrap.Trainer.predict_all": Call(trainer.predict_all, {"data": data}),
+        "satrap.Trainer.predict": Call(trainer.predict, {"data": data, "stream": False}),
         "satrap.Trainer.save": Call(trainer.save, {"url": url}),
         "satrap.data.Dataset.batches": Call(dataset.batches, {"epoch": 0, "position": None}),
         "satrap.data.Dataset.pieces": Call(dataset.pieces, {"cursor": None}),
@@ -410,8 +409,7 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.train.Predictor.load, {"url": url, **model, "device": "cpu", "store": config, "threads": 1}
         ),
         "satrap.train.Predictor.measure": Call(predictor.measure, {"batches": batches}),
-        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data}),
-        "satrap.train.Predictor.predict_all": Call(predictor.predict_all, {"data": data}),
+        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data, "stream": False}),
         "satrap.train.Predictor.predict_batches": Call(predictor.predict_batches, {"batches": batches}),
         "satrap.train.Predictor.scored": Call(predictor.scored, {"batches": batches}),
         "satrap.train.Predictor.tickets": Call(predictor.tickets, {"batches": batches}),

@@ -105,10 +105,10 @@ def test_a_trainer_trains_evaluates_and_predicts_with_python_data() -> None:
     loader = DataLoader(ROWS, batch_size=20)  # type: ignore[arg-type, var-annotated]
     assert trainer.fit(loader, validation=pd.DataFrame(TABLE), epochs=2).steps == 6
     assert trainer.evaluate(BATCHES) == trainer.evaluate(pa.table(TABLE))
-    scores = trainer.predict_all(TABLE)
+    scores = trainer.predict(TABLE)
     without = {name: values for name, values in TABLE.items() if name != "clicked"}
-    assert np.array_equal(trainer.predict_all(without), scores)
-    assert np.array_equal(trainer.predict_all(iter(BATCHES)), scores)
+    assert np.array_equal(trainer.predict(without), scores)
+    assert np.array_equal(trainer.predict(iter(BATCHES)), scores)
     trainer.close()
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +89,7 @@ class Predictor:
 
     ```python
     predictor = satrap.train.Predictor.load("runs/x")
-    predictions = predictor.predict_all(data)      # or batch by batch: for some in predictor.predict(data):
+    predictions = predictor.predict(data)  # batch by batch: for part in predictor.predict(data, stream=True):
     ```
 
     Args:
@@ -218,16 +218,17 @@ class Predictor:
                 metrics.rank(*ranked.ranks(batch, embedded))
         return metrics
 
-    def predict(self, data: Any) -> Iterator[Rows]:
-        """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
+    @overload
+    def predict(self, data: Any, *, stream: Literal[False] = False) -> Rows: ...
+    @overload
+    def predict(self, data: Any, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: Any, *, stream: bool = False) -> Rows | Iterator[Rows]:
+        """Return the predictions of all samples or, with `stream`, of each batch, see `Trainer.predict`."""
         self.check_open()
         data = as_batches(data, self.schema.without_labels())
         check_data(data, self.schema, labels=False)
-        return self.predict_batches(data.batches())
-
-    def predict_all(self, data: Any) -> Rows:
-        """Return the predictions of all samples in one array, see `Trainer.predict_all`."""
-        return np.concatenate([np.empty((0, self.schema.outputs), np.float32), *self.predict(data)])
+        parts = self.predict_batches(data.batches())
+        return parts if stream else np.concatenate([np.empty((0, self.schema.outputs), np.float32), *parts])
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
         """Yield the predictions [size, outputs] of batches that the caller reads, see `Trainer.predict`."""

@@ -27,7 +27,7 @@ def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
     trained = satrap("train", recipe, "--output", run, "--set", "training.steps=3")
     assert trained.code == 0, trained.err
     rows = json.loads(satrap("checkpoint", "inspect", run, "--json").out)["model"]["rows"]
-    answer = satrap("plan", recipe, "--json", "--workers", 3, "--run", run, "--rows", "item=500")
+    answer = satrap("plan", recipe, "--json", "--workers", 3, "--run", run, "--rows", "item=5e2")
     found = json.loads(answer.out)
     tables = found["tables"]
     assert (tables["user"]["rows"], tables["user"]["rows_from"]) == (rows["user"], "run")
@@ -95,7 +95,14 @@ def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
         "the rows need", "too little", "what to do: use"
     )
     satrap("plan", recipe, "--set", "training.stalenes=2").assert_refused("did you mean 'staleness'?")
-    for wrong in (["--rows", "user"], ["--memory", "4GB"], ["--workers", "0"], ["--bandwidth", "0"]):
+    for wrong in (
+        ["--rows", "user"],
+        ["--rows", "user=1.5"],
+        ["--rows", "user=inf"],
+        ["--memory", "4GB"],
+        ["--workers", "0"],
+        ["--bandwidth", "0"],
+    ):
         assert satrap("plan", recipe, *wrong).code == 2
     satrap("plan", recipe, "--run", tmp_path / "none").assert_refused("", code=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,13 @@ def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     counts = {}
     for value in values:
         name, _equals, count = value.rpartition("=")
-        if not name or not count.isdigit():
-            raise click.BadParameter(f"{value!r} is not NAME=N")
-        counts[name] = int(count)
+        try:
+            number = float(count)
+        except ValueError:
+            number = math.nan
+        if not name or not number >= 0 or number % 1:
+            raise click.BadParameter(f"{value!r} is not NAME=N with a whole number N, such as 1000000 or 1e6")
+        counts[name] = int(number)
     return counts
 
 

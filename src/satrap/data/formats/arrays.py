@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.data.formats.columns import as_array, library
@@ -14,6 +16,8 @@ from satrap.errors import DataError
 
 SLICE_ROWS = 8192
 """Rows per part; shuffling permutes the parts."""
+_BLOCK = 2048
+"""Rows copied at a time from an array of rows: the second-level cache holds them with hundreds of columns."""
 
 
 class MemorySource(IndexedSource):
@@ -48,17 +52,37 @@ def to_table(values: Any) -> tuple[pa.Table, str] | None:
     return None if table is None else (table, type(values).__name__)
 
 
+def _contiguous(columns: Sequence[Any]) -> list[Any]:
+    """Return columns, those of numbers as contiguous arrays.
+
+    A column of a two-dimensional array, also inside a DataFrame, is a view whose values lie a row apart. Such
+    columns are copied block by block: one after another, each would read the whole array from memory.
+    """
+    result, views = list(columns), list[tuple[int, npt.NDArray[Any]]]()
+    for i, column in enumerate(columns):
+        if isinstance(kind := getattr(column, "dtype", None), np.dtype) and kind.kind in "biuf":
+            values = np.asarray(column)
+            if values.ndim == 1 and values.strides[0] > values.itemsize:
+                views.append((i, values))
+                result[i] = np.empty(values.shape, kind)
+    for start in range(0, max((len(values) for _, values in views), default=0), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        for i, values in views:
+            result[i][block] = values[block]
+    return result
+
+
 def table_of(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
     """Return the table of some (name, values); `label` names it in the errors of `to_table`."""
     arrays: list[pa.Array] = []
-    for name, values in columns:
+    names = [name for name, _ in columns]
+    for name, values in zip(names, _contiguous([values for _, values in columns]), strict=True):
         try:
             arrays.append(as_array(values))
         except DataError as error:
             raise DataError(
                 error.what, where=f"{label}, column {name!r}", why=error.why, fix=error.fix
             ) from error
-    names = [name for name, _ in columns]
     lengths = sorted(zip(map(len, arrays), names, strict=True))
     if lengths and lengths[0][0] != lengths[-1][0]:
         (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
