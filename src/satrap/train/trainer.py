@@ -270,7 +270,8 @@ class Trainer:
         """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
-            data: as for `fit`, with labels; each of several workers passes its share, and gets all metrics.
+            data: samples with labels, as for `fit`, but in their order. Each of several workers passes its
+                share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
@@ -371,6 +372,14 @@ class Trainer:
         )
 
 
+def _log_defaults(embedding: Optimizer, dense: MakeOptimizer | None, place: WorkerContext | None) -> None:
+    """Log the optimizers that were chosen by default; with a place, a recipe has chosen them."""
+    chosen = [f"embedding_optimizer={described(embedding)}"] if embedding is EMBEDDING_DEFAULT else []
+    chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
+    if chosen and place is None:
+        logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
+
+
 def _batches_to_fit(
     trainer: Trainer, data: Any, validation: Any, epochs: int, steps: int | None
 ) -> tuple[TrainingData, BatchSource | None]:
@@ -382,14 +391,6 @@ def _batches_to_fit(
     trainer.predictor.lists.trained_on(data)
     trainer.predictor.lists.prepare(validation)
     return data, validation
-
-
-def _log_defaults(embedding: Optimizer, dense: MakeOptimizer | None, place: WorkerContext | None) -> None:
-    """Log the optimizers that were chosen by default; with a place, a recipe has chosen them."""
-    chosen = [f"embedding_optimizer={described(embedding)}"] if embedding is EMBEDDING_DEFAULT else []
-    chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
-    if chosen and place is None:
-        logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
 
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
