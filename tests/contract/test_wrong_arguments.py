@@ -107,6 +107,7 @@ class Things:
         self.folder = folder
         self.trainer = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.trainer.save(str(folder / "model"))
+        self.untrained = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.shard = satrap.store.Shard([table()])
         tables = tables_of(SCHEMA, SGD)
         first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
@@ -116,6 +117,7 @@ class Things:
 
     def close(self) -> None:
         self.trainer.close()
+        self.untrained.close()
         self.shard.close()
         self.predictor.close()
         self.embeddings.close()
@@ -240,6 +242,7 @@ def functions(things: Things) -> dict[str, Call]:
             trainer.fit, {"data": data, **fit, "checkpoint": None, "resume": False, "progress": False}
         ),
         "satrap.Trainer.load": Call(satrap.Trainer.load, {"url": url, **model, "memory": None}),
+        "satrap.Trainer.warm_start": Call(things.untrained.warm_start, {"url": url, "state": False}),
         "satrap.Trainer.predict": Call(trainer.predict, {"data": data, "stream": False}),
         "satrap.Trainer.save": Call(trainer.save, {"url": url}),
         "satrap.data.Dataset.batches": Call(dataset.batches, {"epoch": 0, "position": None}),

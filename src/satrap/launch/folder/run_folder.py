@@ -58,7 +58,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
         self.sessions_file = path / "sessions.jsonl"  # time, versions and machine of each session
-        self.placement_file = path / "placement.json"  # placements chosen by `cluster.placement: auto`
+        self.placement_file = path / "placement.json"  # placements that the run has chosen
         self.identity_file = path / "identity.json"  # for a run with several processes, see `Identity`
         self.targets_file = path / "targets.json"  # during a run: metrics endpoints, see `Targets`
         self.shards_file = path / "shards.json"  # shard map, after rows have moved
