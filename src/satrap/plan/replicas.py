@@ -72,8 +72,8 @@ def _ids(table: TableLoad, workload: Workload, workers: int, samples: int) -> in
     counted, before = workload.steps, table.rows - table.late
     half, times = counted // 2, samples / (counted * workload.batch_size * workers)
     power = math.log(table.rows / before, counted / half) if half and before else 1.0
-    ids = table.rows * max(1.0, times) ** min(1.0, power if table.late else 0.0)
-    return math.ceil(ids) if table.most is None else min(math.ceil(ids), table.most)
+    ids = math.ceil(table.rows * math.pow(max(1.0, times), min(1.0, power if table.late else 0.0)))
+    return ids if table.most is None else min(ids, table.most)
 
 
 def described(choices: Mapping[str, ReplicaChoice]) -> str:
