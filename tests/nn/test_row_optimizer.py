@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -197,6 +198,11 @@ def test_a_rate_below_zero_is_refused(sgd: Pair) -> None:
     sgd.optimizer.param_groups[0]["lr"] = -0.1
     with pytest.raises(ConfigError, match="learning rate of the rows must be >= 0"):
         sgd.optimizer.step()
+
+
+def test_a_copy_is_refused(sgd: Pair) -> None:
+    with pytest.raises(ConfigError, match="EmbeddingCollection cannot be copied or pickled"):
+        copy.deepcopy(sgd.optimizer)
 
 
 def test_gradients_that_are_not_finite_are_an_error_and_change_no_row(sgd: Pair) -> None:
