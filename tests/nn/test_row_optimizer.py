@@ -15,6 +15,7 @@ import satrap
 from satrap.errors import ConfigError, StoreError
 from satrap.nn import EmbeddingCollection, RowOptimizer
 from satrap.optim import SGD, Adagrad, Adam, Optimizer
+from satrap.store import Admission, StoreConfig
 from tests.nn.loops import IDS, MODES, Bags, Network, batch, collection, loss_of, same_rows, table
 
 
@@ -96,6 +97,23 @@ def test_gradients_of_several_batches_are_one_step() -> None:
     same_rows(pair.embeddings, pair.bags)
     assert pair.embeddings.steps == 3
     pair.embeddings.close()
+
+
+def test_a_step_with_several_batches_is_no_use_of_a_row() -> None:
+    """An id gets its row in the third forward pass, as if each batch had its own step."""
+    embeddings = EmbeddingCollection(
+        {"user": satrap.Categorical(dim=4)}, store=StoreConfig(admission=Admission(min_count=3))
+    )
+    optimizer, trained = RowOptimizer(embeddings), []
+    for _ in range(3):
+        for user in (1, 2):
+            embeddings({"user": [user]})["user"].sum().backward()  # type: ignore[union-attr]
+        before = embeddings.eval()({"user": [1]})["user"]
+        optimizer.step()
+        trained.append(not torch.equal(embeddings({"user": [1]})["user"], before))  # type: ignore[arg-type]
+        embeddings.train()
+    assert trained == [False, False, True]
+    embeddings.close()
 
 
 def test_several_lookups_before_one_backward_pass(sgd: Pair) -> None:
