@@ -53,7 +53,7 @@ def to_table(values: Any) -> tuple[pa.Table, str] | None:
 
 
 def _contiguous(columns: Sequence[Any]) -> list[Any]:
-    """Return columns, those of numbers as contiguous arrays.
+    """Return columns; columns of numbers become contiguous arrays.
 
     A column of a two-dimensional array, also inside a DataFrame, is a view whose values lie a row apart. Such
     columns are copied block by block: one after another, each would read the whole array from memory.
