@@ -20,7 +20,7 @@ OTHERS := $(addprefix --ignore ,$(TOOLS))
 # Programs that start again and again read compiled files, not the source.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-triton test-gpu test-ray test-acceptance test-floor mutants kills hostile tables check types house docs format bench clean
+.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-triton test-gpu test-ray test-acceptance test-floor test-wheel mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -99,6 +99,10 @@ test-floor:
 	.venv-floor/bin/python -m pip install -qq --no-deps --editable .
 	OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal --ignore tests/house --ignore tests/docs --ignore tests/deploy
 
+# Wheel and sdist in dist/; the wheel is installed in an empty environment, where the core of the tests runs. Needs a network.
+test-wheel:
+	@TORCH=$(TORCH) $(PYTHON) tools_dev/wheel.py $(WHEEL)
+
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup
 	$(BIN)/python -m tools_dev.mutants $(MUTANTS)
@@ -147,4 +151,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .venv-floor $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site
+	rm -rf $(VENV) .venv-floor .venv-wheel dist $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

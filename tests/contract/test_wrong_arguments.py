@@ -107,6 +107,7 @@ class Things:
         self.folder = folder
         self.trainer = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.trainer.save(str(folder / "model"))
+        self.untrained = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.shard = satrap.store.Shard([table()])
         tables = tables_of(SCHEMA, SGD)
         first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
@@ -116,6 +117,7 @@ class Things:
 
     def close(self) -> None:
         self.trainer.close()
+        self.untrained.close()
         self.shard.close()
         self.predictor.close()
         self.embeddings.close()
@@ -153,6 +155,7 @@ def constructors(things: Things) -> dict[str, Call]:
             "schema": SCHEMA,
             "settings": Settings(),
         },
+        "satrap.data.IterableBatches": {"dataset": things.dataset},
         "satrap.data.Join": {"source": COLUMNS, "on": "user"},
         "satrap.data.RowSplit": {"modulo": 10, "keep": (1,)},
         "satrap.data.TimeRange": {"column": "at", "start": "2024-01-01"},
@@ -240,6 +243,7 @@ def functions(things: Things) -> dict[str, Call]:
             trainer.fit, {"data": data, **fit, "checkpoint": None, "resume": False, "progress": False}
         ),
         "satrap.Trainer.load": Call(satrap.Trainer.load, {"url": url, **model, "memory": None}),
+        "satrap.Trainer.warm_start": Call(things.untrained.warm_start, {"url": url, "state": False}),
         "satrap.Trainer.predict": Call(trainer.predict, {"data": data, "stream": False}),
         "satrap.Trainer.save": Call(trainer.save, {"url": url}),
         "satrap.data.Dataset.batches": Call(dataset.batches, {"epoch": 0, "position": None}),
@@ -252,6 +256,9 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.data.Dataset.with_options": Call(
             dataset.with_options,
             {"schema": None, **{name: getattr(dataset.settings, name) for name in Settings.__slots__}},
+        ),
+        "satrap.data.IterableBatches.set_epoch": Call(
+            satrap.data.IterableBatches(dataset).set_epoch, {"epoch": 1}
         ),
         "satrap.data.RowSplit.select": Call(split.select, {"start": 0, "count": 9}),
         "satrap.data.TimeRange.keeps": Call(times.keeps, {"seconds": np.ones(3)}),
@@ -462,9 +469,10 @@ def _methods(place: str, kind: type) -> Iterator[str]:
         if key.startswith("_") or issubclass(kind, BaseException):
             continue
         of = next(base for base in kind.__mro__ if key in vars(base))
+        if of is not kind and of.__name__ != "GroupRequests":
+            continue
         takes = [p for p in inspect.signature(method).parameters if p != "self"]
-        ours = of is kind or of.__name__ == "GroupRequests"
-        if takes and ours and f"{place}.{key}" not in HANDED_OUT:
+        if takes and f"{place}.{key}" not in HANDED_OUT:
             yield f"{place}.{key}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -109,3 +110,11 @@ def test_the_site_is_built(hooks: ModuleType, tmp_path: Path) -> None:
         for name in public(package):
             own = rf'id="satrap\.{package}\.({name}\.)?{name}"'  # a module may have its function's name
             assert re.search(own, html), name
+    places = {
+        page["location"]
+        for page in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    }
+    assert "howto/memory.html" in places
+    assert [place for place in places if ".py" in place] == []
+    assert (tmp_path / "search" / "search_index.js").exists()  # for pages that are opened as files
+    assert "javascripts/iframe-worker.js" in (tmp_path / "index.html").read_text(encoding="utf-8")

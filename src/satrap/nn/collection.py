@@ -188,7 +188,7 @@ class EmbeddingCollection(nn.Module):
         self._saved = read_rows(self.exchange, url, self._tables)
         self.steps = self._saved.steps
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> Tensor:
         """Return the reference to the saved rows, which is this module's part of `state_dict`.
 
         Raises:
@@ -201,7 +201,7 @@ class EmbeddingCollection(nn.Module):
                 why="state_dict has only a reference to saved rows",
                 fix="call save(folder) of the EmbeddingCollection, then state_dict()",
             )
-        return self._saved.to_dict()
+        return self._saved.tensor()
 
     def set_extra_state(self, state: Any) -> None:
         """Read the rows that a `state_dict` refers to, unless they are here already.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.files.storage import Storage
@@ -28,16 +33,18 @@ class Reference:
     id: str = ""
     steps: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for `of`."""
-        return asdict(self)
+    def tensor(self) -> Tensor:
+        """Return the reference as JSON in uint8[n]: files of safetensors hold only tensors."""
+        return torch.tensor(list(json.dumps(asdict(self)).encode()), dtype=torch.uint8)
 
     @classmethod
-    def of(cls, plain: Any) -> Reference:
-        """Return the reference in `to_dict` data; raise CheckpointError for anything else."""
-        match plain:
-            case {"url": str(url), "id": str(id_), "steps": int(steps)}:
-                return cls(url, id_, steps)
+    def of(cls, state: Any) -> Reference:
+        """Return the reference in the result of `tensor`; raise CheckpointError for anything else."""
+        if isinstance(state, Tensor) and state.dtype == torch.uint8:
+            with suppress(ValueError):
+                match json.loads(bytes(state.tolist())):
+                    case {"url": str(url), "id": str(id_), "steps": int(steps)}:
+                        return cls(url, id_, steps)
         raise CheckpointError(
             "the state of an EmbeddingCollection is not a reference to saved rows",
             fix="load a state_dict of a model with an EmbeddingCollection",

@@ -20,6 +20,7 @@ from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
+from satrap.data.python_batches import as_batches
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.compute.precision import check_precision, computed
 from satrap.embedding import BatchLookup, embeddings_of, tables_of
@@ -58,10 +59,6 @@ LOOKAHEAD = 2
 """Lookups ahead when nothing is updated, so that their order does not matter."""
 
 
-DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts"
-"""Advice for data without a reader."""
-
-
 Embedded = EmbeddedBatch | MicroBatches
 """The input of a network, or of a pipeline."""
 
@@ -86,7 +83,7 @@ class TrainingData(Protocol):
         """Iterate over one epoch, from a position. None: there is no batch at present."""
 
 
-@checked(data=DATA)
+@checked()
 class Predictor:
     """Scores batches with a trained network. It does not train and creates no rows.
 
@@ -189,9 +186,10 @@ class Predictor:
             if table != DENSE_TABLE:
                 self.exchange.rows.load(table, to_read(store, chunk))
 
-    def evaluate(self, data: BatchSource) -> dict[str, float]:
+    def evaluate(self, data: Any) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
+        data = as_batches(data, self.schema)
         check_data(data, self.schema, labels=True)
         self.lists.prepare(data)
         return merged(self.measure(data.batches()), self.workers)
@@ -221,12 +219,13 @@ class Predictor:
         return metrics
 
     @overload
-    def predict(self, data: BatchSource, *, stream: Literal[False] = False) -> Rows: ...
+    def predict(self, data: Any, *, stream: Literal[False] = False) -> Rows: ...
     @overload
-    def predict(self, data: BatchSource, *, stream: Literal[True]) -> Iterator[Rows]: ...
-    def predict(self, data: BatchSource, *, stream: bool = False) -> Rows | Iterator[Rows]:
+    def predict(self, data: Any, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: Any, *, stream: bool = False) -> Rows | Iterator[Rows]:
         """Return the predictions of all samples or, with `stream`, of each batch, see `Trainer.predict`."""
         self.check_open()
+        data = as_batches(data, self.schema.without_labels())
         check_data(data, self.schema, labels=False)
         parts = self.predict_batches(data.batches())
         return parts if stream else np.concatenate([np.empty((0, self.schema.outputs), np.float32), *parts])

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -19,6 +17,7 @@ from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
 from satrap.compatibility import IMPLICIT, PAIRS, POOLS
+from satrap.data.python_batches import as_batches
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -41,7 +40,7 @@ from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.store.gpu.device import rows_device
 from satrap.store.shard import open_store
 from satrap.train.loop import Loop
-from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
+from satrap.train.predictor import BatchSource, Predictor, Rows, TrainingData, metrics_of, prepare
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer, Result
 from satrap.train.progress.plateau_control import PlateauControl
@@ -62,16 +61,12 @@ from satrap.train.step.pair_loss import ComparingLoss, compared, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
-Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
 
 @checked(
     model='pass an nn.Module, for example satrap.models.create("dnn", schema)',
     schema='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
     embedding_optimizer="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
     dense_optimizer=f"the trainer passes it the parameters: pass {ADAM}",
-    data=DATA,
-    validation=DATA,
     observers="derive a class from satrap.train.Observer, override its methods, pass observers=[Mine()]",
 )
 class Trainer:
@@ -192,9 +187,9 @@ class Trainer:
 
     def fit(
         self,
-        data: TrainingData,
+        data: Any,
         *,
-        validation: BatchSource | None = None,
+        validation: Any = None,
         epochs: int = 1,
         steps: int | None = None,
         observers: Sequence[Observer] = (),
@@ -205,7 +200,9 @@ class Trainer:
         """Train the model.
 
         Args:
-            data: the training samples, as a data set or a stream, which is one epoch that may never end.
+            data: the training samples: a data set, or a stream, which is one epoch that may never end. Or
+                anything that `satrap.data.read` takes, whose rows are then shuffled, or an iterable of dicts
+                of columns, each a batch, such as a `DataLoader`.
             validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
                 is "auc" or "logloss" and not all labels are binary, the loss decides instead.
             epochs: number of epochs, default 1.
@@ -226,9 +223,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, data, validation, epochs, steps)
-        self.predictor.lists.trained_on(data)
-        self.predictor.lists.prepare(validation)
+        data, validation = _batches_to_fit(self, data, validation, epochs, steps)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -271,11 +266,12 @@ class Trainer:
         """
         self.state.stopping = True
 
-    def evaluate(self, data: BatchSource) -> dict[str, float]:
+    def evaluate(self, data: Any) -> dict[str, float]:
         """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
-            data: samples with labels; each of several workers passes its share, and gets the metrics of all.
+            data: samples with labels, as for `fit`, but in their order. Each of several workers passes its
+                share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
@@ -291,10 +287,10 @@ class Trainer:
         return self.predictor.evaluate(data)
 
     @overload
-    def predict(self, data: BatchSource, *, stream: Literal[False] = False) -> Rows: ...
+    def predict(self, data: Any, *, stream: Literal[False] = False) -> Rows: ...
     @overload
-    def predict(self, data: BatchSource, *, stream: Literal[True]) -> Iterator[Rows]: ...
-    def predict(self, data: BatchSource, *, stream: bool = False) -> Rows | Iterator[Rows]:
+    def predict(self, data: Any, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: Any, *, stream: bool = False) -> Rows | Iterator[Rows]:
         """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
@@ -382,6 +378,19 @@ def _log_defaults(embedding: Optimizer, dense: MakeOptimizer | None, place: Work
     chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
     if chosen and place is None:
         logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
+
+
+def _batches_to_fit(
+    trainer: Trainer, data: Any, validation: Any, epochs: int, steps: int | None
+) -> tuple[TrainingData, BatchSource | None]:
+    """Return the data and the validation data of a `fit` as batches, checked."""
+    data = as_batches(data, trainer.schema, training=True)
+    if validation is not None:
+        validation = as_batches(validation, trainer.schema, name="validation")
+    _check_fit(trainer, data, validation, epochs, steps)
+    trainer.predictor.lists.trained_on(data)
+    trainer.predictor.lists.prepare(validation)
+    return data, validation
 
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:

@@ -38,6 +38,20 @@ def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
     assert len(found["planned"]["sent_bytes"]) == 3
 
 
+def test_tables_that_workers_hold_besides_shards(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    words = ["plan", recipe, "--workers", 2, "--rows", "user=20000", "--set", "cluster.exchange=servers"]
+    lines = satrap(*words).out.splitlines()
+    at = lines.index("with shard servers (cluster.exchange: servers), in mode hybrid:")
+    assert lines[at + 2 : at + 4] == [
+        "user   shards        many ids: about 20,000, more than 10,000",
+        "item   every worker  few ids: about 20",
+    ]
+    found = json.loads(satrap(*words, "--json").out)["with_shards"]
+    assert found["item"] == {"replicated": True, "why": "few ids: about 20"}
+    assert "with shard servers" not in satrap(*words, "--set", "training.mode=sync").out
+
+
 def test_one_worker_has_nothing_to_place(tmp_path: Path) -> None:
     answer = satrap("plan", make_recipe(tmp_path), "--memory", "1GiB")
     assert answer.code == 0

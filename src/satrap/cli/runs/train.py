@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     "--from-state", is_flag=True, help="With --from: also take the optimizer state, where optimizers match."
 )
 @click.option(
+    "--seeds",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Train N runs that differ in training.seed, in DIR/seed-1 and so on; print mean and spread.",
+)
+@click.option(
     "--follow",
     is_flag=True,
     help="With data.stream: at the end of the log, wait for more events until Ctrl-C or SIGTERM.",
@@ -74,8 +80,12 @@ def train(
     from satrap.config import load
 
     overrides += _warm_start(start, flags.pop("from_state"), resume) + ("training.follow=true",) * follow
-    if sum([resume, until_done, *flags.values()]) > 1:
-        raise click.UsageError("give only one of --resume, --until-done, --detach, --attach and --stop")
+    seeds = flags.pop("seeds")
+    if sum([resume, until_done, seeds is not None, *flags.values()]) > 1:
+        ways = "--resume, --until-done, --seeds, --detach, --attach and --stop"
+        raise click.UsageError(f"give only one of {ways}")
+    if seeds is not None:
+        return _seeds(recipe, overrides, output, seeds)
     if any(flags.values()):
         return _detached(recipe, overrides, output, begin=flags["detach"], stop=flags["stop"])
     if until_done:
@@ -99,6 +109,27 @@ def train(
             model, _, metric = key.partition("/")
             click.echo(f"published  {model}: test {metric_name(metric or 'auc')} {value:.4f}")
         click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
+    return 0
+
+
+def _seeds(recipe: str | None, overrides: tuple[str, ...], output: str | None, count: int) -> int:
+    """Train a recipe with several seeds; print the metrics of each run, their mean and their spread."""
+    if recipe is None:
+        raise click.UsageError("--seeds needs a RECIPE")
+    from satrap.cli.trained.compare import seeds_line
+    from satrap.config import load
+    from satrap.runtime.formatting import quality
+    from satrap.tools.compare import seed_folders
+
+    every, folders = [], seed_folders(load(recipe, overrides), output, count)
+    for folder, of_seed in folders.items():
+        click.echo(folder)
+        outcome = run(of_seed, folder)
+        if outcome.result.stopped == "stopped":
+            return 1
+        every.append(quality(outcome.test or outcome.result.metrics))
+    above = shlex.quote(str(Path(next(iter(folders))).parent))
+    click.echo(f"{seeds_line(every)}\nrun folders: {above}\nnext: satrap compare {above} OTHER")
     return 0
 
 

@@ -58,7 +58,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
         self.sessions_file = path / "sessions.jsonl"  # time, versions and machine of each session
-        self.placement_file = path / "placement.json"  # placements chosen by `cluster.placement: auto`
+        self.placement_file = path / "placement.json"  # placements that the run has chosen
         self.identity_file = path / "identity.json"  # for a run with several processes, see `Identity`
         self.targets_file = path / "targets.json"  # during a run: metrics endpoints, see `Targets`
         self.shards_file = path / "shards.json"  # shard map, after rows have moved
@@ -159,8 +159,9 @@ class RunFolder:
             return folder
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
         if missing and not (missing == [folder.model] and folder._left_something()):
+            problem = f"{missing[0].name} is missing" if folder.path.exists() else "it does not exist"
             raise ConfigError(
-                f"not a run folder: {missing[0].name} is missing",
+                f"not a run folder: {problem}",
                 where=str(path),
                 fix="give the folder that satrap train printed at its end",
             )
@@ -228,10 +229,9 @@ class RunFolder:
         if snapshots and self.stopped in ("", "stopped"):
             return f"to continue it: {resume}; {new_run}"
         if self.stopped == "patience":
-            new_run += ", with a larger training.patience"
-        elif key:
-            new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
-        return f"to begin with its weights and rows: satrap train RECIPE --from {name}; {new_run}"
+            key = "training.patience"
+        longer = f"; to train longer, raise {key}" if key else ""
+        return f"to begin with its weights and rows: satrap train RECIPE --from {name}; {new_run}{longer}"
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""
